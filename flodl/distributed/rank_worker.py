@@ -151,6 +151,7 @@ class RankWorker:
         self._reporter.introduce(
             self.model, self.parts.optimizer, self.engine.report(), start.state.records
         )
+        self._reporter.follow(self.run, self.engine)
         return found.outer
 
     @contextmanager

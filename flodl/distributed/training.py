@@ -241,7 +241,7 @@ def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
     """Return the plan for this rank: only rank 0 prints and writes files."""
     if group.leads:
         return plan
-    return replace(plan, monitor=None, live=None, run_dir=None, progress=False)
+    return replace(plan, monitor=None, live=None, run_dir=None, sinks=(), progress=False)
 
 
 @contextmanager

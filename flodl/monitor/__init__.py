@@ -9,6 +9,17 @@ from flodl.monitor.formats import (
 )
 from flodl.monitor.jsonl import JsonlSink as JsonlSink
 from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
+from flodl.monitor.media import (
+    ConfusionMatrix as ConfusionMatrix,
+    Curve as Curve,
+    Curves as Curves,
+    Histogram as Histogram,
+    Image as Image,
+    MediaFolderSink as MediaFolderSink,
+    MediaRecord as MediaRecord,
+    Table as Table,
+    Text as Text,
+)
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
 from flodl.monitor.records import (
@@ -35,6 +46,7 @@ from flodl.monitor.sinks import (
     CsvSink as CsvSink,
     LedgerSink as LedgerSink,
     LogSink as LogSink,
+    MediaSink as MediaSink,
     ProgressSink as ProgressSink,
     Sink as Sink,
     StepSink as StepSink,
@@ -54,3 +66,4 @@ from flodl.monitor.timeline_records import (
     TimelineSample as TimelineSample,
     TimelineSummary as TimelineSummary,
 )
+from flodl.monitor.wandb import WandbSink as WandbSink

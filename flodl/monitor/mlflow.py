@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from flodl.errors import FlodlError
+from flodl.monitor.media.folder import MediaFolderSink
+from flodl.monitor.media.records import Curves, MediaRecord, areas
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, Status, StepSeries
 
 _STATUS: Mapping[Status, str] = {
@@ -33,7 +37,8 @@ class MlflowSink:
     """One MLflow run: metrics by epoch (from 1), curves by step (from 0) as ``step/NAME``.
 
     The configuration becomes parameters; environment and other facts become tags. Characters that
-    MLflow does not allow in a name become ``_``.
+    MLflow does not allow in a name become ``_``. Media are artifacts under ``media/``, as files of
+    the same names as in a run directory; areas under curves are metrics, too.
 
     Args:
         store: Where MLflow keeps runs: a tracking URI (``http://…``, ``sqlite:///mlflow.db``), or
@@ -63,6 +68,7 @@ class MlflowSink:
         self._started_ms = 0
         self._elapsed_ms = 0
         self._pending: list[Any] = []
+        self._media: tuple[TemporaryDirectory[str], MediaFolderSink] | None = None
 
     def __str__(self) -> str:
         return f"MLflow in {self._store}" if self._store else "MLflow"
@@ -94,8 +100,21 @@ class MlflowSink:
             for step, value in zip(piece.steps, piece.values, strict=True):
                 self._add(f"step/{piece.name}", float(value), int(step))
 
+    def media(self, record: MediaRecord) -> None:
+        """Keep an image, histogram, text, table or curve for the next flush."""
+        if self._media is None:
+            folder = TemporaryDirectory(prefix="flodl-mlflow-")
+            self._media = folder, MediaFolderSink(folder.name)
+        self._media[1].media(record)
+        if isinstance(record.content, Curves):
+            word = "auc" if record.kind == "roc" else "average_precision"
+            for name, area in areas(record.content.curves).items():
+                end = "" if name == "area" else f"/{name}"
+                self._add(f"{record.name}/{word}{end}", area, record.step)
+
     def flush(self) -> None:
-        """Log the kept metrics."""
+        """Log the kept metrics and media."""
+        self._upload_media()
         for start in range(0, len(self._pending), _METRICS_PER_CALL):
             some = self._pending[start : start + _METRICS_PER_CALL]
             self._client.log_batch(self._run, metrics=some)
@@ -104,8 +123,24 @@ class MlflowSink:
     def finish(self, summary: Finish) -> None:
         """Log the rest and the end of the run."""
         self.flush()
+        if self._media is not None:
+            self._media[0].cleanup()
         end = self._started_ms + int(summary.seconds * 1000)
         self._client.set_terminated(self._run, status=_STATUS[summary.status], end_time=end)
+
+    def _upload_media(self) -> None:
+        """Write the kept media into a temporary folder, upload it and empty it."""
+        if self._media is None:
+            return
+        folder, sink = self._media
+        sink.flush()
+        if any(Path(folder.name).iterdir()):
+            self._client.log_artifacts(self._run, folder.name, "media")
+        for entry in Path(folder.name).iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def _begin(self, info: RunInfo) -> None:
         uri = self._store

@@ -17,6 +17,9 @@ from typing import Any
 from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.drawing import Drawable, DrawingSink, facts_of
+from flodl.monitor.media.methods import MediaMethods
+from flodl.monitor.media.records import MediaRecord
+from flodl.monitor.media.store import KEPT
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
 from flodl.monitor.records import (
@@ -33,14 +36,14 @@ from flodl.monitor.report import HtmlSink
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.server import LiveServer
 from flodl.monitor.sink_delivery import Delivery
-from flodl.monitor.sinks import CsvSink, LogSink, Sink, StepSink, TerminalSink
+from flodl.monitor.sinks import CsvSink, LogSink, MediaSink, Sink, StepSink, TerminalSink
 from flodl.monitor.step_progress import Phase, StepProgress
 from flodl.monitor.system_load import LoadAverage
 
 _FLUSH_TIMEOUT = 10.0
 
 
-class Monitor:
+class Monitor(MediaMethods):
     """Records one run of training and passes it to sinks.
 
     Every epoch becomes one :class:`EpochRecord`. It is printed on the terminal at once and passed
@@ -50,9 +53,10 @@ class Monitor:
         total_epochs: Number of epochs that the run is to train, at least 1.
         clock: Monotonic seconds.
         terminal: Print a line per epoch.
+        media_kept: Most media records of one name: the first, the newest and evenly spaced ones.
 
     Raises:
-        ValueError: `total_epochs` is below 1.
+        ValueError: `total_epochs` is below 1, or `media_kept` below 2.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class Monitor:
         *,
         clock: Callable[[], float] = time.monotonic,
         terminal: bool = True,
+        media_kept: int = KEPT,
     ) -> None:
+        super().__init__(media_kept)
         if total_epochs < 1:
             raise ValueError(f"total_epochs is {total_epochs}; a run has at least 1 epoch")
         self._clock = clock
@@ -258,6 +264,7 @@ class Monitor:
         if status not in STATUSES:
             raise ValueError(f"status is {status!r}; use one of {', '.join(STATUSES)}")
         deadline = time.monotonic() + timeout
+        self._settle_media(deadline)
         self._draw(deadline)
         with self._lock:
             if self._summary is not None:
@@ -274,6 +281,7 @@ class Monitor:
         self._load.close()
         self._print(lambda terminal: terminal.finish(summary))
         _join(deliveries, deadline, timeout)
+        self._tell_dropped_media()
 
     def finish_with(self, graph: Drawable, status: Status = "complete") -> None:
         """End the run with a drawing of `graph` that shows the last times of the nodes."""
@@ -301,7 +309,9 @@ class Monitor:
                 listen on.
         """
         if self._server is None:
-            self._server = LiveServer(self._curves, port=port, host=host, session=self._session)
+            self._server = LiveServer(
+                self._curves, self._media, port=port, host=host, session=self._session
+            )
             self.add_sink(self._server).flush(_FLUSH_TIMEOUT)
             self._print(lambda _: log.msg(f"  live page: {self.url}"))
         return self._server.url
@@ -343,8 +353,11 @@ class Monitor:
         """
         with self._lock:
             curves = self._curves.snapshot() if isinstance(sink, StepSink) else ()
+            media = self._media.records() if isinstance(sink, MediaSink) else ()
             ledger, progress = self._ledger or None, self._progress
-            delivery = Delivery(sink, self._info, self._history, curves, ledger, progress=progress)
+            delivery = Delivery(
+                sink, self._info, self._history, curves, ledger, progress=progress, media=media
+            )
             self._deliveries.append(delivery)
             if self._summary is not None:
                 delivery.finish(self._summary)
@@ -399,11 +412,27 @@ class Monitor:
     def flush(self, *, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Wait until the files of all sinks hold the history so far, at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
+        self._settle_media(deadline)
         self._draw(deadline)  # first, because the other sinks show the drawing
         with self._lock:
             deliveries = tuple(self._deliveries)
         for delivery in deliveries:
             delivery.flush(max(0.0, deadline - time.monotonic()))
+
+    def _ended(self) -> bool:
+        return self._summary is not None
+
+    def _position_by_log(self) -> tuple[int, int | None]:
+        with self._lock:
+            epochs = len(self._history)
+            return self._curves.last_step() + 1 or epochs, epochs
+
+    def _emit(self, record: MediaRecord) -> None:
+        with self._lock:
+            if self._summary is None:
+                self._media.add(record)
+                for delivery in self._deliveries:
+                    delivery.media(record)
 
     def _eta(self, epoch: int, now: float) -> float | None:
         remaining = self._info.total - epoch - 1

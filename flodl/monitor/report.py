@@ -16,6 +16,9 @@ from string import Template
 from typing import Any, final
 
 from flodl.files import replace_text
+from flodl.monitor.media.embed import BUDGET, embedded
+from flodl.monitor.media.records import MediaRecord
+from flodl.monitor.media.store import KEPT, MediaStore
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.step_progress import StepProgress
@@ -32,6 +35,8 @@ _SCRIPTS = (
     "groups.js",
     "progress.js",
     "panels.js",
+    "media_plots.js",
+    "media.js",
     "view.js",
     "main.js",
 )
@@ -54,15 +59,26 @@ class HtmlSink:
     Args:
         path: File to write; an existing one is replaced, missing folders are created.
         refresh_seconds: Shortest time between two versions of the page during training.
+        media_kept: Most media records of one name.
+        media_bytes: Most bytes of media in the page. It says how many records it leaves out.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, refresh_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        refresh_seconds: float = 10.0,
+        media_kept: int = KEPT,
+        media_bytes: int = BUDGET,
+    ) -> None:
         self.flush_seconds = refresh_seconds
         self._path = Path(path)
         self._info: RunInfo | None = None
         # Each record is encoded once; each version of the page joins the results.
         self._records: list[str] = []
         self._curves = SeriesStore(4 * POINTS_IN_FILE)
+        self._media = MediaStore(media_kept)
+        self._media_bytes = media_bytes
         self._ledger: Mapping[str, float] = {}
         self._progress: StepProgress | None = None
         self._finish: Finish | None = None
@@ -83,6 +99,10 @@ class HtmlSink:
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Add pieces of curves to the next version of the page."""
         self._curves.extend(series)
+
+    def media(self, record: MediaRecord) -> None:
+        """Add an image, histogram, text, table or curve to the next version of the page."""
+        self._media.add(record)
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds by account."""
@@ -106,6 +126,7 @@ class HtmlSink:
             clock=self._curves.clock(),
             ledger=self._ledger,
             progress=self._progress,
+            media=embedded(self._media, self._media_bytes),
         )
         replace_text(self._path, page)
 
@@ -135,6 +156,7 @@ def render(
     ledger: Mapping[str, float] | None = None,
     progress: StepProgress | None = None,
     loads: Sequence[str] = (),
+    media: str = "null",
     live: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page for a run.
@@ -148,6 +170,7 @@ def render(
         ledger: Seconds by account.
         progress: The position of the training.
         loads: The newest loads of the machine, each as JSON.
+        media: Media as JSON, see :func:`embedded`; a served page loads them itself.
         live: Settings of a served page to follow the run; None makes a self-contained page.
     """
     facts = info.as_json() if live is None else info.as_json() | {"svg": ""}
@@ -159,6 +182,7 @@ def render(
         "progress": to_json(progress.as_json() if progress else None),
         "loads": f"[{','.join(loads)}]",
         "ledger": to_json({name: finite(seconds) for name, seconds in (ledger or {}).items()}),
+        "media": media,
         "finish": to_json(finish.as_json() if finish else None),
         "live": to_json(live),
         "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
@@ -206,7 +230,7 @@ def _scripts(*, live: bool) -> tuple[str, ...]:
 
 @functools.cache
 def _style() -> str:
-    return "\n" + _read("report.css")
+    return "".join("\n" + _read(name) for name in ("report.css", "media.css"))
 
 
 def _read(name: str) -> str:

@@ -75,6 +75,12 @@ class SeriesStore:
         with self._lock:
             return tuple(self._curves)
 
+    def last_step(self) -> int:
+        """Return the newest step of all curves; -1 without any."""
+        with self._lock:
+            ends = [int(curve.view()[0][-1]) for curve in self._curves.values() if curve.count]
+            return max(ends, default=-1)
+
     def read(
         self,
         name: str,

@@ -14,6 +14,9 @@ from typing import final
 
 from flodl import log
 from flodl.errors import StateError
+from flodl.monitor.media.records import MediaRecord
+from flodl.monitor.media.served import media_answer
+from flodl.monitor.media.store import MediaStore
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.report import csp, render
 from flodl.monitor.resources import ResourceSample, ResourceSampler
@@ -42,11 +45,14 @@ class LiveServer:
 
     ============== ===================================================================
     ``/``          the page; it draws itself from embedded data and from ``/events``
-    ``/events``    server-sent events: ``info epoch steps progress ledger load drawing complete``
+    ``/events``    server-sent events: ``info epoch steps progress media ledger load drawing
+                   complete``
     ``/graph.svg`` the drawing of the model
     ``/api/history`` all epochs so far, as a JSON array
     ``/api/series`` names of the step curves; with ``name=`` (repeatable) their points,
                    for the steps ``from=`` to ``to=``, thinned to ``points=``
+    ``/api/media`` kind, name and steps of all media; with ``kind=`` and ``name=`` the records
+    ``/image.png`` the image of ``name=`` at ``step=``
     ============== ===================================================================
 
     It is a sink like the others. No method waits for a browser.
@@ -56,6 +62,7 @@ class LiveServer:
 
     Args:
         curves: The monitor's step curves.
+        media: The monitor's media.
         port: 0 takes any free port.
         host: Address to listen on. Unless it is a loopback address, every path begins with a random
             token, which is part of :attr:`url`.
@@ -69,6 +76,7 @@ class LiveServer:
     def __init__(
         self,
         curves: SeriesStore,
+        media: MediaStore | None = None,
         *,
         port: int = 3000,
         host: str = "127.0.0.1",
@@ -76,6 +84,7 @@ class LiveServer:
     ) -> None:
         listener, host = _listen_anywhere(host, check_port(port))
         self._curves = curves
+        self._media = media or MediaStore()
         self._session = session
         self._info: RunInfo | None = None
         self._finish: Finish | None = None
@@ -136,6 +145,12 @@ class LiveServer:
         self._tell_load(progress.elapsed, progress.resources)
         self._loop.wake()
 
+    def media(self, record: MediaRecord) -> None:
+        """Tell browsers of a new record, which they load when they show it."""
+        kind, name = record.key
+        self._events.news("media", to_json({"kind": kind, "name": name, "step": record.step}))
+        self._loop.wake()
+
     def ledger(self, seconds: Mapping[str, float]) -> None:
         """Send the seconds by account."""
         self._ledger = seconds
@@ -171,6 +186,8 @@ class LiveServer:
             return response(f"[{','.join(self._events.epochs)}]".encode(), _JSON)
         if path == "/api/series":
             return response(self._series(request), _JSON)
+        if path in ("/api/media", "/image.png"):
+            return response(*media_answer(path, request, self._media))
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
 
     def _page(self) -> bytes:

@@ -9,11 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flodl import log
+from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
-from flodl.monitor.sinks import BufferedSink, LedgerSink, ProgressSink, Sink, StepSink
+from flodl.monitor.sinks import (
+    BufferedSink,
+    LedgerSink,
+    MediaSink,
+    ProgressSink,
+    Sink,
+    StepSink,
+)
 from flodl.monitor.step_progress import StepProgress
 
 CAPACITY = 4096
+MEDIA_CAPACITY = 256 * 2**20
+"""Largest number of bytes of waiting media."""
 
 # Largest share of the time that a sink may spend on flushing, however large its file is.
 _FLUSH_SHARE = 1 / 20
@@ -24,6 +34,7 @@ class _Work:
     info: RunInfo | None
     records: list[EpochRecord]
     steps: list[Sequence[StepSeries]]
+    media: list[MediaRecord]
     ledger: Mapping[str, float] | None
     progress: StepProgress | None
     finish: Finish | None
@@ -34,14 +45,15 @@ class _Work:
     def news(self) -> bool:
         """Whether there is anything to flush."""
         newest = (self.info, self.ledger, self.progress)
-        return any(one is not None for one in newest) or bool(self.records or self.steps)
+        queued = self.records or self.steps or self.media
+        return any(one is not None for one in newest) or bool(queued)
 
 
 class Delivery:
     """Passes records to one sink through a bounded queue and its own daemon thread.
 
-    Records and batches of steps that find the queue full are dropped and counted. A sink that
-    raises is reported once on stderr and gets nothing more.
+    Records, batches of steps and media that find the queue full are dropped and counted. A sink
+    that raises is reported once on stderr and gets nothing more.
 
     Args:
         sink: The receiver.
@@ -50,7 +62,8 @@ class Delivery:
         steps: Step curves that it has missed.
         ledger: Seconds by account so far; None if there is no ledger.
         progress: The position of the training, if it is known.
-        capacity: Largest number of waiting records, and of waiting batches of steps.
+        media: Media that it has missed.
+        capacity: Largest number of waiting records, of waiting batches of steps, and of media.
     """
 
     def __init__(
@@ -62,11 +75,12 @@ class Delivery:
         ledger: Mapping[str, float] | None = None,
         *,
         progress: StepProgress | None = None,
+        media: Sequence[MediaRecord] = (),
         capacity: int = CAPACITY,
     ) -> None:
         self.sink = sink
         self.dropped = 0
-        """Number of records and batches of steps dropped because the sink was too slow."""
+        """Number of records, batches of steps and media that came too fast for the sink."""
         self.error: Exception | None = None
         """The exception of the sink, if it was detached because of one."""
         self._changed = threading.Condition()
@@ -75,6 +89,9 @@ class Delivery:
         self._room = capacity + len(history)
         self._wants_steps = isinstance(sink, StepSink)
         self._steps: deque[Sequence[StepSeries]] = deque([steps] if steps else [])
+        self._wants_media = isinstance(sink, MediaSink)
+        self._media = deque(media)
+        self._media_bytes = 0
         self._wants_ledger = isinstance(sink, LedgerSink)
         self._ledger = ledger
         self._wants_progress = isinstance(sink, ProgressSink)
@@ -117,6 +134,20 @@ class Delivery:
                 self.dropped += 1
                 return
             self._steps.append(series)
+            self._changed.notify_all()
+
+    def media(self, record: MediaRecord) -> None:
+        """Pass on one piece of media, if the sink wants it; returns at once."""
+        if not self._wants_media:
+            return
+        with self._changed:
+            if self._done:
+                return
+            if len(self._media) >= self._room or self._media_bytes > MEDIA_CAPACITY:
+                self.dropped += 1
+                return
+            self._media_bytes += record.size
+            self._media.append(record)
             self._changed.notify_all()
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
@@ -170,6 +201,7 @@ class Delivery:
                 self._done = True
                 self._records.clear()
                 self._steps.clear()
+                self._media.clear()
                 self._changed.notify_all()
 
     def _serve(self) -> None:
@@ -203,6 +235,9 @@ class Delivery:
         if isinstance(self.sink, StepSink):
             for series in work.steps:
                 self.sink.steps(series)
+        if isinstance(self.sink, MediaSink):
+            for piece in work.media:
+                self.sink.media(piece)
         if isinstance(self.sink, LedgerSink) and work.ledger is not None:
             self.sink.ledger(work.ledger)
         if isinstance(self.sink, ProgressSink) and work.progress is not None:
@@ -218,6 +253,7 @@ class Delivery:
                 info=self._info,
                 records=list(self._records),
                 steps=list(self._steps),
+                media=list(self._media),
                 ledger=self._ledger,
                 progress=self._progress,
                 finish=self._finish,
@@ -227,6 +263,8 @@ class Delivery:
             self._info = self._ledger = self._progress = None
             self._records.clear()
             self._steps.clear()
+            self._media.clear()
+            self._media_bytes = 0
             return work
 
     def _pending(self) -> bool:
@@ -235,4 +273,5 @@ class Delivery:
         newest = (self._info, self._ledger, self._progress, self._finish)
         if any(one is not None for one in newest):
             return True
-        return bool(self._records or self._steps) or self._asked > self._served
+        queued = self._records or self._steps or self._media
+        return bool(queued) or self._asked > self._served

@@ -20,6 +20,7 @@ from flodl.monitor.formats import (
     format_metric,
     printable,
 )
+from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.resources import ResourceSample
 from flodl.monitor.step_progress import StepProgress
@@ -49,6 +50,17 @@ class StepSink(Protocol):
 
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Receive the steps since the last call; a late sink first gets those the monitor kept."""
+
+
+@runtime_checkable
+class MediaSink(Protocol):
+    """A sink that also receives images, histograms, texts, tables and curves.
+
+    It adds one method to those of `Sink`.
+    """
+
+    def media(self, record: MediaRecord) -> None:
+        """Receive one record; a late sink first gets those that the monitor kept."""
 
 
 @runtime_checkable

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any, final
 
 from flodl.errors import FlodlError
+from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.tensorboard_media import markdown_table, write_media
 
 
 @final
 class TensorBoardSink:
     """Metrics by epoch as ``epoch/NAME``, curves by step as ``step/NAME``, the run's facts as text.
 
-    Epochs count from 1, steps from 0. Two more groups are written: ``epoch/seconds``, and the load
-    of the machine as ``resources/…``. Show them with ``tensorboard --logdir FOLDER``.
+    Epochs count from 1, steps from 0. Media have the number of steps done. Two more groups are
+    written: ``epoch/seconds``, and the load of the machine as ``resources/…``. Show them with
+    ``tensorboard --logdir FOLDER``.
 
     Args:
         folder: Folder for the event files of this run only; created if missing.
@@ -82,6 +85,10 @@ class TensorBoardSink:
             for step, value in zip(piece.steps, piece.values, strict=True):
                 self._add(tag, int(step), float(value))
 
+    def media(self, record: MediaRecord) -> None:
+        """Write an image, histogram, text, table or curve."""
+        write_media(self._writer, record, self._started + self._elapsed)
+
     def flush(self) -> None:
         """Pass the events to the system."""
         self._writer.flush()
@@ -104,23 +111,14 @@ def _facts(info: RunInfo) -> Iterator[tuple[str, str]]:
     rows = {"run": info.run, "label": info.label, "hash": info.hash}
     known = {name: text for name, text in rows.items() if text}
     if known:
-        yield "run", _table(("fact", "value"), known.items())
+        yield "run", markdown_table(("fact", "value"), list(known.items()))
     for title, content in info.metadata.items():
         if isinstance(content, Mapping):
             rows = {name: _shown(value) for name, value in content.items()}
             if rows:
-                yield title, _table(("name", "value"), rows.items())
+                yield title, markdown_table(("name", "value"), list(rows.items()))
         else:
             yield title, _shown(content)
-
-
-def _table(heading: tuple[str, str], rows: Any) -> str:
-    lines = [heading, ("---", "---"), *rows]
-    return "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from flodl.monitor import EpochMetrics
+    from flodl.monitor import EpochMetrics, Monitor
 
 
 class TrainingRun:
@@ -25,6 +25,7 @@ class TrainingRun:
         epoch: Current epoch, counted from 0.
         step: Batches done in this epoch.
         global_step: Optimizer steps done in the whole run.
+        monitor: Receives the records of the training, such as images; None if nothing records it.
         loss: The newest loss that could be read without waiting; on a GPU it is a little old. None
             before the first one.
     """
@@ -45,6 +46,7 @@ class TrainingRun:
         self.step = 0
         self.global_step = 0
         self.loss: float | None = None
+        self.monitor: Monitor | None = None
         self._history = history
         self._stopped: str | None = None
 

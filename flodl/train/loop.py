@@ -124,6 +124,7 @@ class TrainingLoop:
         rate.drive(self._engine)
         self._worker.steer(rate)
         reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
+        reporter.follow(self._run, self._engine)
 
     @property
     def stopped(self) -> str | None:

@@ -29,6 +29,13 @@ class CountedScaler:
         """Return the loss times the scale."""
         return self._scaler.scale(loss)
 
+    def scale_factor(self) -> float:
+        """Return the factor of the loss; 1 if the wrapped scaler does not say it."""
+        for name in ("scale_factor", "get_scale"):  # flodl's scaler, torch's scaler
+            if (read := getattr(self._scaler, name, None)) is not None:
+                return float(read())
+        return 1.0
+
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
         """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
         self.stepped = self._scaler.step(optimizer, clip_norm=clip_norm)

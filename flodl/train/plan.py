@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.monitor import EpochMetrics, Monitor
+    from flodl.monitor import EpochMetrics, Monitor, Sink
     from flodl.monitor.timeline import Timeline
     from flodl.train.best_metric import Best
     from flodl.train.callbacks import Callback
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flodl.train.torch_schedule import SchedulerSettings
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
+    SinkFactory: TypeAlias = Callable[[RunDirectory | None], Sink]
     OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -133,6 +134,8 @@ class TrainingPlan:
     resume: str | os.PathLike[str] | None = None
     monitor: Monitor | None = None
     live: tuple[int, str] | None = None
+    sinks: tuple[SinkFactory, ...] = ()
+    histograms: int | None = None
     timeline: Timeline | None = None
     record_timeline: bool = False
     progress: bool | None = None

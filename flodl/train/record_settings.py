@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flodl.data.loader import positive_integer
+from flodl.monitor.mlflow import MlflowSink
 from flodl.monitor.server import check_port
+from flodl.monitor.tensorboard import TensorBoardSink
+from flodl.monitor.wandb import WandbSink, run_identity
 from flodl.train.best_metric import Best
 from flodl.train.early_stop import EarlyStop, StopMode
 from flodl.train.setting_methods import Settings, callable_setting
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
 
     from flodl.monitor import Monitor
     from flodl.monitor.timeline import Timeline
+    from flodl.monitor.wandb import Mode
     from flodl.train.callbacks import Callback
+    from flodl.train.plan import SinkFactory
     from flodl.train.run_directory import RunDirectory
 
 
@@ -121,6 +126,74 @@ class RecordSettings(Settings):
             StateError: There is no such port.
         """
         return self._set("live", (check_port(port), host))
+
+    def tensorboard(self, folder: str | os.PathLike[str] | None = None) -> Self:
+        """Write metrics, curves and media for TensorBoard; needs the package ``tensorboard``.
+
+        Args:
+            folder: Folder for the event files of this run only; None for ``tensorboard/`` in the
+                run directory, or in the working directory without one.
+        """
+        return self._sink(
+            lambda run: TensorBoardSink(
+                folder or (run.path / "tensorboard" if run is not None else "tensorboard")
+            )
+        )
+
+    def mlflow(
+        self, store: str | os.PathLike[str] | None = None, *, experiment: str = "flodl"
+    ) -> Self:
+        """Log metrics, configuration and media to MLflow; needs the package ``mlflow``.
+
+        Args:
+            store: Tracking URI or folder; None for ``MLFLOW_TRACKING_URI`` or MLflow's default.
+            experiment: The experiment for the run.
+        """
+        return self._sink(lambda _: MlflowSink(store, experiment=experiment))
+
+    def wandb(
+        self,
+        project: str = "flodl",
+        *,
+        run_id: str | None = None,
+        entity: str | None = None,
+        mode: Mode | None = None,
+    ) -> Self:
+        """Log metrics, configuration and media to Weights & Biases; needs the package ``wandb``.
+
+        Local files are in ``wandb/`` in the run directory, or in the working directory without one.
+
+        Args:
+            project: The project of the run.
+            run_id: Identifies the run in its project; a run of this id is continued. None makes one
+                from the run directory, so ranks that are started again continue their run.
+            entity: User or team.
+            mode: ``online``, ``offline`` or ``disabled``; None for ``WANDB_MODE``, else online.
+        """
+        return self._sink(
+            lambda run: WandbSink(
+                project,
+                folder=None if run is None else run.path,
+                run_id=run_id or (None if run is None else run_identity(run.path)),
+                entity=entity,
+                mode=mode,
+            )
+        )
+
+    def histograms(self, *, every: int = 100) -> Self:
+        """Record histograms of all trainable weights and of their gradients; off by default.
+
+        They are recorded at the first step, and at every ``every``-th: the weights that the step
+        began with, and its gradients before they are clipped. With several ranks, rank 0 records
+        its own weights. A step replayed as a CUDA graph has no gradients to read.
+
+        Args:
+            every: Optimizer steps between two records.
+        """
+        return self._set("histograms", positive_integer("histograms(every)", every))
+
+    def _sink(self, make: SinkFactory) -> Self:
+        return self._set("sinks", (*self._settings.get("sinks", ()), make))
 
     def timeline(self, timeline: Timeline | bool) -> Self:
         """Mark epochs in this timeline, and with several ranks every exchange.

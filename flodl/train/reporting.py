@@ -16,6 +16,7 @@ from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
+from flodl.train.parameter_histograms import ParameterHistograms
 from flodl.train.progress import Progress
 from flodl.train.shutdown import book_until_exit, forget_ended
 from flodl.train.step_values import StepValues
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics, EpochRecord
     from flodl.monitor.ledger import TimeLedger
     from flodl.monitor.step_progress import Phase
+    from flodl.train.callbacks import TrainingRun
+    from flodl.train.engines.base import StepEngine
     from flodl.train.losses import LossLog
     from flodl.train.metrics import ScalarLog
     from flodl.train.plan import TrainingPlan
@@ -95,12 +98,32 @@ class Reporter:
             self._monitor.restore(records)
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
+        self._add_sinks(self._monitor)
         forget_ended()
         if self._plan.live is not None:
             try:
                 self._monitor.serve(*self._plan.live)
             except FlodlError as failure:
                 log.warning(f"there is no live page: {failure}")
+
+    def follow(self, run: TrainingRun, engine: StepEngine) -> None:
+        """Let the monitor know step and epoch, and show it the gradients if the plan asks for that.
+
+        Args:
+            run: The training, for its epoch.
+            engine: The engine, for its steps.
+        """
+        monitor = self._monitor
+        run.monitor = monitor
+        if monitor is None:
+            return
+        monitor.follow_position(lambda: (engine.global_step, run.epoch))
+        if self._plan.histograms is not None:
+            engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
+
+    def _add_sinks(self, monitor: Monitor) -> None:
+        for make in self._plan.sinks:
+            monitor.add_sink(make(self._plan.run_dir))
 
     def records(self) -> Sequence[EpochRecord]:
         """Return the epochs that the monitor holds."""
@@ -288,7 +311,8 @@ def reported(
         history: The metrics of the complete epochs, which the training extends.
     """
     monitor = plan.monitor
-    if monitor is None and (plan.run_dir is not None or plan.live is not None):
+    wanted = plan.run_dir is not None or plan.live is not None or plan.sinks
+    if monitor is None and wanted:
         tells = plan.run_dir is None or plan.run_dir.writes
         monitor = Monitor(plan.num_epochs, terminal=tells)
     reporter = Reporter(plan, monitor, ledger)

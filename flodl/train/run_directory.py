@@ -19,7 +19,7 @@ from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
 from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.launch.launcher import Launched, detect
-from flodl.monitor import CsvSink, HtmlSink, LogSink, StepFilesSink
+from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.program_record import ProgramRecord, recorded_argv
 from flodl.train.run_records import (
@@ -74,6 +74,7 @@ class RunDirectory:
     ``metrics.csv``           one row per epoch
     ``steps``                 the step curves; see :mod:`flodl.monitor.step_files`
     ``training.log``          the lines of the terminal
+    ``media/``                images, histograms, texts, tables and curves, if there are any
     ``report.html``           the report page
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
@@ -343,14 +344,15 @@ class RunDirectory:
             self.finish(end, epochs=self._record["epochs"], error=error)
 
     def attach(self, monitor: Monitor) -> None:
-        """Let the monitor write metrics, step curves, log and report here."""
+        """Let the monitor write metrics, step curves, log, media and report here."""
         if not self._writes:
             return
         monitor.set_identity(run=self.path.name)
         monitor.set_metadata(self._metadata)
         monitor.add_sink(CsvSink(self.path / "metrics.csv"))
         monitor.add_sink(LogSink(self.path / "training.log"))
-        monitor.add_sink(HtmlSink(self.path / "report.html"))
+        monitor.add_sink(MediaFolderSink(self.path / "media", kept=monitor.media_kept))
+        monitor.add_sink(HtmlSink(self.path / "report.html", media_kept=monitor.media_kept))
         monitor.add_sink(StepFilesSink(self.path / "steps"))
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ class LiveFeed {
       this.#failed = 0;
       this.#view.connect("live");
       this.#catchUp();
+      this.#view.media.refresh();
     });
     source.addEventListener("error", () => this.#lost());
     on("info", (info) => {
@@ -34,6 +35,7 @@ class LiveFeed {
     on("epoch", (record, event) => this.#model.receive(Number(event.lastEventId), record));
     on("steps", ({ series, clock }) => this.#model.addSteps(series, clock));
     on("progress", (progress) => this.#model.setProgress(progress));
+    on("media", () => this.#view.media.refresh());
     on("ledger", (ledger) => this.#model.setLedger(ledger));
     on("load", (load) => this.#model.addLoad(load));
     on("drawing", ({ version }) => this.#model.setDrawing(version));

@@ -29,12 +29,16 @@ function startTheme(button, changed) {
 }
 
 function start() {
-  const { written, live, ...run } = JSON.parse(place("data").textContent);
+  const { written, live, media, ...run } = JSON.parse(place("data").textContent);
   const model = new RunModel();
   const view = new RunView(model, live ? "" : written);
   // For scripts and tests: what a canvas shows cannot be read from the page.
   window.flodl = { model, view };
-  startTheme(place("theme"), () => view.repaint());
+  view.media = new MediaSection(media, live);
+  startTheme(place("theme"), () => {
+    view.repaint();
+    view.media.repaint();
+  });
   if (live) model.setDrawing(live.drawing);
   model.load(run);
   if (live && !run.finish) new LiveFeed(model, view, live.session).start();

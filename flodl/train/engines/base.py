@@ -42,6 +42,19 @@ class Average(Protocol):
         """Add the weights to the average, after an optimizer step."""
 
 
+class GradientWatch(Protocol):
+    """Reads weights and gradients of a step; changes nothing."""
+
+    def __call__(self, global_step: int, scale: float = 1.0, *, gradients: bool = True) -> None:
+        """Read a step.
+
+        Args:
+            global_step: Optimizer steps done before.
+            scale: Factor of the loss, and so of the gradients.
+            gradients: Whether the gradients of the step can be read.
+        """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSettings:
     """The settings of a step, the same for every engine.
@@ -104,6 +117,10 @@ class StepEngine(ABC):
             ValueError: The training function did not return a scalar loss.
             DivergedError: ``losses`` refused the loss.
         """
+
+    def watch_gradients(self, watch: GradientWatch) -> None:
+        """Call this when the gradients of a step are complete, before they are clipped and used."""
+        raise NotImplementedError(f"the {self.name} engine shows no gradients")
 
     def follow(self) -> None:
         """Take an optimizer step without its own batch, with the gradients of other ranks."""

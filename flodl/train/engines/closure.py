@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch
+    from flodl.train.engines.base import GradientWatch
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
 
@@ -67,6 +68,8 @@ class ClosureEngine(StepEngine):
             return loss
 
         self._optimizer.step(closure)  # type: ignore[arg-type]
+        if self._update.watch is not None:
+            self._update.watch(self.global_step)
         self._optimizer.zero_grad()
         if norms:
             self._update.tell_norm(self.global_step, norms[0])
@@ -74,6 +77,10 @@ class ClosureEngine(StepEngine):
         self.global_step += 1
         if self.settings.ledger is not None:
             self.settings.ledger.lap(Account.OPTIMIZER)
+
+    def watch_gradients(self, watch: GradientWatch) -> None:
+        """Show the gradients of the last evaluation of a step, clipped, after the step."""
+        self._update.watch = watch
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Use another schedule for the learning rates."""

@@ -81,6 +81,8 @@ class CudaGraphEngine(TunedEngine):
             super().step(batch, losses)
             return
         self._update.prepare(self.global_step)
+        if self._update.watch is not None:  # the graph clears its gradients itself
+            self._update.watch(self.global_step, gradients=False)
         losses.add(captured.replay(batch))
         if self._norm is not None:
             # The next replay overwrites it.

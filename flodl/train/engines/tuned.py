@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.data import Batch
+    from flodl.train.engines.base import GradientWatch
     from flodl.train.engines.fused import OptimizerStep
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
@@ -176,6 +177,10 @@ class TunedEngine(StepEngine):
             self.global_step += 1
             if lap is not None:
                 lap(_OPTIMIZER)
+
+    def watch_gradients(self, watch: GradientWatch) -> None:
+        """Show the gradients of each step, in the memory layout of the step."""
+        self._update.watch = watch
 
     def follow(self) -> None:
         """Take an optimizer step with gradients of other ranks."""

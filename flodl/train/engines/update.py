@@ -12,7 +12,7 @@ from flodl.train.learning_rate import ScheduledRate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flodl.train.engines.base import StepSettings
+    from flodl.train.engines.base import GradientWatch, StepSettings
     from flodl.train.engines.fused import OptimizerStep
     from flodl.train.learning_rate import Schedule
 
@@ -29,14 +29,16 @@ class Update:
     Attributes:
         step: Updates the parameters and clears the gradients; None uses the optimizer's own
             ``step()`` and ``zero_grad()``.
+        watch: Reads the gradients of each step before they are clipped and used.
     """
 
     step: OptimizerStep | None
+    watch: GradientWatch | None
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
     ) -> None:
-        self.step = None
+        self.step = self.watch = None
         self._model = model
         self._optimizer = optimizer
         self.set_schedule(settings.schedule)
@@ -57,6 +59,8 @@ class Update:
         self.prepare(global_step)
         if self._reduce is not None:
             self._reduce()
+        if self.watch is not None:
+            self.watch(global_step, self._loss_scale())
         moved = True
         if self._scaler is not None:
             moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
@@ -75,6 +79,11 @@ class Update:
                 self._optimizer.step()
                 self._optimizer.zero_grad()
         self.conclude(moved=moved)
+
+    def _loss_scale(self) -> float:
+        """Return the factor by which the scaler enlarged loss and gradients."""
+        read = getattr(self._scaler, "scale_factor", None)
+        return float(read()) if read is not None else 1.0
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from this schedule; None keeps those of the optimizer."""

@@ -1,0 +1,122 @@
+"""The media of a run, bounded: of each name the first, the newest and evenly spaced ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import final
+
+from flodl.monitor.media.records import MediaRecord
+
+KEPT = 64
+"""Records of one name that are kept unless the user sets another number."""
+
+MOST_BYTES = 256 * 2**20
+"""All records of a run; above, each name keeps half as many."""
+
+
+@final
+class MediaStore:
+    """Records by kind and name. One thread may add while others read.
+
+    Of each name it keeps the first record, the newest, and every ``2**n``-th between them: when a
+    name has more than `kept` records, every second one is removed. So what is kept stays evenly
+    spaced over the whole run.
+
+    Args:
+        kept: Most records of one name, at least 2.
+        most_bytes: Most bytes of all records.
+    """
+
+    def __init__(self, kept: int = KEPT, most_bytes: int = MOST_BYTES) -> None:
+        self._kept = max(2, kept)
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._rings: dict[tuple[str, str], _Ring] = {}
+        self._bytes = 0
+
+    def add(self, record: MediaRecord) -> list[MediaRecord]:
+        """Keep a record; return those that are no longer kept.
+
+        A record that does not come after the newest one of its name replaces those from its step
+        on: a resumed run repeats steps.
+        """
+        with self._lock:
+            ring = self._rings.get(record.key)
+            if ring is None:
+                ring = self._rings[record.key] = _Ring(self._kept)
+            gone = ring.add(record)
+            self._bytes += record.size - sum(one.size for one in gone)
+            while self._bytes > self._most_bytes and self._kept > 2:
+                self._kept //= 2
+                further = [one for each in self._rings.values() for one in each.limit(self._kept)]
+                self._bytes -= sum(one.size for one in further)
+                gone += further
+            return gone
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return kind and name of everything, in the order of the first record."""
+        with self._lock:
+            return list(self._rings)
+
+    def of(self, kind: str, name: str) -> list[MediaRecord]:
+        """Return the records of one kind and name, by rising step; empty if there are none."""
+        with self._lock:
+            ring = self._rings.get((kind, name))
+            return ring.records() if ring is not None else []
+
+    def records(self) -> list[MediaRecord]:
+        """Return everything, name by name."""
+        return [record for key in self.names() for record in self.of(*key)]
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(ring.count for ring in self._rings.values())
+
+
+class _Ring:
+    """The records of one name, each with its number."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stride = 1
+        self._next = 0
+        self._numbered: list[tuple[int, MediaRecord]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._numbered)
+
+    def records(self) -> list[MediaRecord]:
+        return [record for _, record in self._numbered]
+
+    def add(self, record: MediaRecord) -> list[MediaRecord]:
+        gone = []
+        while self._numbered and self._numbered[-1][1].step >= record.step:
+            number, repeated = self._numbered.pop()
+            self._next = number
+            gone.append(repeated)
+        if self._numbered and self._numbered[-1][0] % self._stride:
+            gone.append(self._numbered.pop()[1])  # it was kept only because it was the newest
+        self._numbered.append((self._next, record))
+        self._next += 1
+        return gone + self.limit(self._limit)
+
+    def limit(self, most: int) -> list[MediaRecord]:
+        """Remove every second record until at most `most` are left."""
+        self._limit = most
+        gone = []
+        while len(self._numbered) > most:
+            self._stride *= 2
+            newest = self._numbered[-1]
+            left = [one for one in self._numbered if one[0] % self._stride == 0 or one is newest]
+            gone += _without(self._numbered, left)
+            self._numbered = left
+        return gone
+
+
+def _without(
+    all_of_them: Iterable[tuple[int, MediaRecord]], left: list[tuple[int, MediaRecord]]
+) -> list[MediaRecord]:
+    kept = {number for number, _ in left}
+    return [record for number, record in all_of_them if number not in kept]
