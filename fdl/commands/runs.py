@@ -1,48 +1,39 @@
-"""``fdl runs``: list, look into, compare, watch and clear away what trainings leave behind."""
+"""``fdl runs``: list, look into, compare and watch what trainings leave behind.
+
+The modules that are imported at the end add their commands to the same group.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
+from fdl.commands.runs_group import (
+    OneRun,
+    Places,
+    State,
+    Where,
+    chosen,
+    only_where,
+    places,
+    print_json,
+    project_folders,
+    verbs,
+)
+from fdl.commands.verb import Call, Complete, Json, Verb
 from fdl.errors import FdlError, UsageError
-from fdl.run_directory.find import by_metric, choose, folders, search, shortened, unmeasured
+from fdl.run_directory.find import by_metric, choose, shortened, survey, unmeasured
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import LOG, METRICS, REPORT, RUNNING
 
 if TYPE_CHECKING:
     from fdl.batch.queue import Queued
+    from fdl.run_directory.quantity import Quantity
     from fdl.run_directory.run import Run
-
-verbs = group("runs", "List, compare, follow and delete runs.")
-
-SCHEMA_VERSION = 1
-
-OneRun = Annotated[
-    str,
-    typer.Argument(help="last, best:METRIC, a name or its beginning, or a path"),
-    Complete("runs"),
-]
-Places = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        help="Runs or folders of runs (default: every `output.dir` of the manifest, else runs/)"
-    ),
-]
-State = Annotated[
-    str | None,
-    typer.Option(
-        help="Only runs in this state: running, complete, interrupted, diverged, failed or dead"
-    ),
-    Complete("run-states"),
-]
 
 
 @verbs.command("list", cls=Verb)
@@ -50,45 +41,140 @@ def list_(
     ctx: typer.Context,
     path: Places = None,
     state: State = None,
+    where: Where = None,
     best: Annotated[
         str | None,
         typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
         Complete("metrics"),
     ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
+        Complete("run-columns"),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Metrics, settings and facts to show: lr,seed,val_loss"),
+        Complete("run-columns"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first N of the order, else the newest N")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, numbers in full")] = False,
     json: Json = False,
 ) -> int:
-    """List the runs, newest first, and the jobs that a cluster has in its queue.
+    """List the runs, and the jobs that a cluster has in its queue.
 
-    A run is dead if its record says running and its process no longer exists.
+    On a terminal, the newest run is the last row. In a pipe and with --csv or --json, it is the
+    first. With --sort or --best, the first run is the first row everywhere.
+
+    A run is dead if its record says running and its process no longer exists. A damaged run has a
+    record that cannot be read.
 
     Raises:
-        FdlError: The manifest is broken, a folder is missing, or no run measured the metric.
+        FdlError: The manifest is broken, a folder is missing, a name or a condition is wrong.
     """
     from fdl.run_directory.clean import require_state
-    from fdl.run_directory.describe import as_json
-    from fdl.run_directory.text import listing, queue
+    from fdl.run_directory.run import LISTED_STATES
 
-    state = require_state(state) if state else None
-    places = _places(ctx.obj, path)
-    runs = [run for run in search(places) if state in (None, run.state)]
+    if csv and json:
+        raise UsageError("--csv and --json exclude each other", hint="give one of them")
+    if sort and best:
+        raise UsageError("--sort and --best exclude each other", hint="give one of them")
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit takes 1 or more, not {limit}")
+    state = require_state(state, LISTED_STATES) if state else None
+    searched = places(ctx.obj, path)
+    runs = survey(searched)
+    wanted = _columns(runs, columns)
+    runs = only_where(where, [run for run in runs if state in (None, run.state)])
+    runs, metric = _ordered(runs, best, sort)
+    runs = runs[:limit]
+    waiting = [] if state or where or best or sort or path else _queued(ctx.obj)
+    if json:
+        return _print_as_json(runs, wanted, waiting)
+    if csv:
+        from fdl.run_directory.listing import as_csv
+
+        output.write(sys.stdout, as_csv(runs, wanted))
+        return 0
+    if waiting:
+        from fdl.run_directory.text import queue
+
+        output.show(queue(waiting))
+    elif not runs:
+        shown = ", ".join(str(shortened(place)) for place in searched)
+        which = f" in state {state}" if state else " that meet the condition" if where else ""
+        output.note(f"there are no runs{which} in {shown}")
+    if runs:
+        _show(runs, metric, wanted, is_sorted=bool(sort or best))
+    for run in runs:
+        if run.problem:
+            output.warning(f"{shortened(run.path)} {run.problem}; fdl never removes it")
+    return 0
+
+
+def _columns(runs: list[Run], named: list[str] | None) -> list[Quantity]:
+    """The columns that were asked for; names are separated by commas."""
+    words = [word.strip() for part in named or () for word in part.split(",") if word.strip()]
+    if not words or not runs:
+        return []
+    from fdl.run_directory.quantity import Known
+
+    known = Known(runs)
+    return [known.resolve(word) for word in words]
+
+
+def _ordered(
+    runs: list[Run], best: str | None, sort: str | None
+) -> tuple[list[Run], Metric | None]:
+    """The runs in the order that was asked for, and the metric of ``--best``."""
+    if sort and runs:
+        from fdl.run_directory.order import sorted_by
+
+        return sorted_by(sort, runs), None
     metric = Metric.parse(best) if best else None
     if metric and runs:
         ranked = by_metric(metric, runs)
         if not ranked:
             raise unmeasured(metric, runs)
-        runs = ranked
-    waiting = [] if state or best or path else _queued(ctx.obj)
-    if json:
-        jobs = [one.as_json() for one in waiting]
-        return _print_json({"runs": [as_json(run) for run in runs], "queued": jobs})
-    if waiting:
-        output.show(queue(waiting))
-    elif not runs:
-        shown = ", ".join(str(shortened(place)) for place in places)
-        output.note(f"there are no runs{f' in state {state}' if state else ''} in {shown}")
-    if runs:
-        output.show(listing(runs, metric))
-    return 0
+        return ranked, metric
+    return runs, None
+
+
+def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queued]) -> int:
+    from fdl.run_directory import listing
+    from fdl.run_directory.describe import as_json
+
+    sound = [run for run in runs if not run.problem]
+    documents = [as_json(run) for run in sound]
+    if columns:
+        for document, values in zip(documents, listing.as_json(sound, columns), strict=True):
+            document["columns"] = values
+    damaged = [{"path": str(run.path), "problem": run.problem} for run in runs if run.problem]
+    jobs = [one.as_json() for one in waiting]
+    return print_json({"runs": documents, "damaged": damaged, "queued": jobs})
+
+
+def _show(
+    runs: list[Run], metric: Metric | None, columns: list[Quantity], *, is_sorted: bool
+) -> None:
+    from fdl.run_directory import listing
+
+    on_terminal = sys.stdout.isatty()
+    if on_terminal and not is_sorted:
+        runs = runs[::-1]
+    if columns:
+        output.show(listing.in_columns(runs, columns))
+    elif on_terminal:
+        width = output.columns(sys.stdout) or 80
+        drawn, left = listing.on_terminal(runs, width, metric)
+        output.show(drawn)
+        if left:
+            line = f"{len(left)} more for --columns: {','.join(left)}"
+            output.note(line if len(line) <= width else f"{line[: width - 1]}…")
+    else:
+        output.show(listing.in_pipe(runs, metric))
 
 
 @verbs.command("show", cls=Verb)
@@ -100,9 +186,9 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
     """
     from fdl.run_directory.describe import as_json, page
 
-    found = _chosen(ctx.obj, run)
+    found = chosen(ctx.obj, run)
     if json:
-        return _print_json(as_json(found, whole=True))
+        return print_json(as_json(found, whole=True))
     output.show(page(found))
     return 0
 
@@ -124,12 +210,12 @@ def compare(
     """
     from fdl.run_directory.describe import Comparison, require_several
 
-    places = _folders(ctx.obj)
-    found = [choose(word, places) for word in runs or ()]
+    searched = project_folders(ctx.obj)
+    found = [choose(word, searched) for word in runs or ()]
     require_several(found)
     comparison = Comparison(found)
     if json:
-        return _print_json(comparison.as_json())
+        return print_json(comparison.as_json())
     output.show(comparison.page())
     return 0
 
@@ -145,7 +231,7 @@ def open_(
     Raises:
         FdlError: The word means no run, or the run has no report.
     """
-    found = _chosen(ctx.obj, run)
+    found = chosen(ctx.obj, run)
     report = found.path / REPORT
     if not report.is_file():
         if found.epochs:
@@ -191,7 +277,7 @@ def tail(
     from fdl.run_directory.run import read
     from fdl.run_directory.text import printable
 
-    found = _chosen(ctx.obj, run)
+    found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
     if lines < 0:
         raise UsageError(f"--lines takes 0 or more, not {lines}")
@@ -207,110 +293,6 @@ def tail(
     return 0 if state == "complete" else 1
 
 
-@verbs.command("clean", cls=Verb)
-def clean(
-    ctx: typer.Context,
-    path: Places = None,
-    keep: Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Only runs that began longer ago: 30d, 12h, 2w")
-    ] = None,
-    state: State = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")] = False,
-    dry_run: DryRun = False,
-) -> int:
-    """Delete old runs, after listing them with their sizes and asking.
-
-    A run must match all given filters. A running run stays, and so does the target of a link.
-
-    Returns:
-        0; 1 when nobody agreed.
-
-    Raises:
-        FdlError: Nothing says which runs go, or one cannot be removed.
-    """
-    from fdl.run_directory.clean import Rule
-
-    rule = Rule(keep, older_than, state)
-    runs = rule.choose(search(_places(ctx.obj, path)), datetime.now().astimezone())
-    if not runs:
-        output.note("no run goes")
-        return 0
-    _list_sizes(runs)
-    if dry_run:
-        return 0
-    if not yes and not _agreed(len(runs)):
-        output.note("nothing was removed; --yes removes without asking")
-        return 1
-    return _remove(runs)
-
-
-def _list_sizes(runs: list[Run]) -> None:
-    from rich.filesize import decimal
-
-    from fdl.run_directory.text import printable
-    from fdl.tables import table
-
-    sizes = [run.bytes for run in runs]
-    rows = [
-        (printable(str(shortened(run.path))), run.state, decimal(count))
-        for run, count in zip(runs, sizes, strict=True)
-    ]
-    rows.append((_counted(len(runs)), "", decimal(sum(sizes))))
-    output.show(table(rows, right=(2,)))
-
-
-def _agreed(count: int) -> bool:
-    from fdl.terminal import ask
-
-    answer = ask(f"remove {_counted(count)}? [y/N] ")
-    return (answer or "").lower() in ("y", "yes")
-
-
-def _remove(runs: list[Run]) -> int:
-    from fdl.run_directory.clean import remove
-
-    code = removed = 0
-    for run in runs:
-        try:
-            if remove(run):
-                removed += 1
-            else:
-                output.warning(f"{shortened(run.path)} stays: it has changed since it was listed")
-        except FdlError as problem:
-            output.error(problem.message, problem.hint)
-            code = 1
-    output.note(f"removed {_counted(removed)}")
-    return code
-
-
-def _counted(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
-
-
-def _chosen(call: Call, word: str) -> Run:
-    return choose(word or "last", _folders(call))
-
-
-def _places(call: Call, named: list[Path] | None) -> list[Path]:
-    """The folders that were named, else those of the project.
-
-    Raises:
-        UsageError: One of them does not exist.
-    """
-    for place in named or ():
-        if not place.is_dir():
-            raise UsageError(f"{place} is not a folder", hint="name a run or a folder of runs")
-    return named or _folders(call)
-
-
-def _folders(call: Call) -> list[Path]:
-    """The folders of runs of the project around here, or the usual one."""
-    from fdl.select.project import locate
-
-    return folders(call.project() if locate() else None)
-
-
 def _queued(call: Call) -> list[Queued]:
     """The jobs of the project around here that a cluster has in its queue."""
     from fdl.select.project import locate
@@ -322,9 +304,8 @@ def _queued(call: Call) -> list[Queued]:
     return queued(call.project().directory)
 
 
-def _print_json(document: dict[str, object]) -> int:
-    from json import dumps
-
-    text = dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
-    output.write(sys.stdout, f"{text}\n")
-    return 0
+# Each adds its commands behind those above, in the order of the help page.
+import fdl.commands.runs_diff  # noqa: E402
+import fdl.commands.runs_import  # noqa: E402
+import fdl.commands.runs_notes  # noqa: E402
+import fdl.commands.runs_remove  # noqa: E402, F401

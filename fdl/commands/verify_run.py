@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from fdl.commands.module import start
-from fdl.commands.runs import OneRun
+from fdl.commands.runs_group import OneRun
 from fdl.commands.verb import Call, DryRun, Json, Verb, group
 
 verbs = group()

@@ -181,6 +181,42 @@ def runs(asked: Asked) -> Values:
         yield f"best:{name}", "The best of all epochs"
 
 
+def runs_then_tags(asked: Asked) -> Values:
+    """Names of the runs; behind the first one also the tags that runs have."""
+    found = _runs(asked)
+    if asked.before:
+        tags = dict.fromkeys(tag for run in found for tag in run.notes.tags)
+        yield from ((tag, "Tag") for tag in tags)
+    for run in found:
+        yield run.name, run.state
+
+
+def run_columns(asked: Asked) -> Values:
+    """The names of metrics, settings and facts of the runs."""
+    from fdl.run_directory.quantity import FACTS, Known
+
+    known = Known(_runs(asked)[:_MEASURED_RUNS])
+    yield from ((name, "Metric") for name in known.metrics)
+    yield from ((name, "Setting") for name in known.settings if name not in known.metrics)
+    yield from ((name, "Fact") for name in FACTS)
+    yield from ((f"best:{name}", "The best of all epochs") for name in known.metrics)
+
+
+def run_conditions(asked: Asked) -> Values:
+    """A condition as one word, whose last name is completed."""
+    *before, last = asked.text.split(" ")
+    start = last[: len(last) - len(last.lstrip("("))]
+    prefix = "".join(f"{word} " for word in before) + start
+    return [(prefix + name, what) for name, what in run_columns(asked)]
+
+
+def checkpoint_kinds(_asked: Asked) -> Values:
+    """The checkpoints of a run directory."""
+    from fdl.run_directory.prune import KINDS, NONE
+
+    return [*((kind, f"{kind}.fdl") for kind in KINDS), (NONE, "No checkpoint")]
+
+
 def run_states(_asked: Asked) -> Values:
     """The states a run can be in."""
     from fdl.run_directory.run import STATES
@@ -210,6 +246,7 @@ def manifest_sweeps(asked: Asked) -> Values:
 
 
 SOURCES: dict[str, Source] = {
+    "checkpoint-kinds": checkpoint_kinds,
     "command-line": command_line,
     "cuda-versions": cuda_versions,
     "environments": environments,
@@ -221,8 +258,11 @@ SOURCES: dict[str, Source] = {
     "manifest-sweeps": manifest_sweeps,
     "metrics": metrics,
     "programs": programs,
+    "run-columns": run_columns,
+    "run-conditions": run_conditions,
     "run-states": run_states,
     "runs": runs,
+    "runs-then-tags": runs_then_tags,
     "schemas": schemas,
     "sweeps": sweeps,
     "torch-versions": torch_versions,

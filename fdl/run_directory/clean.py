@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
-from fdl.run_directory.run import CONFIG, RECORD, RUNNING, STATES, Run, read
+from fdl.run_directory.run import CONFIG, DAMAGED, RECORD, RUNNING, STATES, Run, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,11 @@ class Rule:
             raise UsageError(f"--keep takes 0 or more, not {keep}")
         if state == RUNNING:
             raise UsageError("a run that is running is never removed", hint="stop it first")
+        if state == DAMAGED:
+            raise UsageError(
+                "a damaged run is never removed: its files may be all that is left of it",
+                hint="restore its record from a copy, or remove its folder yourself",
+            )
         self._keep = keep or 0
         self._age = age(older_than) if older_than is not None else None
         self._state = require_state(state) if state is not None else None
@@ -83,18 +88,18 @@ def age(text: str) -> timedelta:
         return timedelta.max
 
 
-def require_state(word: str) -> str:
+def require_state(word: str, states: Sequence[str] = STATES) -> str:
     """Return ``word`` if it is a state of a run.
 
     Raises:
         UsageError: It is not a state.
     """
-    if word in STATES:
+    if word in states:
         return word
     from fdl.suggest import nearest
 
-    close = nearest(word, STATES)
-    hint = f"did you mean `{close}`?" if close else f"one of {', '.join(STATES)}"
+    close = nearest(word, states)
+    hint = f"did you mean `{close}`?" if close else f"one of {', '.join(states)}"
     raise UsageError(f"`{word}` is not a state of a run", hint=hint)
 
 

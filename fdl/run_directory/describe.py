@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 from rich.text import Text
 
 from fdl.errors import FdlError
-from fdl.inspect.record import recorded
+from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
-from fdl.run_directory.text import duration, number, printable
+from fdl.run_directory.settings import Setting, settings
+from fdl.run_directory.text import best_value, duration, epochs, number, printable
 from fdl.tables import headed, table
 
 if TYPE_CHECKING:
@@ -27,25 +28,6 @@ if TYPE_CHECKING:
 _ABSENT = "-"
 _BEST_MARK = "*"
 _LONGEST = 60
-
-
-class Setting(NamedTuple):
-    """One recorded value of a run, without secrets, and its origin."""
-
-    value: object
-    origin: str
-
-
-def settings(run: Run) -> dict[str, Setting]:
-    """The run's configuration: name of the program's argument -> value, without its secrets.
-
-    Raises:
-        FdlError: Its ``config.json`` cannot be read.
-    """
-    return {
-        name: Setting(field.value, field.top.place or field.top.source)
-        for name, field in recorded(str(run.path)).items()
-    }
 
 
 def environment(run: Run) -> dict[str, object]:
@@ -75,12 +57,15 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
         "seconds": run.seconds,
         "epochs": run.epochs,
         "resumed_from": run.resumed_from or None,
+        "imported_from": run.record.get("imported_from"),
+        "tags": list(run.notes.tags),
+        "note": run.notes.note or None,
         "error": run.error or None,
-        "metrics": _finite(run.metrics.last()),
+        "metrics": _finite(run.last_metrics),
     }
     if whole:
         summary["best"] = {
-            name: _best_json(best)
+            name: _best_json(best, run.metrics.unit)
             for name in run.metrics.names
             if (best := run.metrics.best(Metric.parse(name)))
         }
@@ -90,8 +75,8 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
     return summary
 
 
-def _best_json(best: Best) -> dict[str, object]:
-    return {**_finite({"value": best.value}), "epoch": best.epoch}
+def _best_json(best: Best, unit: str) -> dict[str, object]:
+    return {**_finite({"value": best.value}), unit: best.epoch}
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -109,8 +94,11 @@ def page(run: Run) -> Group:
         ("started", str(run.record["started"])),
         ("finished", str(run.record.get("finished") or "")),
         ("time", duration(run.seconds)),
-        ("epochs", str(run.epochs)),
+        ("epochs", epochs(run)),
+        ("tags", ", ".join(run.notes.tags)),
+        ("note", run.notes.note),
         ("resumed from", run.resumed_from),
+        ("imported from", run.imported_from),
         ("error", run.error),
         ("resume with", f"--resume {shortened(run.path)}" if run.is_resumable else ""),
     ]
@@ -132,12 +120,12 @@ def page(run: Run) -> Group:
 
 
 def _metric_rows(run: Run) -> list[tuple[str, ...]]:
-    last = run.metrics.last()
+    last = run.last_metrics
     rows: list[tuple[str, ...]] = []
     for name in run.metrics.names:
-        best = run.metrics.best(Metric.parse(name))
+        best = best_value(run, Metric.parse(name))
         now = number(last[name]) if name in last else _ABSENT
-        rows.append((name, now, f"best {number(best.value)} (epoch {best.epoch})" if best else ""))
+        rows.append((name, now, f"best {best}" if best else ""))
     return rows
 
 
@@ -199,7 +187,10 @@ class Comparison:
             "environment": {name: list(row) for name, row in self.environment.items()},
             "metrics": {
                 name: {
-                    "values": [_best_json(best) if best else None for best in row],
+                    "values": [
+                        _best_json(best, run.metrics.unit) if best else None
+                        for run, best in zip(self.runs, row, strict=True)
+                    ],
                     "best": self.winners(name),
                 }
                 for name, row in self.metrics.items()
@@ -210,9 +201,12 @@ class Comparison:
         """The comparison as one table; a ``*`` marks the best value of each metric."""
         rows: list[tuple[str | Text, ...]] = [
             ("state", *(run.state for run in self.runs)),
-            ("epochs", *(str(run.epochs) for run in self.runs)),
+            ("epochs", *(epochs(run) for run in self.runs)),
             ("time", *(duration(run.seconds) for run in self.runs)),
         ]
+        for name in ("tags", "note"):
+            cells = [printable(plain(getattr(run.notes, name))) for run in self.runs]
+            rows += [(name, *cells)] if any(cells) else []
         sections = [
             ("Metrics, best of all epochs", [self._metric_row(name) for name in self.metrics]),
             ("Configuration that differs", [_row(*item) for item in self.config.items()]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.metrics import Metric
-from fdl.run_directory.run import Run, flaw, read
+from fdl.run_directory.run import Run, damaged, flaw, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +71,11 @@ def search(places: Iterable[Path]) -> list[Run]:
 
     Names that begin with a dot are skipped: runs that are being made, and files of other programs.
     """
+    return [run for run in survey(places) if not run.problem]
+
+
+def survey(places: Iterable[Path]) -> list[Run]:
+    """The same, and the runs whose record is damaged; their ``problem`` says why."""
     found: dict[str, Run] = {}
     for place in places:
         for run in _below(place, _DEPTH):
@@ -83,6 +88,9 @@ def _below(place: Path, depth: int) -> Iterator[Run]:
     if run is not None:
         yield run
         return
+    broken = damaged(place)
+    if broken is not None:
+        yield broken
     if depth == 0:
         return
     try:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fdl.errors import UsageError
 
-_RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
-_FIRST = ("epoch", "duration_s")
+RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
+FIRST = ("epoch", "duration_s")
 
 _COUNTERS = ("epoch", "step")
 
@@ -24,7 +24,7 @@ _HIGHER_IS_BETTER = (
 
 
 class Best(NamedTuple):
-    """A metric's best value, and the first epoch (from 1) with that value."""
+    """A metric's best value, and the first epoch (from 1) or step with that value."""
 
     value: float
     epoch: int
@@ -36,11 +36,18 @@ class Metrics:
     Attributes:
         names: Metrics in the order of the table.
         epochs: The last epoch of the table, counted from 1; 0 without one.
+        unit: What the rows are numbered by: ``epoch``, or ``step`` of an imported run.
     """
 
-    def __init__(self, names: list[str], rows: list[tuple[int, dict[str, float]]]) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        rows: list[tuple[int, dict[str, float]]],
+        unit: str = "epoch",
+    ) -> None:
         self.names = names
         self._rows = rows
+        self.unit = unit
 
     @classmethod
     def read(cls, file: Path) -> Metrics:
@@ -52,8 +59,8 @@ class Metrics:
             table = []
         heading, *lines = table or [[]]
         # Resource columns are the last ones: a metric may have the same name as one of them.
-        end = len(heading) - len(_RESOURCES)
-        if tuple(heading[:2]) != _FIRST or tuple(heading[end:]) != _RESOURCES:
+        end = len(heading) - len(RESOURCES)
+        if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
             return cls([], [])
         names = heading[2:end]
         rows = []
@@ -65,11 +72,15 @@ class Metrics:
         return cls(names, rows)
 
     @classmethod
-    def of_program(cls, folder: Path) -> Metrics:
+    def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
         """The metrics that a program without run directories wrote into a folder.
 
         ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.json`` is one object.
         Values that are not numbers are skipped.
+
+        Args:
+            folder: The folder.
+            unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``.
         """
         try:
             with (folder / "metrics.csv").open(encoding="utf-8", errors="replace") as stream:
@@ -86,20 +97,30 @@ class Metrics:
         return cls(
             list(names),
             [
-                (int(row.get("epoch", place)), {name: row[name] for name in names if name in row})
+                (int(row.get(unit, place)), {name: row[name] for name in names if name in row})
                 for place, row in enumerate(measured, 1)
                 if row
             ],
+            unit=unit,
         )
 
     @property
     def epochs(self) -> int:
-        """The last epoch of the table."""
+        """The last epoch of the table; 0 if its rows are steps."""
+        if self.unit != "epoch":
+            return 0
         return max((epoch for epoch, _ in self._rows), default=0)
 
     def last(self) -> dict[str, float]:
         """The metrics of the last epoch, in the table's order."""
         return self._rows[-1][1] if self._rows else {}
+
+    def latest(self) -> dict[str, float]:
+        """The last value of each metric, also of one that the last epoch did not measure."""
+        found: dict[str, float] = {}
+        for _, row in self._rows:
+            found |= row
+        return {name: found[name] for name in self.names if name in found}
 
     def best(self, metric: Metric) -> Best | None:
         """The best value of a metric over all epochs; nan is ignored."""

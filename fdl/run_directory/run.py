@@ -6,11 +6,16 @@ import os
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fdl.errors import FdlError
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metrics
+from fdl.run_directory.notes import Notes, read as read_notes
 from fdl.run_directory.process import is_gone
+
+if TYPE_CHECKING:
+    from fdl.run_directory.settings import Setting
 
 RECORD = "run.json"
 CONFIG = "config.json"
@@ -21,11 +26,15 @@ REPORT = "report.html"
 LATEST = "last.fdl"
 CHECKPOINTS = (LATEST, "best.fdl", "model.fdl")
 
-RUNNING, DEAD = "running", "dead"
+RUNNING, DEAD, DAMAGED = "running", "dead", "damaged"
 STATES = (RUNNING, "complete", "interrupted", "diverged", "failed", DEAD)
 """All states of a run. ``dead``: its record says running, but its process has ended."""
 
+LISTED_STATES = (*STATES, DAMAGED)
+"""The same, and ``damaged``: its record cannot be read."""
+
 _NAME_LENGTH = len("2026-01-31T10-00-00")
+_NAME_FORM = "%Y-%m-%dT%H-%M-%S"
 
 
 class Run:
@@ -34,12 +43,14 @@ class Run:
     Attributes:
         path: Its folder, as it was found.
         record: The content of ``run.json``.
-        state: One of :data:`STATES`.
+        state: One of :data:`LISTED_STATES`.
+        problem: Why the run is damaged; else empty.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+    def __init__(self, path: Path, record: dict[str, Any], problem: str = "") -> None:
         self.path = path
         self.record = record
+        self.problem = problem
         self.state: str = record["state"]
         if self.state == RUNNING and is_gone(record):
             self.state = DEAD
@@ -53,7 +64,8 @@ class Run:
     def age(self) -> tuple[float, int]:
         """Sort key by start. A second run that began in the same second ends in ``-2``."""
         attempt = self.name[_NAME_LENGTH + 1 :]
-        began = self.started.timestamp() if self.started else 0.0
+        started = self.started or _time_in(self.name)
+        began = started.timestamp() if started else 0.0
         return began, int(attempt) if attempt.isdecimal() else 1
 
     @property
@@ -92,6 +104,13 @@ class Run:
         return origin if isinstance(origin, str) else ""
 
     @property
+    def imported_from(self) -> str:
+        """What was imported: the path of the files that another program wrote; or empty."""
+        origin = self.record.get("imported_from")
+        path = origin.get("path") if isinstance(origin, dict) else None
+        return path if isinstance(path, str) else ""
+
+    @property
     def predecessor(self) -> str:
         """The name of the run it continues, or empty."""
         origin = PurePath(self.resumed_from)
@@ -112,10 +131,33 @@ class Run:
     @cached_property
     def metrics(self) -> Metrics:
         """Its table of metrics; empty before the first epoch."""
-        if "exit_code" in self.record:
-            # fdl wrote the record, so the metrics are in the program's own format.
-            return Metrics.of_program(self.path)
-        return Metrics.read(self.path / METRICS)
+        metrics = Metrics.read(self.path / METRICS)
+        if metrics.names:
+            return metrics
+        if self.imported_from:
+            return Metrics.of_program(self.path, unit="step")
+        # fdl wrote the record, so the metrics are in the program's own format.
+        return Metrics.of_program(self.path) if "exit_code" in self.record else metrics
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        """The metrics of the last epoch; of an imported run, the last value of each metric."""
+        return self.metrics.latest() if self.imported_from else self.metrics.last()
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """Its configuration, without its secrets; empty if it cannot be read."""
+        from fdl.run_directory.settings import settings
+
+        try:
+            return settings(self)
+        except FdlError:
+            return {}
+
+    @cached_property
+    def notes(self) -> Notes:
+        """Its tags and its note."""
+        return read_notes(self.path)
 
     def environment(self) -> dict[str, Any]:
         """The content of ``environment.json``; empty if it is missing or broken."""
@@ -166,6 +208,20 @@ def read(path: Path) -> Run | None:
     return Run(path, record) if _moment(record.get("started")) else None
 
 
+def damaged(path: Path) -> Run | None:
+    """The folder of a run whose record cannot be read, as a run in the state ``damaged``.
+
+    None for a sound run, and for a folder with a ``run.json`` that may belong to another program.
+    """
+    if not _is_own_file(path / RECORD) or read(path) is not None:
+        return None
+    record = read_json(path / RECORD) or {}
+    is_record = record.get("state") in STATES and _moment(record.get("started"))
+    if not (is_record or _is_own_file(path / CONFIG) or _time_in(path.name)):
+        return None
+    return Run(path, {"state": DAMAGED}, flaw(path))
+
+
 def flaw(path: Path) -> str:
     """Why a folder with a run's record is not a run; else empty."""
     if not (path / RECORD).is_file() or read(path) is not None:
@@ -177,6 +233,13 @@ def flaw(path: Path) -> str:
 
 def _is_own_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
+
+
+def _time_in(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name[:_NAME_LENGTH], _NAME_FORM).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _moment(text: object) -> datetime | None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from fdl.run_directory.find import shortened
-from fdl.run_directory.run import DEAD, RUNNING
-from fdl.tables import TROUBLE, table
+from fdl.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,26 +16,7 @@ if TYPE_CHECKING:
     from fdl.run_directory.metrics import Metric
     from fdl.run_directory.run import Run
 
-_STYLES = {RUNNING: "cyan", "failed": TROUBLE, "diverged": TROUBLE, DEAD: TROUBLE}
 _MINUTE, _HOUR = 60, 3600
-
-
-def listing(runs: Sequence[Run], metric: Metric | None = None) -> Table:
-    """One row per run: path, state, epochs, duration, last metrics, and the run it continues.
-
-    The best value and epoch of ``metric`` get a column instead of the last metrics.
-    """
-    rows = []
-    for run in runs:
-        values = _best(run, metric) if metric else measured(run.metrics.last())
-        if run.resumed_from:
-            origin = f"(resumed {run.predecessor or run.resumed_from})"
-            values = f"{values}  {origin}" if values else origin
-        state = Text(run.state, style=_STYLES.get(run.state, ""))
-        path, time = printable(str(shortened(run.path))), duration(run.seconds)
-        rows.append((path, state, str(run.epochs), time, printable(values)))
-    last = f"BEST {metric.name}" if metric else "LAST"
-    return table(rows, ("RUN", "STATE", "EPOCHS", "TIME", last), right=(2, 3))
 
 
 def queue(jobs: Sequence[Queued]) -> Table:
@@ -51,9 +28,17 @@ def queue(jobs: Sequence[Queued]) -> Table:
     return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
 
 
-def _best(run: Run, metric: Metric) -> str:
+def best_value(run: Run, metric: Metric) -> str:
+    """The best value of a metric with its epoch; empty if the run did not measure it."""
     best = run.metrics.best(metric)
-    return f"{number(best.value)} (epoch {best.epoch})" if best else ""
+    return f"{number(best.value)} ({run.metrics.unit} {best.epoch})" if best else ""
+
+
+def epochs(run: Run) -> str:
+    """The number of epochs; empty if none are known."""
+    return (
+        "" if run.problem or (run.metrics.unit != "epoch" and not run.epochs) else str(run.epochs)
+    )
 
 
 def measured(metrics: Mapping[str, float]) -> str:

@@ -79,10 +79,12 @@ def test_a_line_ends_at_the_edge_of_the_terminal_and_is_whole_in_a_pipe(project,
     many = {f"encoder.block{place}.loss": [0.5] for place in range(30)}
     trail(folder / "runs/train" / FIRST, "failed", metrics=many)
     _, raw = screen.typed("runs", "list", cwd=folder, columns=columns, env={})
-    shown = screen.lines(raw, columns)
-    assert len(shown) == 2
-    assert shown[1].startswith(f"runs/train/{FIRST}  failed")
-    assert shown[1].endswith("…")
+    heads, row, left = screen.lines(raw, columns)
+    assert heads.split()[:4] == ["RUN", "STATE", "EPOCHS", "TIME"]
+    assert row.startswith(f"{FIRST}  failed")
+    assert left.endswith("…")
+    assert " more for --columns: encoder." in left
+    assert max(map(len, (heads, row, left))) <= columns
     assert fdl("runs", "list").out.endswith("encoder.block29.loss=0.5000\n")
 
 
@@ -138,6 +140,7 @@ def test_json_says_the_same(project, fdl):
     assert document == {
         "schema_version": 1,
         "queued": [],
+        "damaged": [],
         "runs": [
             {
                 "name": FIRST,
@@ -148,6 +151,9 @@ def test_json_says_the_same(project, fdl):
                 "seconds": 125.0,
                 "epochs": 2,
                 "resumed_from": None,
+                "imported_from": None,
+                "tags": [],
+                "note": None,
                 "error": "ValueError: no",
                 "metrics": {"loss": None},
             }
@@ -179,7 +185,7 @@ def test_without_a_project_it_is_the_runs_folder(tmp_path, fdl):
     assert names(fdl("runs", "list")) == [f"runs/train/{FIRST}"]
 
 
-def test_what_is_no_run_is_passed_over(project, fdl):
+def test_a_damaged_run_is_listed_as_damaged_and_what_is_no_run_is_passed_over(project, fdl):
     folder = project(MANIFESTS) / "runs/train"
     trail(folder / FIRST)
     trail(folder / "2026-03-05T10-00-00").rename(folder / ".new-abc")
@@ -189,11 +195,49 @@ def test_what_is_no_run_is_passed_over(project, fdl):
     (trail(folder / "2026-03-02T10-00-00") / "run.json").write_text("[" * 100_000)
     (trail(folder / "2026-03-03T10-00-00") / "metrics.csv").write_text("epoch,duration_s\n1,2")
     (trail(folder / "2026-03-04T10-00-00") / "metrics.csv").write_bytes(b"\xff\x00,\n")
-    assert names(fdl("runs", "list")) == [
-        "runs/train/2026-03-04T10-00-00",
-        "runs/train/2026-03-03T10-00-00",
-        f"runs/train/{FIRST}",
+    (folder / "tool").mkdir()
+    (folder / "tool/run.json").write_text('{"command": "of another program"}')
+    session = fdl("runs", "list")
+    rows = [line.split()[:2] for line in session.out.splitlines()[1:]]
+    assert rows == [
+        ["runs/train/2026-03-04T10-00-00", "complete"],
+        ["runs/train/2026-03-03T10-00-00", "complete"],
+        ["runs/train/2026-03-02T10-00-00", "damaged"],
+        ["runs/train/2026-03-01T10-00-00", "damaged"],
+        [f"runs/train/{THIRD}", "damaged"],
+        [f"runs/train/{SECOND}", "damaged"],
+        [f"runs/train/{FIRST}", "complete"],
     ]
+    assert f"warning: runs/train/{THIRD} has a run.json that is broken" in session.err
+    assert f"{SECOND} has a run.json, and no config.json beside it" in session.err
+    document = json.loads(fdl("runs", "list", "--json").out)
+    assert len(document["runs"]) == 3
+    assert document["damaged"][-1] == {
+        "path": str(folder / SECOND),
+        "problem": "has a run.json, and no config.json beside it",
+    }
+    shown = fdl("runs", "list", "--where", "state = damaged", "--columns", "name")
+    assert shown.out.split()[1:] == [
+        "2026-03-02T10-00-00", "2026-03-01T10-00-00", THIRD, SECOND,
+    ]  # fmt: skip
+    assert len(fdl("runs", "list", "--state", "damaged").out.splitlines()) == 5
+
+
+def test_a_damaged_run_is_never_removed(project, fdl):
+    folder = project(MANIFESTS) / "runs/train"
+    (trail(folder / FIRST) / "run.json").write_text("{half")
+    for words in (
+        ["clean", "--keep", "0"],
+        ["prune", "--where", "age > 0"],
+        ["prune", "--keep-best", "0", "--by", "loss"],
+        ["clean", "--state", "damaged"],
+        ["rm", FIRST],
+        ["rm", f"runs/train/{FIRST}"],
+    ):
+        session = fdl("runs", *words, "--yes")
+        assert "no run goes" in session.err or session.exit == 1
+        assert sorted(path.name for path in (folder / FIRST).iterdir())[0] == "config.json"
+    assert "restore it from a copy, or remove the folder" in fdl("runs", "rm", FIRST).err
 
 
 def test_a_table_being_written_is_read_up_to_its_last_whole_line(project, fdl):
@@ -222,3 +266,112 @@ def test_the_shell_completes_runs_states_and_metrics(project, fdl):
     states = fdl("__complete", "fish", "--", "runs", "clean", "--state", "").out.split()
     assert {"failed", "dead", "complete"} <= set(states)
     assert fdl("__complete", "fish", "--", "runs", "list", "--best", "").out.split() == ["loss"]
+
+
+@pytest.fixture
+def sweep(project):
+    """Four runs: a learning rate that differs, a seed of two values, one data set."""
+    folder = project({"fdl.yml": "entry: python main.py\noutput: {dir: out}"}) / "out"
+    for place, (lr, seed, loss) in enumerate([(0.1, 1, 0.3), (0.01, 1, 0.1), (0.1, 2, 0.2)], 1):
+        config = {"lr": {"value": lr, "origin": "command line"}, "seed": seed, "data": "mnist"}
+        table = {"loss": [1, 0.5], "val_loss": [0.9, loss]}
+        trail(folder / f"2026-01-0{place}T10-00-00", metrics=table, config=config)
+    trail(folder / "2026-01-04T10-00-00", "failed", metrics={}, config={"seed": 3})
+    return folder
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_terminal_of_80_columns_shows_metrics_and_what_differs_with_the_newest_last(tmp_path):
+    _, raw = screen.typed("runs", "list", cwd=tmp_path, columns=80, env={})
+    assert screen.lines(raw, 80) == [
+        "RUN                  STATE     EPOCHS   TIME    loss  val_loss  lr    seed",
+        "2026-01-01T10-00-00  complete       2  2m05s  0.5000    0.3000  0.1   1",
+        "2026-01-02T10-00-00  complete       2  2m05s  0.5000    0.1000  0.01  1",
+        "2026-01-03T10-00-00  complete       2  2m05s  0.5000    0.2000  0.1   2",
+        "2026-01-04T10-00-00  failed         2  2m05s                          3",
+    ]
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_table_of_chosen_columns(fdl):
+    session = fdl(
+        "runs", "list", "--where", "val_loss < 0.25 and lr >= 0.01", "--sort", "val_loss",
+        "--columns", "lr,seed,val_loss", "--limit", "20",
+    )  # fmt: skip
+    assert (session.exit, session.err) == (0, "")
+    assert session.out.splitlines() == [
+        "RUN                  lr    seed  val_loss",
+        "2026-01-02T10-00-00  0.01  1       0.1000",
+        "2026-01-03T10-00-00  0.1   2       0.2000",
+    ]
+
+
+@pytest.mark.usefixtures("sweep")
+def test_csv_has_every_value_in_full(fdl):
+    session = fdl("runs", "list", "--csv", "--columns", "lr,val_loss,started", "--limit", "2")
+    assert session.out.splitlines()[0] == "name,lr,val_loss,started"
+    newest, one = session.out.splitlines()[1:]
+    assert newest.startswith("2026-01-04T10-00-00,,,2026-01-04T")
+    assert one.startswith("2026-01-03T10-00-00,0.1,0.2,2026-01-03T")
+    heads, *rows = fdl("runs", "list", "--csv").out.splitlines()
+    assert heads == (
+        "name,path,state,started,finished,seconds,epochs,tags,note,resumed_from,imported_from,"
+        "loss,val_loss,config.seed,config.lr,config.data"
+    )
+    assert rows[-1].endswith(",0.5,0.3,1,0.1,mnist")
+
+
+@pytest.mark.usefixtures("sweep")
+@pytest.mark.parametrize(
+    ("key", "order"),
+    [
+        ("val_loss", [2, 3, 1, 4]),
+        ("val_loss:max", [1, 3, 2, 4]),
+        ("best:val_loss", [2, 3, 1, 4]),
+        ("max(val_loss)", [3, 2, 1, 4]),
+        ("lr", [2, 3, 1, 4]),
+        ("config.seed:max", [4, 3, 2, 1]),
+        ("started", [1, 2, 3, 4]),
+        ("state:max", [4, 3, 2, 1]),
+    ],
+)
+def test_the_order_is_that_of_any_quantity(fdl, key, order):
+    session = fdl("runs", "list", "--sort", key, "--columns", "name")
+    assert session.out.split()[1:] == [f"2026-01-0{day}T10-00-00" for day in order]
+
+
+@pytest.mark.usefixtures("sweep")
+def test_json_has_the_chosen_columns(fdl):
+    document = json.loads(fdl("runs", "list", "--json", "--columns", "lr,best:loss").out)
+    assert [one["columns"] for one in document["runs"]][:2] == [
+        {"lr": None, "best:loss": None},
+        {"lr": 0.1, "best:loss": 0.5},
+    ]
+
+
+@pytest.mark.usefixtures("sweep")
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--columns", "lrr"], "no run has the metric, setting or fact `lrr`"),
+        (["--sort", "los"], "did you mean `loss`?"),
+        (["--limit", "0"], "--limit takes 1 or more, not 0"),
+        (["--csv", "--json"], "--csv and --json exclude each other"),
+        (["--sort", "loss", "--best", "loss"], "--sort and --best exclude each other"),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(fdl, words, problem):
+    session = fdl("runs", "list", *words)
+    assert (session.exit, session.out) == (1, "")
+    assert problem in session.err
+
+
+@pytest.mark.usefixtures("sweep")
+def test_the_shell_completes_columns_and_conditions(fdl):
+    offered = fdl("__complete", "fish", "--", "runs", "list", "--columns", "lr,").out
+    assert "lr,val_loss\tMetric" in offered
+    assert "lr,seed\tSetting" in offered
+    offered = fdl("__complete", "fish", "--", "runs", "list", "--where", "lr > 1 and (val").out
+    assert "lr > 1 and (val_loss\tMetric" in offered
+    offered = fdl("__complete", "fish", "--", "runs", "prune", "--checkpoints", "").out
+    assert offered.split("\n")[0] == "last\tlast.fdl"

@@ -1,0 +1,205 @@
+"""Writing an imported run as a run directory, once: a second import updates the same one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.errors import FdlError
+from fdl.rewrite import put
+from fdl.run_directory.importing import step_curves
+from fdl.run_directory.importing.epochs import Sorted
+from fdl.run_directory.json_file import read_json
+from fdl.run_directory.notes import NOTES
+from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD
+from fdl.secrets import REDACTED, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fdl.run_directory.importing.foreign import Foreign
+
+NEW, UPDATED, UNCHANGED = "new", "updated", "unchanged"
+
+_UNSAFE = re.compile(r"[^\w.+=@-]+")
+_LONGEST_NAME = 80
+_ORIGIN = "imported_from"
+
+
+class Target:
+    """The folder that receives imported runs.
+
+    Args:
+        folder: The folder; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[tuple[str, str], Path] = {}
+        self._names: set[str] = set()
+        for record in sorted(folder.glob(f"*/{RECORD}")):
+            origin = (read_json(record) or {}).get(_ORIGIN)
+            if isinstance(origin, dict):
+                key = str(origin.get("format")), str(origin.get("id"))
+                self._known.setdefault(key, record.parent)
+        if folder.is_dir():
+            self._names = {entry.name for entry in folder.iterdir()}
+
+    def put(self, run: Foreign, *, dry_run: bool = False) -> tuple[Path, str]:
+        """Write one run, or find that it is there already.
+
+        Args:
+            run: The run.
+            dry_run: Write nothing.
+
+        Returns:
+            Its run directory, and whether it is ``new``, ``updated`` or ``unchanged``.
+
+        Raises:
+            FdlError: The directory cannot be written.
+        """
+        key = run.format, run.identity
+        path = self._known.get(key)
+        content = _files(run)
+        if path is None:
+            path = self._folder / self._free_name(run.name)
+            self._known[key] = path
+            if not dry_run:
+                _write_new(path, {**content, **_notes(run)})
+            return path, NEW
+        if _is_same(path, content):
+            return path, UNCHANGED
+        if not dry_run:
+            _update(path, content)
+        return path, UPDATED
+
+    def _free_name(self, name: str) -> str:
+        # A name that begins with a dot would be passed over.
+        base = _UNSAFE.sub("-", name).strip("-.")[:_LONGEST_NAME] or "run"
+        chosen, number = base, 1
+        while chosen in self._names:
+            number += 1
+            chosen = f"{base}-{number}"
+        self._names.add(chosen)
+        return chosen
+
+
+def _files(run: Foreign) -> dict[str, bytes]:
+    """Name -> content of the files of a run directory; the record comes last."""
+    found = Sorted(run.curves)
+    origin = {
+        "format": run.format,
+        "path": str(run.path),
+        "id": run.identity,
+        "status": run.status or None,
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+    record = {
+        "state": run.state,
+        "started": run.started.isoformat(timespec="seconds"),
+        "finished": run.finished.isoformat(timespec="seconds") if run.finished else None,
+        "epochs": found.epochs,
+        "error": None,
+        "resumed_from": None,
+        _ORIGIN: origin,
+    }
+    config = {
+        name: {"value": REDACTED if is_secret(name, value) else value, "origin": run.origin}
+        for name, value in run.config.items()
+    }
+    return {
+        CONFIG: _json(config),
+        ENVIRONMENT: _json(_without_secrets(run.environment)),
+        METRICS: found.table().encode(),
+        **step_curves.files(found.by_step, found.marks),
+        RECORD: _json(record),
+    }
+
+
+def _without_secrets(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: REDACTED if is_secret(name, value) else value for name, value in facts.items()}
+
+
+def _notes(run: Foreign) -> dict[str, bytes]:
+    """Tags and note of the other program, which only a new run directory gets."""
+    if not run.tags and not run.note:
+        return {}
+    return {NOTES: _json({"tags": run.tags, "note": run.note})}
+
+
+def _is_same(path: Path, content: Mapping[str, bytes]) -> bool:
+    """Whether a run directory has this content already; the time of its import aside."""
+    for name, data in content.items():
+        if name == RECORD:
+            if _timeless(read_json(path / name)) != _timeless(json.loads(data)):
+                return False
+            continue
+        try:
+            if (path / name).read_bytes() != data:
+                return False
+        except OSError:
+            return False
+    return True
+
+
+def _timeless(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    origin = (record or {}).get(_ORIGIN)
+    if record is None or not isinstance(origin, dict):
+        return record
+    return {**record, _ORIGIN: {**origin, "time": None}}
+
+
+def _write_new(path: Path, content: Mapping[str, bytes]) -> None:
+    """Make a run directory under another name first, so that it is never seen incomplete."""
+    # Names that begin with a dot are passed over.
+    temporary = path.with_name(f".new-{os.getpid()}-{path.name}")
+    try:
+        temporary.mkdir(parents=True)
+        for name, data in content.items():
+            put(temporary / name, data)
+        temporary.rename(path)
+    except OSError as problem:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _refused(path, problem) from None
+
+
+def _update(path: Path, content: Mapping[str, bytes]) -> None:
+    """Replace the files that differ, each as a whole; the record comes last."""
+    try:
+        for name, data in content.items():
+            file = path / name
+            if not file.is_file() or file.read_bytes() != data:
+                put(file, data)
+        for file in (path / step_curves.FOLDER).glob("*.f64"):
+            if f"{step_curves.FOLDER}/{file.name}" not in content:
+                file.unlink(missing_ok=True)
+    except OSError as problem:
+        raise _refused(path, problem) from None
+
+
+def _refused(path: Path, problem: OSError) -> FdlError:
+    return FdlError(
+        f"{path} cannot be written: {problem.strerror}",
+        hint=f"check the permissions of {path.parent}, or name another folder with --into",
+    )
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(_plain(content), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON data: numbers that are not finite are text, as are objects."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,53 @@
+"""The order of runs by one quantity."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from fdl.run_directory.compare import plain
+from fdl.run_directory.metrics import DIRECTIONS, HIGHEST, Metric
+from fdl.run_directory.quantity import BEST, Known, Quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.run_directory.run import Run
+
+
+def sorted_by(text: str, runs: Sequence[Run]) -> list[Run]:
+    """The runs in the order of a quantity; those without a value come last.
+
+    Args:
+        text: A quantity. ``NAME:max`` begins with the highest value, ``NAME:min`` with the lowest.
+            Without a direction the best value of a metric comes first, and else the lowest.
+        runs: The runs. Among equal values their order stays.
+
+    Raises:
+        UsageError: No run knows the quantity.
+    """
+    quantity, higher = _parsed(text, Known(runs))
+    valued = [(run, value) for run in runs if (value := quantity.value(run)) is not None]
+    ranked = sorted(valued, key=lambda pair: _key(pair[1]), reverse=higher)
+    missing = [run for run in runs if quantity.value(run) is None]
+    return [*(run for run, _ in ranked), *missing]
+
+
+def _parsed(text: str, known: Known) -> tuple[Quantity, bool]:
+    name, _, direction = text.rpartition(":")
+    if name and direction in DIRECTIONS and not text.startswith("best:"):
+        return known.resolve(name), direction == HIGHEST
+    quantity = known.resolve(text)
+    if quantity.kind == BEST:
+        return quantity, quantity.higher
+    return quantity, quantity.is_metric and Metric.parse(quantity.name).higher
+
+
+def _key(value: object) -> tuple[int, float, str]:
+    """Numbers before texts, so that a setting of both kinds can be sorted."""
+    if isinstance(value, datetime):
+        return 0, value.timestamp(), ""
+    if isinstance(value, bool | int | float):
+        return 0, float(value) if abs(value) < 1 << 1023 else math.copysign(math.inf, value), ""
+    return 1, 0.0, plain(value)

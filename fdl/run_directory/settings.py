@@ -1,0 +1,29 @@
+"""The recorded configuration of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fdl.run_directory.run import Run
+
+
+class Setting(NamedTuple):
+    """One recorded value of a run, without secrets, and its origin."""
+
+    value: object
+    origin: str
+
+
+def settings(run: Run) -> dict[str, Setting]:
+    """The run's configuration: name of the program's argument -> value, without its secrets.
+
+    Raises:
+        FdlError: Its ``config.json`` cannot be read.
+    """
+    from fdl.inspect.record import recorded
+
+    return {
+        name: Setting(field.value, field.top.place or field.top.source)
+        for name, field in recorded(str(run.path)).items()
+    }
