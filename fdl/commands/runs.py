@@ -317,6 +317,7 @@ def _queued(call: Call) -> list[Queued]:
 verbs.command("ui", cls=Verb)(ui)
 
 # Each adds its commands behind those above, in the order of the help page.
+import fdl.commands.runs_diff  # noqa: E402
 import fdl.commands.runs_import  # noqa: E402
 import fdl.commands.runs_notes  # noqa: E402
 import fdl.commands.runs_remove  # noqa: E402, F401

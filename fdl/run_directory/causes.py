@@ -1,0 +1,192 @@
+"""Why two runs part: everything that their records say differs, the most likely cause first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from fdl.run_directory.code_changes import changed_code
+from fdl.run_directory.describe import environment, shown
+from fdl.run_directory.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fdl.run_directory.run import Run
+    from fdl.run_directory.trace import Trace, What
+
+PACKAGES = "packages.txt"
+
+_HARMLESS = "files"
+_KINDS: dict[str, re.Pattern[str]] = {
+    "seed": re.compile(r"seed"),
+    _HARMLESS: re.compile(
+        r"(^|[._-])(epochs?|output|resume|name|log|live|port|monitor|run_dir|progress|timeline|"
+        r"checkpoint\w*|save\w*|keep\w*|tags?|notes?)$"
+    ),
+    "data": re.compile(
+        r"batch|shuffle|sampl|data|augment|crop|split|worker|prefetch|drop_last|accumul|ranks|"
+        r"world|policy|mode|anchor|token|length|image_size"
+    ),
+    "optimizer": re.compile(
+        r"(^|[._-])(lr|learning_rate|weight_decay|momentum|betas?|eps|optim\w*|sched\w*|warmup\w*|"
+        r"clip\w*|max_grad_norm|ema|decay)$"
+    ),
+    "computation": re.compile(
+        r"engine|precision|amp|autocast|dtype|device|thread|determin|compile"
+    ),
+}
+"""Kind of a setting -> what its name looks like. Other settings change the model or the loss."""
+
+_FIRST: dict[What, tuple[str, ...]] = {
+    "initial weights": ("seed", "model", "code", "packages", "computation"),
+    "data order": ("data", "seed", "ranks", "code", "packages"),
+    "data content": ("data", "seed", "code", "packages"),
+    "loss": ("model", "code", "computation", "threads", "packages", "seed", "data"),
+    "gradients": ("optimizer", "model", "code", "computation", "threads", "packages"),
+    "weights": ("optimizer", "computation", "threads", "model", "code", "packages"),
+}
+"""What differs first -> the kinds of causes that change it, most likely first."""
+
+_KEY_PACKAGES = ("torch", "flodl", "numpy", "torchvision", "transformers", "tokenizers", "datasets")
+
+_ENVIRONMENT_KINDS = {
+    "threads": "threads", "engine": "computation", "cpu": "computation", "cuda": "computation",
+    "allocator": "computation", "torch": "packages", "flodl": "packages", "python": "packages",
+}  # fmt: skip
+"""First part of a name in ``environment.json`` -> the kind of cause. Others cannot be a cause."""
+
+# Measurements of a machine, which differ from run to run.
+_MEASURED = re.compile(r"^engine\.(trials|plain_ms|step_ms|source|decided|reasons?)\b|_ms$|_MB$")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that differs between two runs and may be why they part.
+
+    Attributes:
+        kind: seed, data, optimizer, model, computation, threads, ranks, code, packages, or files
+            for settings that name files, runs and lengths.
+        name: The setting, the file or the package.
+        left: The value of the first run; None if it has none.
+        right: That of the second run.
+        left_origin: ``file:line:column`` of the setting, or where else it came from; or empty.
+        right_origin: The same of the second run.
+        lines: Changed lines of code.
+    """
+
+    kind: str
+    name: str
+    left: str | None
+    right: str | None
+    left_origin: str = ""
+    right_origin: str = ""
+    lines: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """``seed 42 (train/fdl.yml:11:9) against 43 (command line)``."""
+        sides = [
+            f"{value if value is not None else 'absent'}{f' ({origin})' if origin else ''}"
+            for value, origin in ((self.left, self.left_origin), (self.right, self.right_origin))
+        ]
+        if sides == ["absent", "absent"]:
+            return f"{self.name} was changed"
+        return f"{self.name} {sides[0]} against {sides[1]}"
+
+
+def causes(runs: tuple[Run, Run], traces: tuple[Trace, Trace] | None, what: What) -> list[Cause]:
+    """What differs in the records of two runs, the most likely cause of ``what`` first.
+
+    Args:
+        runs: The runs.
+        traces: Their traces, if both have one.
+        what: What differs first in the traces.
+
+    Raises:
+        FdlError: A ``config.json`` cannot be read.
+    """
+    found = [*_settings(*runs), *changed_code(*runs), *_environment(*runs), *_packages(*runs)]
+    if traces is not None:
+        named = {cause.name.rpartition(".")[2] for cause in found}
+        found += [one for one in _facts(*traces) if one.name.rpartition(" ")[2] not in named]
+    order = _FIRST[what]
+    place = {kind: number for number, kind in enumerate(order)}
+    return sorted(found, key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
+
+
+def likely(found: list[Cause], what: What) -> list[Cause]:
+    """Those of some causes that can change what differs first."""
+    return [one for one in found if one.kind in _FIRST[what]]
+
+
+def kind_of(name: str) -> str:
+    """The kind of a setting, by its name."""
+    for kind, pattern in _KINDS.items():
+        if pattern.search(name.lower()):
+            return kind
+    return "model"
+
+
+def _settings(left: Run, right: Run) -> Iterator[Cause]:
+    one, other = settings(left), settings(right)
+    for name in dict.fromkeys([*one, *other]):
+        mine, yours = one.get(name), other.get(name)
+        if mine is not None and yours is not None and mine.value == yours.value:
+            continue
+        yield Cause(
+            kind_of(name),
+            name,
+            shown(mine.value) if mine else None,
+            shown(yours.value) if yours else None,
+            mine.origin if mine else "",
+            yours.origin if yours else "",
+        )
+
+
+def _environment(left: Run, right: Run) -> Iterator[Cause]:
+    one, other = environment(left), environment(right)
+    for name in dict.fromkeys([*one, *other]):
+        kind = _ENVIRONMENT_KINDS.get(name.partition(".")[0])
+        if kind is None or _MEASURED.search(name) or one.get(name) == other.get(name):
+            continue
+        yield Cause(kind, name, _value(one, name), _value(other, name))
+
+
+def _value(values: Mapping[str, object], name: str) -> str | None:
+    return shown(values[name]) if name in values else None
+
+
+def _packages(left: Run, right: Run) -> Iterator[Cause]:
+    one, other = _installed(left), _installed(right)
+    if one is None or other is None:
+        return
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    for name in sorted(names, key=lambda name: (name not in _KEY_PACKAGES, name)):
+        yield Cause("packages", name, one.get(name), other.get(name))
+
+
+def _installed(run: Run) -> dict[str, str] | None:
+    try:
+        text = (run.path / PACKAGES).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    pairs = [line.partition("==") for line in text.splitlines() if "==" in line]
+    return {name: version for name, _, version in pairs}
+
+
+def _facts(left: Trace, right: Trace) -> Iterator[Cause]:
+    """Settings that the traces know, also where the configuration does not name them."""
+    for name, kind in (("world_size", "ranks"), ("policy", "ranks"), ("accumulate", "data"),
+                       ("device", "computation"), ("engine", "computation")):  # fmt: skip
+        yield from _fact(kind, name, left.facts.get(name), right.facts.get(name))
+    one, other = left.facts.get("data", {}), right.facts.get("data", {})
+    for name in dict.fromkeys([*one, *other]):
+        kind = "seed" if name == "seed" else "data"
+        yield from _fact(kind, name, one.get(name), other.get(name))
+
+
+def _fact(kind: str, name: str, left: object, right: object) -> Iterator[Cause]:
+    if left != right:
+        yield Cause(kind, f"the Trainer's {name}", shown(left), shown(right))
