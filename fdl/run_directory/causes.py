@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
+from fdl.run_directory.cause import Cause
 from fdl.run_directory.code_changes import changed_code
 from fdl.run_directory.describe import environment, shown
 from fdl.run_directory.settings import settings
@@ -59,41 +59,6 @@ _ENVIRONMENT_KINDS = {
 
 # Measurements of a machine, which differ from run to run.
 _MEASURED = re.compile(r"^engine\.(trials|plain_ms|step_ms|source|decided|reasons?)\b|_ms$|_MB$")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that differs between two runs and may be why they part.
-
-    Attributes:
-        kind: seed, data, optimizer, model, computation, threads, ranks, code, packages, or files
-            for settings that name files, runs and lengths.
-        name: The setting, the file or the package.
-        left: The value of the first run; None if it has none.
-        right: That of the second run.
-        left_origin: ``file:line:column`` of the setting, or where else it came from; or empty.
-        right_origin: The same of the second run.
-        lines: Changed lines of code.
-    """
-
-    kind: str
-    name: str
-    left: str | None
-    right: str | None
-    left_origin: str = ""
-    right_origin: str = ""
-    lines: tuple[str, ...] = ()
-
-    def sentence(self) -> str:
-        """``seed 42 (train/fdl.yml:11:9) against 43 (command line)``."""
-        sides = [
-            f"{value if value is not None else 'absent'}{f' ({origin})' if origin else ''}"
-            for value, origin in ((self.left, self.left_origin), (self.right, self.right_origin))
-        ]
-        if sides == ["absent", "absent"]:
-            return f"{self.name} was changed"
-        return f"{self.name} {sides[0]} against {sides[1]}"
 
 
 def causes(runs: tuple[Run, Run], traces: tuple[Trace, Trace] | None, what: What) -> list[Cause]:

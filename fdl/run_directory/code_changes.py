@@ -7,10 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdl.run_directory.cause import Cause
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.run_directory.causes import Cause
     from fdl.run_directory.run import Run
 
 CODE = "code.diff"
@@ -51,8 +52,6 @@ def changed_code(left: Run, right: Run) -> Iterator[Cause]:
         left: The first run.
         right: The second run.
     """
-    from fdl.run_directory.causes import Cause
-
     one, other = read_code(left.path), read_code(right.path)
     if one is None or other is None:
         return

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from fdl.run_directory.causes import Cause, causes, likely
+from fdl.run_directory.causes import causes, likely
 from fdl.run_directory.find import shortened
 from fdl.run_directory.text import printable
 from fdl.run_directory.trace import coverage, first_difference, read_trace
 
 if TYPE_CHECKING:
+    from fdl.run_directory.cause import Cause
     from fdl.run_directory.run import Run
     from fdl.run_directory.trace import Coverage, Difference
 
