@@ -45,7 +45,7 @@ _FIRST: dict[What, tuple[str, ...]] = {
     "data content": ("data", "seed", "code", "packages"),
     "loss": ("model", "code", "computation", "threads", "packages", "seed", "data"),
     "gradients": ("optimizer", "model", "code", "computation", "threads", "packages"),
-    "weights": ("optimizer", "computation", "threads", "model", "code", "packages"),
+    "weights": ("optimizer", "computation", "threads", "model", "code", "packages", "seed", "data"),
 }
 """What differs first -> the kinds of causes that change it, most likely first."""
 

@@ -13,7 +13,7 @@ from fdl.run_directory.trace import coverage, first_difference, read_trace
 if TYPE_CHECKING:
     from fdl.run_directory.cause import Cause
     from fdl.run_directory.run import Run
-    from fdl.run_directory.trace import Coverage, Difference
+    from fdl.run_directory.trace import Coverage, Difference, What
 
 AGREE, PART, UNKNOWN = 0, 1, 2
 """Exit codes, as those of ``diff``."""
@@ -30,12 +30,14 @@ class Verdict:
         runs: The runs.
         common: The steps and digests that both have.
         difference: Where they part; None if everything that both recorded agrees.
+        suspect: What the causes have to explain.
         causes: What differs in their records, the most likely cause first. Also if they agree.
     """
 
     runs: tuple[Run, Run]
     common: Coverage
     difference: Difference | None
+    suspect: What
     causes: tuple[Cause, ...]
 
     @property
@@ -43,7 +45,7 @@ class Verdict:
         """The causes that can change what differs first."""
         if self.difference is None:
             return []
-        return likely(list(self.causes), self.difference.what)
+        return likely(list(self.causes), self.suspect)
 
     @property
     def certain(self) -> Cause | None:
@@ -76,9 +78,17 @@ def compare(left: Run, right: Run) -> Verdict:
     """
     traces = read_trace(left.path), read_trace(right.path)
     difference = first_difference(*traces)
-    what = difference.what if difference else "loss"
-    found = causes((left, right), traces, what)
-    return Verdict((left, right), coverage(*traces), difference, tuple(found))
+    suspect = _suspect(difference)
+    found = causes((left, right), traces, suspect)
+    return Verdict((left, right), coverage(*traces), difference, suspect, tuple(found))
+
+
+def _suspect(found: Difference | None) -> What:
+    """What the causes have to explain."""
+    if found is None:
+        return "loss"
+    # The step before had an equal loss and no digest of its weights: its update may differ.
+    return "weights" if found.what == "loss" and found.certain_from < found.step else found.what
 
 
 def text(verdict: Verdict) -> str:
