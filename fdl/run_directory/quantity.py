@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 FACT, LAST, BEST, LEAST, MOST, SETTING = "fact", "last", "best", "min", "max", "config"
 
+_OWN = ("lr", "grad_norm")
+"""Metrics that the Trainer records by itself. A setting of the same name is meant more often."""
+
 _FUNCTION = re.compile(r"(min|max)\((.+)\)")
 
 
@@ -155,15 +158,16 @@ class Known:
             return self._best(text)
         if text.startswith("config."):
             return self._setting(text)
-        if text in self.metrics and text in self.settings:
+        both = text in self.metrics and text in self.settings
+        if both and text not in _OWN:
             raise UsageError(
                 f"`{text}` is both a metric and a setting",
                 hint=f"write `last:{text}` or `config.{text}`",
             )
-        if text in self.metrics:
-            return Quantity(text, LAST, text)
         if text in self.settings:
             return Quantity(text, SETTING, text)
+        if text in self.metrics:
+            return Quantity(text, LAST, text)
         raise unknown(text, "metric, setting or fact", [*self.metrics, *self.settings, *FACTS])
 
     def _best(self, text: str) -> Quantity:

@@ -160,3 +160,12 @@ def test_an_age_counts_from_now(tmp_path):
     (run,) = runs
     for text, expected in (("age < 6h", True), ("age < 4h", False), ("seconds > 4h", True)):
         assert matches(parse(text, Known(runs)), run) is expected
+
+
+def test_the_rate_that_the_trainer_records_does_not_hide_the_setting(tmp_path):
+    trail(tmp_path / "2026-01-01T10-00-00", metrics={"lr": [0.1, 0.05]}, config={"lr": 0.1})
+    trail(tmp_path / "2026-01-02T10-00-00", metrics={"lr": [0.3]}, config={"lr": 0.3})
+    runs = search([tmp_path])
+    assert found(runs, "lr = 0.1") == "a"
+    assert found(runs, "last:lr < 0.1") == "a"
+    assert found(runs, "last:lr > 0.2") == "b"
