@@ -156,7 +156,7 @@ def prune(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Delete runs that are not among the best, or their checkpoints; list them and ask first.
+    """Delete runs that are not among the best, or checkpoints; ask first.
 
     A run must match all given conditions. A run that did not measure the metric stays. With
     --checkpoints the runs stay, and lose the other checkpoints. A checkpoint that a run can resume

@@ -137,7 +137,7 @@ class Run:
         if self.imported_from:
             return Metrics.of_program(self.path, unit="step")
         # fdl wrote the record, so the metrics are in the program's own format.
-        return Metrics.of_program(self.path) if "exit_code" in self.record else metrics
+        return Metrics.of_program(self.path) if "argv" in self.record else metrics
 
     @property
     def last_metrics(self) -> dict[str, float]:

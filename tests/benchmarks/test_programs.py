@@ -10,7 +10,7 @@ import torch
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
-QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "log_cost"]
+QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "histogram_cost", "log_cost"]
 LONG = [
     "page",
     "trainer_overhead",

@@ -40,7 +40,9 @@ def test_a_command_answers_to_typers_own_test_runner():
     assert (done.exit_code, done.stdout) == (0, "")
     assert "there are no runs in runs" in done.stderr
     listed = call("runs", "list", "--json")
-    assert json.loads(listed.stdout) == {"schema_version": 1, "runs": [], "queued": []}
+    assert json.loads(listed.stdout) == {
+        "schema_version": 1, "runs": [], "damaged": [], "queued": []
+    }  # fmt: skip
 
 
 def test_the_application_takes_global_flags_and_reports_errors():

@@ -396,7 +396,8 @@ def test_every_beginning_of_a_trace_can_be_read_and_continued(tmp_path: Path, pl
         file.session({"after": 0, "data": {}})
         file.close()
         assert read_trace(folder).torn == 0
-    assert seen == {0, STEPS, 2 * STEPS}
+    # Losses also arrive in smaller blocks: the page gets the first step at once.
+    assert seen >= {0, STEPS, 2 * STEPS}
 
 
 def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, plain: Seen) -> None:
