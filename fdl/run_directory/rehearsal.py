@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-_TELLS = 0.01
-"""Shortest time in seconds that is shown in seconds."""
-
-
 def page(result: Mapping[str, Any]) -> Group:
     """What a training will need: the phases, then the estimates.
 
@@ -74,4 +70,4 @@ def _largest(result: Mapping[str, Any]) -> str:
 
 
 def _seconds(value: float) -> str:
-    return duration(value) if value >= _TELLS * 100 else f"{1000 * value:.1f}ms"
+    return duration(value) if value >= 1 else f"{1000 * value:.1f}ms"

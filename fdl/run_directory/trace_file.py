@@ -285,7 +285,7 @@ def read_trace(folder: Path) -> Trace:
     """Read the trace of a run directory, up to its last whole record.
 
     Raises:
-        TraceError: There is no trace, or none that this version of fdl can read.
+        TraceError: The trace is missing, or this version of fdl cannot read it.
     """
     file = folder / TRACE
     found = read_records(file)

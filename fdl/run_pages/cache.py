@@ -60,7 +60,7 @@ class Cache:
             with suppress(OSError):
                 self._file.unlink()
         except OSError:
-            return  # there is no place for a cache here
+            return  # this machine has no folder for a cache
 
     def _write(self, rows: list[tuple[str, str, str]]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

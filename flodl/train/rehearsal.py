@@ -135,9 +135,9 @@ class Rehearsal:
         return {"version": 1, **asdict(self), "total_seconds": total}
 
 
-def rehearsal_wanted(environ: Mapping[str, str] = os.environ) -> Path | None:
+def rehearsal_wanted() -> Path | None:
     """The file for the result, if this process is to rehearse only."""
-    named = environ.get(REHEARSAL)
+    named = os.environ.get(REHEARSAL)
     return Path(named) if named else None
 
 
