@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
+
 def page(result: Mapping[str, Any]) -> Group:
     """What a training will need: the phases, then the estimates.
 
