@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TextIO
 
 _TERMINAL = "CONIN$" if os.name == "nt" else "/dev/tty"
 
@@ -55,6 +56,7 @@ def ask(prompt: str) -> str | None:
             sys.stdout.flush()
             sys.stderr.write(prompt)
             sys.stderr.flush()
+            _wait_for(terminal)
             line = terminal.readline()
     except KeyboardInterrupt:
         # What the shell prints next gets its own line.
@@ -67,3 +69,16 @@ def ask(prompt: str) -> str | None:
         sys.stderr.write("\n")
         return None
     return line.strip()
+
+
+def _wait_for(terminal: TextIO) -> None:
+    """Return when something can be read.
+
+    A Ctrl-C in the instant before a blocking read would be noticed only after the next key.
+    """
+    if os.name == "nt":  # Windows waits for sockets only
+        return
+    from select import select
+
+    while not select([terminal], [], [], 0.2)[0]:
+        pass
