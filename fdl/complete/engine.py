@@ -359,8 +359,8 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
     if asked is not None:
         from fdl.select.project import Project
 
-        existing = Project(found).environments()
-        return ",".join(one for one in asked[0].split(",") if one in existing) or None
+        project = Project(found)
+        return ",".join(filter(project.has_environment, asked[0].split(","))) or None
     if not invocation.tokens:
         return None
 

@@ -112,6 +112,12 @@ class Project:
 
         return sorted({*environments(self.directory), *self.nested(cached=True)})
 
+    def has_environment(self, name: str) -> bool:
+        """Whether :meth:`environments` has this name; reads no manifest if an overlay is here."""
+        from fdl.manifest.layers import environments
+
+        return name in environments(self.directory) or name in self.nested(cached=True)
+
     def nested(self, *, cached: bool = False) -> dict[str, list[Place]]:
         """Environment -> the folders below the project that have an overlay of it.
 

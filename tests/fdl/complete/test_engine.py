@@ -490,13 +490,31 @@ def test_a_warm_completion_imports_no_more_than_a_warm_command(fdl: Fdl, root: P
     fdl("train", "quick")
     assert (root / "train/.fdl/manifest.json").exists()
     for words in ([""], ["train", ""], ["train", "--"], ["train", "--model", ""], ["config", ""]):
-        code = (
-            "import sys; from fdl.complete import answer; "
-            f"answer(['zsh', '--', *{words!r}]); print(*sorted(sys.modules))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-        )
-        loaded = set(done.stdout.splitlines()[-1].split())
-        heavy = {"re", "json", "typing", "dataclasses", "enum", "pathlib", "shlex", "textwrap"}
-        assert loaded.isdisjoint(heavy | {"yaml", "pydantic", "subprocess", "functools"})
+        assert imported(root, words).isdisjoint(HEAVY)
+
+
+def test_a_completion_reads_no_yaml_where_only_an_environment_has_been_used(
+    fdl: Fdl, root: Path
+) -> None:
+    (root / "fdl.ci.yml").write_text("description: In CI\n")
+    fdl("--env", "ci", "test")
+    assert not (root / ".fdl/manifest.json").exists()
+    assert imported(root, ["--env", "ci", "te"]).isdisjoint(HEAVY)
+
+
+HEAVY = {
+    *("re", "json", "typing", "dataclasses", "enum", "pathlib", "shlex", "textwrap"),
+    *("yaml", "pydantic", "subprocess", "functools"),
+}
+
+
+def imported(folder: Path, words: list[str]) -> set[str]:
+    """The modules that are loaded after a completion."""
+    code = (
+        "import sys; from fdl.complete import answer; "
+        f"answer(['zsh', '--', *{words!r}]); print(*sorted(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
