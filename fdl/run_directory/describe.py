@@ -67,7 +67,7 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
         summary["best"] = {
             name: _best_json(best, run.metrics.unit)
             for name in run.metrics.names
-            if (best := run.metrics.best(Metric.parse(name)))
+            if (metric := Metric.parse(name)).has_best and (best := run.metrics.best(metric))
         }
         summary["config"] = {name: one._asdict() for name, one in settings(run).items()}
         summary["environment"] = run.environment()
@@ -103,7 +103,8 @@ def page(run: Run) -> Group:
         ("resume with", f"--resume {shortened(run.path)}" if run.is_resumable else ""),
     ]
     config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
-    rows = [(name, shown(value)) for name, value in environment(run).items()]
+    facts_of_machine = environment(run).items()
+    rows = [(name, _measured(name, value)) for name, value in facts_of_machine if value != ""]
     files = [(name, decimal(count)) for name, count in run.files()]
     sections: list[tuple[str, Sequence[tuple[str, ...]], Sequence[int]]] = [
         ("", [fact for fact in facts if fact[1]], ()),
@@ -119,11 +120,19 @@ def page(run: Run) -> Group:
     )
 
 
+def _measured(name: str, value: object) -> str:
+    """A fact about a machine; its memory in words."""
+    if isinstance(value, int) and name.rpartition(".")[2] == "memory":
+        return decimal(value)
+    return shown(value)
+
+
 def _metric_rows(run: Run) -> list[tuple[str, ...]]:
     last = run.last_metrics
     rows: list[tuple[str, ...]] = []
     for name in run.metrics.names:
-        best = best_value(run, Metric.parse(name))
+        metric = Metric.parse(name)
+        best = best_value(run, metric) if metric.has_best else None
         now = number(last[name]) if name in last else _ABSENT
         rows.append((name, now, f"best {best}" if best else ""))
     return rows
@@ -144,7 +153,7 @@ class Comparison:
         runs: The runs, in the order of the columns.
         config: Configuration that differs: name -> one setting per run, None if a run has none.
         environment: The same for the environment, with plain values.
-        metrics: Metric -> one best value per run, None if a run has none.
+        metrics: Metric that has a best value -> one per run, None if a run has none.
 
     Args:
         runs: The runs.
@@ -163,7 +172,9 @@ class Comparison:
         measured = dict.fromkeys(name for run in runs for name in run.metrics.names)
         parsed = {name: Metric.parse(name) for name in measured}
         self.metrics = {
-            name: [run.metrics.best(metric) for run in runs] for name, metric in parsed.items()
+            name: [run.metrics.best(metric) for run in runs]
+            for name, metric in parsed.items()
+            if metric.has_best
         }
 
     def winners(self, name: str) -> list[int]:

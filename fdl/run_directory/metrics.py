@@ -26,6 +26,10 @@ _HIGHER_IS_BETTER = (
 )  # fmt: skip
 
 
+_RECORDED = {"lr", "grad_norm"}
+"""What the Trainer records beside the metrics of a program."""
+
+
 class Best(NamedTuple):
     """A metric's best value, and the first epoch (from 1) or step with that value."""
 
@@ -169,6 +173,11 @@ class Metric(NamedTuple):
             return cls(text, direction == HIGHEST)
         words = text.lower().replace("/", "_").replace(".", "_").replace("-", "_").split("_")
         return cls(text, any(word in _HIGHER_IS_BETTER for word in words))
+
+    @property
+    def has_best(self) -> bool:
+        """Whether one value can be better than another; a learning rate is only recorded."""
+        return self.name not in _RECORDED
 
     def rank(self, value: float) -> float:
         """A number that grows as the value gets worse."""

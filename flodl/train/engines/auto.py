@@ -173,12 +173,13 @@ class AutoEngine(TunedEngine):
 
     def report(self) -> Mapping[str, object]:
         """Return the trials, the tuning in use, its gain, and the source of the decision."""
+        seconds = {"plain_ms": self._plain_seconds, "step_ms": self._seconds}
+        measured = {name: round(1e3 * taken, 4) for name, taken in seconds.items() if taken}
         return {
             **super().report(),
             "decided": self.decided,
             "source": self._source,
-            "plain_ms": round(self._plain_seconds * 1e3, 4),
-            "step_ms": round(self._seconds * 1e3, 4),
+            **measured,
             "trials": dict(self._notes),
         }
 

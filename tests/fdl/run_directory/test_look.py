@@ -238,3 +238,22 @@ def test_broken_json_of_a_run_is_an_error_that_names_the_file(runs, fdl):
     session = fdl("runs", "show", FIRST)
     assert (session.exit, session.out) == (1, "")
     assert f"{FIRST}/config.json is not a JSON object" in session.err
+
+
+def test_what_the_trainer_records_beside_the_metrics_has_no_best_value(runs, fdl):
+    for name in (FIRST, SECOND):
+        trail(
+            runs / "more" / name,
+            metrics={"loss": [0.5, 0.25], "lr": [0.1, 0.2], "grad_norm": [3, 1]},
+            environment={"memory": 25_276_514_304, "engine": {"source": "", "engine": "auto"}},
+        )
+    shown = fdl("runs", "show", f"out/more/{FIRST}").out
+    assert "  lr         0.2000\n  grad_norm  1.0000\n" in shown
+    assert "  memory         25.3 GB\n  engine.engine  auto\n\n" in shown
+    assert list(json.loads(fdl("runs", "show", f"out/more/{FIRST}", "--json").out)["best"]) == [
+        "loss"
+    ]
+    compared = json.loads(
+        fdl("runs", "compare", f"out/more/{FIRST}", f"out/more/{SECOND}", "--json").out
+    )
+    assert list(compared["metrics"]) == ["loss"]
