@@ -113,7 +113,7 @@ class Cluster:
         return [job.task(0) for job in jobs]
 
     def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
-        """Wait until all jobs have ended, and copy the log of a single one to the terminal.
+        """Wait until all jobs have ended, and copy the logs of a single one to the terminal.
 
         Ctrl-C and SIGTERM cancel the jobs. After SIGHUP, as when a connection is lost, they
         continue.
@@ -125,7 +125,7 @@ class Cluster:
         Raises:
             KeyboardInterrupt: Ctrl-C; the jobs are canceled.
         """
-        logs = [_Log(jobs[0].paths.stderr, 2), _Log(jobs[0].paths.stdout, 1)]
+        logs = self._logs(jobs[0]) if len(jobs) == 1 else []
         waiting = dict(enumerate(jobs))
         with self._canceling(waiting):
             while waiting:
@@ -134,14 +134,18 @@ class Cluster:
                         found = _how(job)
                         del waiting[place]
                         ended(place, found)
-                if len(jobs) == 1:
-                    for log in logs:
-                        log.copy()
+                for log in logs:
+                    log.copy()
                 if waiting:
                     time.sleep(_POLL_S)
-        if len(jobs) == 1:
-            for log in logs:
-                log.copy()
+        for log in logs:
+            log.copy()
+
+    def _logs(self, job: Any) -> list[_Log]:
+        """The logs of every machine: torchrun may put rank 0 on any of them."""
+        paths = self._submitit.core.utils.JobPaths
+        every = [paths(self.folder, job.job_id, task) for task in range(self._settings.nodes)]
+        return [log for one in every for log in (_Log(one.stderr, 2), _Log(one.stdout, 1))]
 
     @contextmanager
     def _canceling(self, waiting: dict[int, Any]) -> Iterator[None]:
