@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, final
@@ -71,6 +71,15 @@ class Act:
     def is_replayed(self) -> bool:
         """Whether a resumed training does it again."""
         return self.act in REPLAYED
+
+    @property
+    def assignment(self) -> str:
+        """What a person types for it: ``lr=0.1``, ``beta=2``."""
+        return f"{self.key or 'lr'}={self.value}"
+
+    def replayed(self, run: str) -> Act:
+        """Return it as the journal of a run has it that continues another run."""
+        return replace(self, detail=self.detail or f"replayed from {run}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form: all attributes that are not empty."""
