@@ -38,7 +38,7 @@ from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
-from flodl.train.steering import Steering, Wish
+from flodl.train.steering import Steering
 from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from flodl.data import IterableEpoch
+    from flodl.train.mailbox import Wish
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
