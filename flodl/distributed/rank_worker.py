@@ -156,6 +156,7 @@ class RankWorker:
             self.model, self.parts.optimizer, self.engine.report(), start.state.records
         )
         self._reporter.follow(self.run, self.engine)
+        self._reporter.steer(self.steering)
         return found.outer
 
     @contextmanager

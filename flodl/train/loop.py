@@ -130,6 +130,7 @@ class TrainingLoop:
         self._worker.steer(rate)
         reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
         reporter.follow(self._run, self._engine)
+        reporter.steer(self._steering)
 
     @property
     def stopped(self) -> str | None:

@@ -136,6 +136,7 @@ class TrainingPlan:
     resume: str | os.PathLike[str] | None = None
     monitor: Monitor | None = None
     live: tuple[int, str] | None = None
+    live_buttons: bool = False
     sinks: tuple[SinkFactory, ...] = ()
     histograms: int | None = None
     timeline: Timeline | None = None

@@ -142,16 +142,22 @@ class RecordSettings(Settings):
         """
         return self._set("trace", bool(on))
 
-    def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
+    def live(self, port: int = 0, host: str = "127.0.0.1", *, buttons: bool = False) -> Self:
         """Serve the live page during training, and print its address; port 0 picks a free port.
 
         It never stops a training: if the port is in use, it prints a warning and takes another
         port.
 
+        Args:
+            port: Port to listen on.
+            host: Address to listen on.
+            buttons: Show buttons that do what ``fdl runs tell`` does. The address then has a
+                token: whoever knows the whole address can act on the training.
+
         Raises:
             StateError: There is no such port.
         """
-        return self._set("live", (check_port(port), host))
+        return self._set("live", (check_port(port), host))._set("live_buttons", bool(buttons))
 
     def tensorboard(self, folder: str | os.PathLike[str] | None = None) -> Self:
         """Write metrics, curves and media for TensorBoard; needs the package ``tensorboard``.

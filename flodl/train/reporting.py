@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flodl.train.metrics import ScalarLog
     from flodl.train.plan import TrainingPlan
     from flodl.train.run_directory import EndState
+    from flodl.train.steering import Steering
 
 _SERIES_PERIOD = 1.0
 """Seconds between two deliveries of step values: the curve moves and costs little work."""
@@ -102,7 +103,7 @@ class Reporter:
         forget_ended()
         if self._plan.live is not None:
             try:
-                self._monitor.serve(*self._plan.live)
+                self._monitor.serve(*self._plan.live, buttons=self._plan.live_buttons)
             except FlodlError as failure:
                 log.warning(f"there is no live page: {failure}")
 
@@ -120,6 +121,14 @@ class Reporter:
         monitor.follow_position(lambda: (engine.global_step, run.epoch))
         if self._plan.histograms is not None:
             engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
+
+    def steer(self, steering: Steering) -> None:
+        """Let the buttons of the live page act on the training, if it has some."""
+        page = self._monitor.live_page if self._monitor is not None else None
+        if page is not None and self._plan.live_buttons:
+            page.steer(steering.post)
+            steering.announce = page.acts
+            page.acts(steering.state())
 
     def _add_sinks(self, monitor: Monitor) -> None:
         for make in self._plan.sinks:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
+PAGE = "live page"
+"""Stands for the user who acts with a button; all users of the page have the same token."""
+
 _LOOK_SECONDS = 0.2
 """How often a paused training looks for signals."""
 
@@ -185,6 +188,14 @@ class Steering:
                 break
             self.mailbox.wait(_LOOK_SECONDS)
         return time.monotonic() - began if paused else 0.0
+
+    def post(self, form: Any, reply: Callable[[Answer], object]) -> None:
+        """Take a request of the live page.
+
+        Raises:
+            ValueError: It is not a request.
+        """
+        self.mailbox.post(Wish.read(form, PAGE), reply)
 
     def state(self) -> dict[str, Any]:
         """Return the state for a live page, as JSON values."""
