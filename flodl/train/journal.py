@@ -77,6 +77,16 @@ class Act:
         """What a person types for it: ``lr=0.1``, ``beta=2``."""
         return f"{self.key or 'lr'}={self.value}"
 
+    @property
+    def line(self) -> str:
+        """The act as one line for people: ``lr 0.1 -> 0.01, by ada``."""
+        change = "" if self.value is None else f" {self.value}"
+        if change and self.old is not None:
+            change = f" {self.old} ->{change}"
+        key = f" {self.key}" if self.key else ""
+        by = f", by {self.by}" if self.by else ""
+        return f"{self.act}{key}{change}{by}{f': {self.detail}' if self.detail else ''}"
+
     def replayed(self, run: str) -> Act:
         """Return it as the journal of a run has it that continues another run."""
         return replace(self, detail=self.detail or f"replayed from {run}")

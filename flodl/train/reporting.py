@@ -16,6 +16,7 @@ from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
+from flodl.train.journal import NAME, Journal
 from flodl.train.parameter_histograms import ParameterHistograms
 from flodl.train.progress import Progress
 from flodl.train.shutdown import book_until_exit, forget_ended
@@ -67,6 +68,7 @@ class Reporter:
         self._progress = Progress(plan.num_epochs, _style(plan, monitor))
         self._facts: dict[str, object] = {}
         self._is_first = True
+        self._acts_size = 0
         self.step_values = StepValues() if monitor is not None else None
         """What single steps record for the monitor; None without one."""
 
@@ -226,6 +228,7 @@ class Reporter:
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
         """Report a finished epoch."""
+        self._tell_acts()
         if self._plan.timeline is not None:
             self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
         if self._monitor is not None:
@@ -243,6 +246,7 @@ class Reporter:
         best, run = self._plan.best, self._plan.run_dir
         try:
             if self._monitor is not None:
+                self._tell_acts()
                 self._monitor.log_ledger(self._ledger.seconds())
                 self._monitor.finish(
                     state,
@@ -256,6 +260,22 @@ class Reporter:
                 _finish_run(self._plan, state, len(history), error)
             if self._monitor is not None:
                 book_until_exit(self._ledger, self._monitor)
+
+    def _tell_acts(self) -> None:
+        """Report the acts on the training, if there are new ones in its journal."""
+        run = self._plan.run_dir
+        if self._monitor is None or run is None or not run.writes:
+            return
+        try:
+            size = (run.path / NAME).stat().st_size
+            if size == self._acts_size:
+                return
+            acts = Journal.read(run.path / NAME)
+        except OSError:
+            return  # nobody has acted yet
+        self._acts_size = size
+        shown = {f"{number}, after step {act.step}": act.line for number, act in enumerate(acts, 1)}
+        self._monitor.set_metadata({"acts": shown})
 
     def _tell_series(self, *, wait: bool) -> None:
         if wait:
