@@ -175,10 +175,14 @@ class Steering:
         paused = False
         while True:
             letters = self.mailbox.take()
-            for number, wish in enumerate(loop.share([letter.wish for letter in letters])):
-                answer = self._answer(wish, step, loop)
-                if number < len(letters):
-                    letters[number].reply(answer)
+            try:
+                for wish in loop.share([letter.wish for letter in letters]):
+                    answer = self._answer(wish, step, loop)
+                    if letters:
+                        letters.pop(0).reply(answer)
+            finally:
+                for letter in letters:
+                    letter.reply(refused("it has ended the training with an error"))
             if not self._paused:
                 break
             paused = True
