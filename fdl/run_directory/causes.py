@@ -83,7 +83,7 @@ def causes(
         FdlError: A ``config.json`` cannot be read.
     """
     found = [
-        *differing(*runs, step),
+        *differing(*runs, _batches(traces, step)),
         *_settings(*runs),
         *changed_code(*runs),
         *_environment(*runs),
@@ -95,6 +95,13 @@ def causes(
     order = _FIRST[what]
     place = {kind: number for number, kind in enumerate(order)}
     return sorted(found, key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
+
+
+def _batches(traces: tuple[Trace, Trace] | None, step: int | None) -> int | None:
+    """The step in the numbers of acts, which count the batches of all ranks."""
+    if step is None or traces is None:
+        return step
+    return step * max(int(trace.facts.get("world_size") or 1) for trace in traces)
 
 
 def likely(found: list[Cause], what: What) -> list[Cause]:

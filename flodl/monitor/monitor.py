@@ -210,7 +210,7 @@ class Monitor(MediaMethods):
             steps: Batches of the whole epoch; None if unknown.
             rate: Samples per second in this epoch.
             eta: Estimated remaining seconds of the training.
-            phase: "training" or "evaluating".
+            phase: "training", "evaluating" or "paused".
         """
         elapsed, load = self._clock() - self._start, self._load.newest()
         progress = StepProgress(

@@ -69,6 +69,7 @@ class Reporter:
         self._facts: dict[str, object] = {}
         self._is_first = True
         self._acts_size = 0
+        self._done: int | None = None
         self.step_values = StepValues() if monitor is not None else None
         """What single steps record for the monitor; None without one."""
 
@@ -125,7 +126,8 @@ class Reporter:
             engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
 
     def steer(self, steering: Steering) -> None:
-        """Let the buttons of the live page act on the training, if it has some."""
+        """Show the pauses of a training, and let the buttons of the live page act on it."""
+        steering.on_pause = self._tell_pause
         page = self._monitor.live_page if self._monitor is not None else None
         if page is not None and self._plan.live_buttons:
             page.steer(steering.post)
@@ -301,7 +303,15 @@ class Reporter:
         if self._monitor is not None and pieces:
             self._monitor.log_steps(pieces)
 
+    def _tell_pause(self, seconds: float | None) -> None:
+        """Report that a pause begins, or that it has ended after so many seconds."""
+        if seconds is not None:
+            self._progress.skip(seconds)
+        now = self._clock()
+        self._tell_progress(self._done, now, "paused" if seconds is None else "training")
+
     def _tell_progress(self, done: int | None, now: float, phase: Phase = "training") -> None:
+        self._done = done
         if self._monitor is None:
             return
         progress = self._progress

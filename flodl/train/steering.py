@@ -62,6 +62,7 @@ class Steering:
         settings: The live settings.
         stopping: Whether somebody asked to stop.
         announce: Called after each act with the state for a live page.
+        on_pause: Called with None when a pause begins, and with its seconds when it has ended.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Steering:
         self.mailbox = Mailbox(wake)
         self.stopping = False
         self.announce: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self.on_pause: Callable[[float | None], object] = lambda _: None
         self._paused = False
         run = plan.run_dir
         self._run = run if run is not None and run.writes else None
@@ -185,13 +187,19 @@ class Steering:
                     letter.reply(refused("it has ended the training with an error"))
             if not self._paused:
                 break
-            paused = True
+            if not paused:
+                paused = True
+                self.on_pause(None)
             if self.stopping or loop.is_interrupted():
                 self._paused = False
                 self.announce(self.state())
                 break
             self.mailbox.wait(_LOOK_SECONDS)
-        return time.monotonic() - began if paused else 0.0
+        if not paused:
+            return 0.0
+        seconds = time.monotonic() - began
+        self.on_pause(seconds)
+        return seconds
 
     def post(self, form: Any, reply: Callable[[Answer], object]) -> None:
         """Take a request of the live page.
