@@ -20,6 +20,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from fdl.errors import FdlError
+from fdl.run_directory.diff import compare
 from fdl.run_directory.run import Run, read
 from fdl.run_directory.tell import parse, tell
 from flodl.nn.schedule import StepDecay
@@ -271,6 +272,28 @@ def test_a_scheduler_of_torch_keeps_a_told_rate_over_a_checkpoint() -> None:
 
     assert rates(9) == rates(-1)
     assert rates(-1)[5] == 0.02
+
+
+@posix_only
+@pytest.mark.usefixtures("private")
+def test_a_diff_names_the_act_that_parted_two_runs(tmp_path: Path) -> None:
+    told(tmp_path / "a", {}, lambda _: None)
+    told(tmp_path / "b", {5: ("lr=0.007",)}, lambda _: None)
+    told(tmp_path / "c", {5: ("checkpoint",), 10: ("lr=0.007",)}, lambda _: None)
+    runs = [_run(next((tmp_path / name).iterdir())) for name in "abc"]
+    verdict = compare(runs[0], runs[1])
+    assert verdict.difference is not None
+    assert verdict.difference.step in (6, 7)
+    assert verdict.certain is not None
+    user = verdict.certain.right_origin
+    assert user.startswith("acts.jsonl, by ")
+    assert verdict.certain.sentence() == (
+        f"while it trained, after step 5: absent against lr 0.05 -> 0.007 ({user})"
+    )
+    later = compare(runs[1], runs[2])
+    assert later.certain is not None
+    assert later.certain.left == "lr 0.05 -> 0.007"
+    assert later.certain.right is None, "a checkpoint changes nothing"
 
 
 def test_a_schedule_at_zero_cannot_be_scaled() -> None:
