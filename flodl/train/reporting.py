@@ -127,8 +127,10 @@ class Reporter:
 
     def steer(self, steering: Steering) -> None:
         """Show the pauses of a training, and let the buttons of the live page act on it."""
+        if self._monitor is None:
+            return
         steering.on_pause = self._tell_pause
-        page = self._monitor.live_page if self._monitor is not None else None
+        page = self._monitor.live_page
         if page is not None and self._plan.live_buttons:
             page.steer(steering.post)
             steering.announce = page.acts

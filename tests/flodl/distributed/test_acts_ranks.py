@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +77,52 @@ def test_all_ranks_change_the_rate_after_the_same_step(
     assert torch.equal(outcomes[0].params[0], outcomes[1].params[0])
     assert json.loads((run / "run.json").read_text())["state"] == "complete"
     private.cleanup()
+
+
+PROGRAM = """
+import sys, time
+from flodl import RunDirectory, Trainer, entry
+from tests.flodl.distributed.trainings import Numbers, linear, sgd
+
+def loss(net, batch):
+    time.sleep(0.005)
+    return (net(batch[0]) - batch[1]).square().mean()
+
+def main(resume, epochs):
+    with RunDirectory.create("runs", resume=resume or None) as run:
+        trainer = Trainer.builder(linear, sgd, loss).dataset(Numbers(400)).batch_size(8)
+        trainer.num_epochs(int(epochs)).ranks(2).policy("sync").run_dir(run).run()
+
+if __name__ == "__main__":
+    sys.exit(entry(lambda args: main(*args), sys.argv[1:]))
+"""
+
+
+@posix_only
+@pytest.mark.slow
+def test_ranks_that_a_program_started_stop_when_told_and_are_resumed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "program.py", *words], cwd=tmp_path, env=env)
+
+    with start("", "100000") as child:
+        limit = time.monotonic() + 60
+        while not (found := list(tmp_path.glob("runs/*/metrics.csv"))):
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        run = read(found[0].parent)
+        assert run is not None
+        answers = [tell(run, parse([word]), 30) for word in ("lr=0.001", "stop")]
+        assert child.wait(60) == 130
+    record = json.loads((run.path / "run.json").read_text())
+    assert (record["state"], (run.path / "last.fdl").is_file()) == ("interrupted", True)
+    assert f"{answers[1]['step']} batches of all ranks" in record["error"]
+    with start("last", str(record["epochs"] + 2)) as resumed:
+        assert resumed.wait(120) == 0
+    [again] = (one for one in tmp_path.glob("runs/*/acts.jsonl") if one.parent != run.path)
+    assert [act.act for act in Journal.read(again)] == ["lr"]
+    rates = (again.parent / "metrics.csv").read_text().splitlines()
+    column = rates[0].split(",").index("lr")
+    assert float(rates[-1].split(",")[column]) == 0.001
