@@ -152,7 +152,7 @@ class RecordSettings(Settings):
             port: Port to listen on.
             host: Address to listen on.
             buttons: Show buttons that do what ``fdl runs tell`` does. The address then has a
-                token: whoever knows the whole address can act on the training.
+                token: everybody who knows the whole address can act on the training.
 
         Raises:
             StateError: There is no such port.

@@ -129,7 +129,7 @@ class TorchSchedule:
     def ask_for(self, rate: float) -> float:
         """Scale all rates from now on so that the first one is this one; return the rate before.
 
-        The scheduler itself sees its own rates, so every kind goes on in its own shape.
+        The scheduler itself sees its own rates, so every kind keeps its own shape.
 
         Raises:
             ValueError: The rate is 0 now, so no factor gives another one.
