@@ -84,6 +84,7 @@ class Steering:
         self._journal = Journal(self._run.path / NAME) if self._run is not None else None
         self._socket: PrivateSocket | None = None
         self._announced: Act | None = None
+        self._replayed: list[Act] = []
 
     # --- Beginning and end ---------------------------------------------------------------------
 
@@ -117,11 +118,12 @@ class Steering:
             "factor": self._rate.factor if self._rate.factor != 1.0 else None,
             "scheduler": schedule.asked() if schedule is not None else None,
             "settings": self.settings.changed(),
+            "journal": [act.as_json() for act in self._replayed],
         }
         return {name: value for name, value in found.items() if value}
 
     def restore(self, saved: Mapping[str, Any], step: int, source: Path | None) -> None:
-        """Continue with the result of :meth:`saved`, and take over the journal.
+        """Continue with the result of :meth:`saved`, and take over its acts into the journal.
 
         Acts after the checkpoint are not carried out again, because their steps are repeated.
 
@@ -134,6 +136,7 @@ class Steering:
         if self._parts.torch_schedule is not None:
             self._parts.torch_schedule.restore_asked(saved.get("scheduler", {}))
         self.settings.restore(saved.get("settings", {}))
+        self._replayed = [Act.from_json(form) for form in saved.get("journal", [])]
         if source is None or self._run is None:
             return
         try:
@@ -141,23 +144,28 @@ class Steering:
         except OSError as failure:
             log.warning(f"{source.parent / NAME} cannot be read: {failure}")
             return
-        own = source.parent.absolute() == self._run.path.absolute()
-        for act in acts:
-            if act.step <= step and act.is_replayed and not own:
+        if source.parent.absolute() != self._run.path.absolute():
+            for act in self._replayed:
                 self._record(act.replayed(source.parent.name))
-        self._tell_undone([act for act in acts if act.step > step and act.is_replayed], step)
+        known = [(act.step, act.time, act.assignment) for act in self._replayed]
+        undone = [
+            act
+            for act in acts
+            # Several acts can belong to the step of the checkpoint, before and after it.
+            if act.step >= step and act.act in ("lr", "set")
+            if (act.step, act.time, act.assignment) not in known
+        ]
+        if undone:
+            self._tell_undone(undone, step, self._run.path.name)
 
-    def _tell_undone(self, acts: Sequence[Act], step: int) -> None:
-        acts = [act for act in acts if act.by != "guard"]
-        if not acts or self._run is None:
-            return
+    def _tell_undone(self, acts: Sequence[Act], step: int, run: str) -> None:
         what = ", ".join(f"{act.assignment} after step {act.step}" for act in acts)
         words = " ".join(
             f"set {act.assignment}" if act.act == "set" else act.assignment for act in acts[-1:]
         )
         log.warning(
             f"the checkpoint is of step {step}, before these acts: {what}; they are not carried "
-            f"out again; to repeat the last one: fdl runs tell {self._run.path.name} {words}"
+            f"out again; to repeat the last one: fdl runs tell {run} {words}"
         )
         self._record(Act.now(step, "resume", detail=f"undone, and not carried out again: {what}"))
 
@@ -225,6 +233,8 @@ class Steering:
             return refused(str(problem))
         self._record(act)
         self._announced = act
+        if act.is_replayed:
+            self._replayed.append(act)
         self.announce(self.state())
         if self._run is not None:
             log.msg(f"  {act.by}: {text}")

@@ -329,15 +329,15 @@ def test_acts_after_the_checkpoint_are_told_and_not_carried_out_again(
     with RunDirectory.create(tmp_path / "runs") as run:
         training().run_dir(run).run()
     journal = Journal(run.path / "acts.jsonl")
-    for act in (Act.now(2, "lr", value=0.3), Act.now(7, "lr", value=0.5), Act.now(9, "stop")):
+    for act in (Act.now(6, "lr", value=0.3), Act.now(7, "lr", value=0.5), Act.now(9, "stop")):
         journal.record(act)
     with RunDirectory.create(tmp_path / "runs", resume=run.path) as again:
         training(epochs=3).run_dir(again).run()
     said = capsys.readouterr().err
-    assert "lr=0.5 after step 7; they are not carried out again" in said
+    what = "lr=0.3 after step 6, lr=0.5 after step 7"
+    assert f"{what}; they are not carried out again" in said
     assert f"fdl runs tell {again.path.name} lr=0.5" in said
     assert [(a.act, a.step) for a in Journal.read(again.path / "acts.jsonl")] == [
-        ("lr", 2),
         ("resume", 6),
     ]
 
