@@ -320,4 +320,5 @@ verbs.command("ui", cls=Verb)(ui)
 import fdl.commands.runs_diff  # noqa: E402
 import fdl.commands.runs_import  # noqa: E402
 import fdl.commands.runs_notes  # noqa: E402
-import fdl.commands.runs_remove  # noqa: E402, F401
+import fdl.commands.runs_remove  # noqa: E402
+import fdl.commands.runs_tell  # noqa: E402, F401

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fdl.run_directory.run import Run
 
-verbs = group("runs", "List, compare, follow, label, import and delete runs.")
+verbs = group("runs", "List, compare, follow, act on, label, import and delete runs.")
 
 SCHEMA_VERSION = 1
 

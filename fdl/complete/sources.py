@@ -224,6 +224,15 @@ def run_states(_asked: Asked) -> Values:
     return [(state, "") for state in STATES]
 
 
+def run_acts(asked: Asked) -> Values:
+    """What a running training can be told."""
+    from fdl.run_directory.tell import PLAIN
+
+    if asked.before and asked.before[-1] == "set":
+        return []
+    return [("lr=", "Learning rate"), ("set", "A live setting"), *((act, "") for act in PLAIN)]
+
+
 def metrics(asked: Asked) -> Values:
     """The metrics that runs have measured."""
     return [(name, "") for name in _metric_names(_runs(asked))]
@@ -258,6 +267,7 @@ SOURCES: dict[str, Source] = {
     "manifest-sweeps": manifest_sweeps,
     "metrics": metrics,
     "programs": programs,
+    "run-acts": run_acts,
     "run-columns": run_columns,
     "run-conditions": run_conditions,
     "run-states": run_states,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fdl.run_directory.acts import differing
 from fdl.run_directory.cause import Cause
 from fdl.run_directory.code_changes import changed_code
 from fdl.run_directory.describe import environment, shown
@@ -41,11 +42,14 @@ _KINDS: dict[str, re.Pattern[str]] = {
 
 _FIRST: dict[What, tuple[str, ...]] = {
     "initial weights": ("seed", "model", "code", "packages", "computation"),
-    "data order": ("data", "seed", "ranks", "code", "packages"),
-    "data content": ("data", "seed", "code", "packages"),
-    "loss": ("model", "code", "computation", "threads", "packages", "seed", "data"),
-    "gradients": ("optimizer", "model", "code", "computation", "threads", "packages"),
-    "weights": ("optimizer", "computation", "threads", "model", "code", "packages", "seed", "data"),
+    "data order": ("acts", "data", "seed", "ranks", "code", "packages"),
+    "data content": ("acts", "data", "seed", "code", "packages"),
+    "loss": ("acts", "model", "code", "computation", "threads", "packages", "seed", "data"),
+    "gradients": ("acts", "optimizer", "model", "code", "computation", "threads", "packages"),
+    "weights": (
+        *("acts", "optimizer", "computation", "threads", "model"),
+        *("code", "packages", "seed", "data"),
+    ),
 }
 """What differs first -> the kinds of causes that change it, most likely first."""
 
@@ -61,24 +65,43 @@ _ENVIRONMENT_KINDS = {
 _MEASURED = re.compile(r"^engine\.(trials|plain_ms|step_ms|source|decided|reasons?)\b|_ms$|_MB$")
 
 
-def causes(runs: tuple[Run, Run], traces: tuple[Trace, Trace] | None, what: What) -> list[Cause]:
+def causes(
+    runs: tuple[Run, Run],
+    traces: tuple[Trace, Trace] | None,
+    what: What,
+    step: int | None = None,
+) -> list[Cause]:
     """What differs in the records of two runs, the most likely cause of ``what`` first.
 
     Args:
         runs: The runs.
         traces: Their traces, if both have one.
         what: What differs first in the traces.
+        step: The step at which they part; None if they agree.
 
     Raises:
         FdlError: A ``config.json`` cannot be read.
     """
-    found = [*_settings(*runs), *changed_code(*runs), *_environment(*runs), *_packages(*runs)]
+    found = [
+        *differing(*runs, _batches(traces, step)),
+        *_settings(*runs),
+        *changed_code(*runs),
+        *_environment(*runs),
+        *_packages(*runs),
+    ]
     if traces is not None:
         named = {cause.name.rpartition(".")[2] for cause in found}
         found += [one for one in _facts(*traces) if one.name.rpartition(" ")[2] not in named]
     order = _FIRST[what]
     place = {kind: number for number, kind in enumerate(order)}
     return sorted(found, key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
+
+
+def _batches(traces: tuple[Trace, Trace] | None, step: int | None) -> int | None:
+    """The step in the numbers of acts, which count the batches of all ranks."""
+    if step is None or traces is None:
+        return step
+    return step * max(int(trace.facts.get("world_size") or 1) for trace in traces)
 
 
 def likely(found: list[Cause], what: What) -> list[Cause]:

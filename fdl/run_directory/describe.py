@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from fdl.errors import FdlError
+from fdl.run_directory import acts
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
@@ -70,6 +71,7 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
             if (metric := Metric.parse(name)).has_best and (best := run.metrics.best(metric))
         }
         summary["config"] = {name: one._asdict() for name, one in settings(run).items()}
+        summary["acts"] = acts.read_acts(run)
         summary["environment"] = run.environment()
         summary["files"] = dict(run.files())
     return summary
@@ -109,6 +111,7 @@ def page(run: Run) -> Group:
     sections: list[tuple[str, Sequence[tuple[str, ...]], Sequence[int]]] = [
         ("", [fact for fact in facts if fact[1]], ()),
         ("Metrics:", _metric_rows(run), (1,)),
+        ("Acts while it trained:", acts.rows(run), ()),
         ("Configuration:", config, ()),
         ("Environment:", rows, ()),
         ("Files:", files, (1,)),

@@ -79,7 +79,7 @@ def compare(left: Run, right: Run) -> Verdict:
     traces = read_trace(left.path), read_trace(right.path)
     difference = first_difference(*traces)
     suspect = _suspect(difference)
-    found = causes((left, right), traces, suspect)
+    found = causes((left, right), traces, suspect, difference.step if difference else None)
     return Verdict((left, right), coverage(*traces), difference, suspect, tuple(found))
 
 

@@ -115,6 +115,7 @@ class RankCheckpoints:
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
         engine: Mapping[str, Any],
+        acts: Mapping[str, Any],
     ) -> Path | None:
         """Save the state of all ranks; collective, right after an average.
 
@@ -140,6 +141,7 @@ class RankCheckpoints:
             records=records,
             ledger=time_ledger,
             engine=engine,
+            acts=acts,
             grouping={"accumulate": self._plan.accumulate},
             frozen=modes(self._parts.model)["frozen"],
             evaluating=modes(self._parts.model)["evaluating"],

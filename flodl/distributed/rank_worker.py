@@ -17,6 +17,7 @@ import torch
 from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
 from flodl.distributed.planning.spans import Spans, insert
+from flodl.distributed.rank_acts import end_launcher
 from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
@@ -30,6 +31,7 @@ from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
+from flodl.train.steering import Steering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +116,8 @@ class RankWorker:
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
-        self.stops = StopRequests(self.run)
+        self.steering = Steering(plan, parts, self.rate.steered)
+        self.stops = StopRequests(self.run, self.steering.mailbox)
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -144,6 +147,7 @@ class RankWorker:
         self.history.extend(start.state.history)
         self._ledger.load(start.state.ledger)
         self.engine.adopt(start.state.engine)
+        self.steering.restore(start.state.acts, start.position.global_step, start.source)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
@@ -152,12 +156,14 @@ class RankWorker:
             self.model, self.parts.optimizer, self.engine.report(), start.state.records
         )
         self._reporter.follow(self.run, self.engine)
+        self._reporter.steer(self.steering)
         return found.outer
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Handle signals and recorded scalars while batches are trained."""
         with self.stops.interrupt, recording_into(self.logs):
+            self.steering.open()
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
             self.logs.restart_clock()
@@ -195,6 +201,7 @@ class RankWorker:
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
+        self.steering.close()
         self._checkpoints.end_trace(self.logs)
         self.engine.close()
         self._checkpoints.close()
@@ -480,12 +487,15 @@ class RankWorker:
         if not non_finite_parameters(self.model):
             self.save()
         state = self.schedule
-        self.stops.leave(
+        message = (
             f"stopped after {state.complete} complete epochs, {state.position} batches of all "
             f"ranks; {self.whereabouts()}"
             if self.group.leads
             else ""
         )
+        if self.stops.told:
+            end_launcher(self.group, self.stops.interrupt)
+        self.stops.leave(message)
 
     def save(self) -> None:
         """Save the state of all ranks in the run directory; collective."""
@@ -498,6 +508,7 @@ class RankWorker:
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
             engine=self.engine.decision(),
+            acts=self.steering.saved(),
         )
         if written is not None:
             self.hooks.call("on_checkpoint", self.run, written)

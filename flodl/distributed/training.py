@@ -232,6 +232,7 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "deterministic": plan.deterministic,
         "checkpoint_steps": plan.checkpoint_steps,
         "checkpoint_every": plan.checkpoint_every,
+        "live_setting": [setting.name for setting in plan.live_settings],
     }
     plain = (f.name for f in settings.__dataclass_fields__.values() if f.name != "outer_optimizer")
     return facts | {name: str(getattr(settings, name)) for name in plain}

@@ -74,6 +74,11 @@ class InterruptRequest:
         """The signal that asked for the stop; None if there was none."""
         return self._signal
 
+    def ask(self) -> None:
+        """Ask for the stop without a signal; a signal that follows acts at once."""
+        if self._signal is None:
+            self._signal, self._asked_at = signal.SIGINT, time.monotonic()
+
     def stop(self, message: str, by: signal.Signals | None = None) -> NoReturn:
         """End the training in the way the signal asked for.
 

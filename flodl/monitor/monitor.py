@@ -210,7 +210,7 @@ class Monitor(MediaMethods):
             steps: Batches of the whole epoch; None if unknown.
             rate: Samples per second in this epoch.
             eta: Estimated remaining seconds of the training.
-            phase: "training" or "evaluating".
+            phase: "training", "evaluating" or "paused".
         """
         elapsed, load = self._clock() - self._start, self._load.newest()
         progress = StepProgress(
@@ -288,11 +288,12 @@ class Monitor(MediaMethods):
         self.set_svg(graph.svg_with_profile())
         self.finish(status)
 
-    def serve(self, port: int = 3000, host: str = "127.0.0.1") -> str:
+    def serve(self, port: int = 3000, host: str = "127.0.0.1", *, buttons: bool = False) -> str:
         """Serve the live page until :meth:`close` or the end of the program.
 
         If `host` is not a loopback address, the whole network could read the run. The page's
-        address then contains a random token, and every path requires it.
+        address then contains a random token, and every path requires it. So it does with `buttons`,
+        which let readers act on a training of the Trainer.
 
         If the port is in use or not permitted, a warning is given and another port is used. If the
         host is not one of this machine, a warning is given and 127.0.0.1 is used.
@@ -300,6 +301,7 @@ class Monitor(MediaMethods):
         Args:
             port: 0 takes any free port.
             host: Address to listen on.
+            buttons: Show buttons that act on the training.
 
         Returns:
             The page's address; a second call returns that of the first.
@@ -310,11 +312,20 @@ class Monitor(MediaMethods):
         """
         if self._server is None:
             self._server = LiveServer(
-                self._curves, self._media, port=port, host=host, session=self._session
+                *(self._curves, self._media),
+                port=port,
+                host=host,
+                session=self._session,
+                buttons=buttons,
             )
             self.add_sink(self._server).flush(_FLUSH_TIMEOUT)
             self._print(lambda _: log.msg(f"  live page: {self.url}"))
         return self._server.url
+
+    @property
+    def live_page(self) -> LiveServer | None:
+        """The live page; None if it is not served."""
+        return self._server
 
     @property
     def url(self) -> str | None:

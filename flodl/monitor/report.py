@@ -41,8 +41,8 @@ _SCRIPTS = (
     "main.js",
 )
 
-# Only a served page can send requests; live.js comes right before the start script.
-_SCRIPTS_WHEN_LIVE = (*_SCRIPTS[:-1], "live.js", _SCRIPTS[-1])
+# Only a served page can send requests; these come right before the start script.
+_SCRIPTS_WHEN_LIVE = (*_SCRIPTS[:-1], "acts.js", "live.js", _SCRIPTS[-1])
 
 POINTS_IN_FILE = 2000
 """Points per step curve in a page saved as a file."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import final
+from typing import Any, TypeAlias, final
 
 from flodl import log
 from flodl.errors import StateError
@@ -38,6 +39,9 @@ _GOODBYE_SECONDS = 1.0
 
 _JSON = "application/json"
 
+Post: TypeAlias = Callable[[Any, Callable[[Mapping[str, Any]], object]], object]
+"""Takes a request of a reader, and a function for its answer."""
+
 
 @final
 class LiveServer:
@@ -46,13 +50,14 @@ class LiveServer:
     ============== ===================================================================
     ``/``          the page; it draws itself from embedded data and from ``/events``
     ``/events``    server-sent events: ``info epoch steps progress media ledger load drawing
-                   complete``
+                   acts complete``
     ``/graph.svg`` the drawing of the model
     ``/api/history`` all epochs so far, as a JSON array
     ``/api/series`` names of the step curves; with ``name=`` (repeatable) their points,
                    for the steps ``from=`` to ``to=``, thinned to ``points=``
     ``/api/media`` kind, name and steps of all media; with ``kind=`` and ``name=`` the records
     ``/image.png`` the image of ``name=`` at ``step=``
+    ``/api/act``   POST, with buttons: what the training shall do; its outcome is an event
     ============== ===================================================================
 
     It is a sink like the others. No method waits for a browser.
@@ -66,6 +71,7 @@ class LiveServer:
         port: 0 takes any free port.
         host: Address to listen on. Unless it is a loopback address, every path begins with a random
             token, which is part of :attr:`url`.
+        buttons: Let readers of the page act on the training; every path then begins with a token.
         session: Identifies the run; a page reloads if it finds another run at its address.
 
     Raises:
@@ -81,6 +87,7 @@ class LiveServer:
         port: int = 3000,
         host: str = "127.0.0.1",
         session: str = "",
+        buttons: bool = False,
     ) -> None:
         listener, host = _listen_anywhere(host, check_port(port))
         self._curves = curves
@@ -95,7 +102,11 @@ class LiveServer:
         self._events = EventLog()
         self._sampler = ResourceSampler()
         self._started, self._sampled = time.monotonic(), -math.inf
-        self._admission = Admission("" if is_loopback(host) else secrets.token_urlsafe(16))
+        is_open = is_loopback(host) and not buttons
+        self._admission = Admission("" if is_open else secrets.token_urlsafe(16))
+        self._host, self._buttons = host, buttons
+        self._post: Post | None = None
+        self._acts: Mapping[str, Any] = {}
         self.url = _address(host, listener.getsockname()[1], self._admission.token)
         """The address to open in a browser."""
         self._loop = ServerLoop(listener, self._answer, self._tick)
@@ -157,6 +168,22 @@ class LiveServer:
         self._events.fact("ledger", to_json({name: finite(at) for name, at in seconds.items()}))
         self._loop.wake()
 
+    def steer(self, post: Post) -> None:
+        """Let readers act on the training, if there are buttons.
+
+        Args:
+            post: Takes a request and a function that gets its answer, both JSON objects. Raises
+                ``ValueError`` for a request that is not one.
+        """
+        self._post = post if self._buttons else None
+
+    def acts(self, state: Mapping[str, Any]) -> None:
+        """Send what people can change now; browsers show it beside their buttons."""
+        if self._buttons:
+            self._acts = {**self._acts, **state}
+            self._events.fact("acts", to_json(self._acts))
+            self._loop.wake()
+
     def finish(self, summary: Finish) -> None:
         """Send the end of the run; browsers get a moment to read it before the program ends."""
         self._finish = summary
@@ -172,6 +199,8 @@ class LiveServer:
 
     def _answer(self, request: Request) -> Answer:
         path = self._admission.admit(request)
+        if request.is_post:
+            return self._act(path, request)
         if path == "/":
             return response(self._page(), "text/html; charset=utf-8", csp=csp(live=True))
         if path == "/events":
@@ -190,6 +219,17 @@ class LiveServer:
             return response(*media_answer(path, request, self._media))
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
 
+    def _act(self, path: str, request: Request) -> bytes:
+        if self._post is None or path != "/api/act":
+            text = "nothing is posted here; .live(buttons=True) lets readers act on a training"
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, text)
+        self._admission.admit_act(request, self._host)
+        try:
+            self._post(json.loads(request.body), lambda answer: self.acts({"answer": answer}))
+        except ValueError as problem:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(problem)) from None
+        return response(to_json({"ok": True}).encode(), _JSON)
+
     def _page(self) -> bytes:
         if self._info is None:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the run is about to begin; try again")
@@ -202,7 +242,11 @@ class LiveServer:
             ledger=self._ledger,
             progress=self._progress,
             loads=tuple(self._loads),
-            live={"session": self._session, "drawing": self._drawings if self._info.svg else 0},
+            live={
+                "session": self._session,
+                "drawing": self._drawings if self._info.svg else 0,
+                "buttons": self._post is not None,
+            },
         ).encode("utf-8", "backslashreplace")
 
     def _series(self, request: Request) -> bytes:

@@ -1,9 +1,10 @@
-"""A small HTTP server part for the live page: one GET per connection, answered and closed."""
+"""A small HTTP server part for the live page: one request per connection, answered and closed."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -11,6 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 LONGEST_HEAD = 16 * 1024
 """Largest size in bytes of a request line with its headers."""
+
+LONGEST_BODY = 4096
+TOKEN_HEADER = "x-flodl-token"
 
 _HEADERS = (
     ("Connection", "close"),
@@ -32,13 +36,29 @@ class Refused(Exception):  # noqa: N818 - a regular answer, not an error of the 
 
 @dataclass(frozen=True)
 class Request:
-    """A GET request."""
+    """A GET or POST request."""
 
     path: str
     """Decoded; begins with a slash."""
     query: Mapping[str, list[str]] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
+    is_post: bool = False
+    body: bytes = b""
+
+    @property
+    def length(self) -> int:
+        """Size of the body in bytes; only a POST has one.
+
+        Raises:
+            Refused: It is too large, or not stated as Content-Length.
+        """
+        text = self.headers.get("content-length", "0")
+        if not (text.isascii() and text.isdigit()) or "transfer-encoding" in self.headers:
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "state the size as Content-Length")
+        if int(text[:12]) > LONGEST_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too long")
+        return int(text) if self.is_post else 0
 
     def whole_number(self, name: str) -> int | None:
         """Return a parameter of the query as a number, None if it is absent.
@@ -60,14 +80,14 @@ def parse_request(head: bytes) -> Request:
     """Parse the head of a request, up to its empty line.
 
     Raises:
-        Refused: It is not HTTP, or not a GET request.
+        Refused: It is not HTTP, or neither GET nor POST.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise Refused(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
-    if words[0] != "GET":
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered here")
+    if words[0] not in ("GET", "POST"):
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST are answered here")
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -78,7 +98,7 @@ def parse_request(head: bytes) -> Request:
         query = parse_qs(target.query, keep_blank_values=True, max_num_fields=1000)
     except ValueError:
         raise Refused(HTTPStatus.BAD_REQUEST, "the address cannot be read") from None
-    return Request(unquote(target.path) or "/", query, headers)
+    return Request(unquote(target.path) or "/", query, headers, words[0] == "POST")
 
 
 def is_loopback(host: str) -> bool:
@@ -116,11 +136,50 @@ class Admission:
                 raise Refused(HTTPStatus.NOT_FOUND, "the address ends with a slash")
             return "/" + rest[0]
         host = request.headers.get("host", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if not is_loopback(name):
+        if not is_loopback(_without_port(host)):
             text = f"Host: {host:.80} is not this machine; open http://127.0.0.1 or localhost"
             raise Refused(HTTPStatus.FORBIDDEN, text)
         return request.path
+
+    def admit_act(self, request: Request, host: str) -> None:
+        """Check a request that acts on the training.
+
+        It needs the token in a header, where no other page can put it. Host and Origin must name
+        this page: a foreign page has its own name in them.
+
+        Args:
+            request: A POST, already admitted.
+            host: The host that the page listens on.
+
+        Raises:
+            Refused: One of them is missing or wrong.
+        """
+        given = request.headers.get(TOKEN_HEADER, "")
+        if not self.token or not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise Refused(HTTPStatus.FORBIDDEN, f"wrong or missing token in {TOKEN_HEADER}")
+        named = request.headers.get("host", "")
+        name = _without_port(named)
+        if not (is_loopback(name) or _is_address(name) or name in (host, socket.gethostname())):
+            raise Refused(HTTPStatus.FORBIDDEN, f"Host: {named:.80} is not this page")
+        origin = request.headers.get("origin", "")
+        if origin != f"http://{named}":
+            raise Refused(HTTPStatus.FORBIDDEN, f"Origin: {origin:.80} is not this page")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "an act is application/json")
+
+
+def _without_port(host: str) -> str:
+    return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+
+
+def _is_address(name: str) -> bool:
+    """Whether it is an address and not a name, which a foreign page could let point anywhere."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def response(body: bytes, kind: str, *, csp: str = "default-src 'none'") -> bytes:

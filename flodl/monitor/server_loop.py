@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 
 from flodl.monitor.server_events import Lagging, Reader
@@ -225,7 +226,9 @@ class ServerLoop:
                 status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 raise Refused(status, "the request is too long")
             if end >= 0:
-                one.answer(self._handle(parse_request(one.asked[:end])))
+                request, body = parse_request(one.asked[:end]), one.asked[end + 4 :]
+                if len(body) >= (length := request.length):
+                    one.answer(self._handle(replace(request, body=body[:length])))
         except Refused as refused:
             one.answer(refusal(refused))
         except Exception as error:  # one bad request must not end the page for all clients

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, final
 from flodl.monitor.records import finite
 from flodl.monitor.resources import ResourceSample
 
-Phase: TypeAlias = Literal["training", "evaluating"]
+Phase: TypeAlias = Literal["training", "evaluating", "paused"]
 
 
 @final

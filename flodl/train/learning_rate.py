@@ -107,6 +107,7 @@ class SteeredRate:
 
     Attributes:
         scale: Factor of every rate; may be changed between two steps.
+        factor: Another factor, of the rates that people asked for while it trains.
     """
 
     def __init__(
@@ -114,13 +115,27 @@ class SteeredRate:
     ) -> None:
         self._schedule = schedule
         self.scale = scale
+        self.factor = 1.0
         self._alone = alone
         self._engine: StepEngine | None = None
 
     def lr(self, step: int) -> float:
         """Return the scaled rate of the schedule."""
         assert self._schedule is not None  # noqa: S101 - called only with a schedule
-        return self._schedule.lr(step) * self.scale
+        return self._schedule.lr(step) * self.scale * self.factor
+
+    def ask_for(self, rate: float, step: int) -> float:
+        """Scale the schedule so that its rate at a step is this one; return the rate before.
+
+        Raises:
+            ValueError: The schedule is 0 at this step, so no factor gives another rate.
+        """
+        assert self._schedule is not None  # noqa: S101 - called only with a schedule
+        plain = self._schedule.lr(step) * self.scale
+        if not plain:
+            raise ValueError(AT_ZERO)
+        before, self.factor = plain * self.factor, rate / plain
+        return before
 
     @property
     def schedule(self) -> Schedule | None:
@@ -146,6 +161,11 @@ class SteeredRate:
         self._schedule = checked_schedule(schedule)
         if first and self._engine is not None:
             self._engine.set_schedule(self)
+
+
+AT_ZERO = (
+    "the schedule is at a rate of 0 now, and lr=… scales the schedule; try again in some steps"
+)
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:

@@ -38,13 +38,16 @@ from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
+from flodl.train.steering import Steering
 from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from flodl.data import IterableEpoch
+    from flodl.train.mailbox import Wish
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
@@ -122,9 +125,12 @@ class TrainingLoop:
         self._engine.adopt(start.state.engine)
         self._engine.global_step = done
         rate.drive(self._engine)
+        self._steering = Steering(plan, parts, rate, self._due.wake)
+        self._steering.restore(start.state.acts, done, start.source)
         self._worker.steer(rate)
         reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
         reporter.follow(self._run, self._engine)
+        reporter.steer(self._steering)
 
     @property
     def stopped(self) -> str | None:
@@ -137,6 +143,7 @@ class TrainingLoop:
         try:
             # Not earlier: while data loads, no step could end, so nothing would honour a request.
             with self._interrupt:
+                self._steering.open(_UNSHARED if self._keeper.shared else "")
                 self._hooks.call("on_train_start", self._run)
                 self._start.rewind_generators()
                 for epoch in range(self._start.position.epoch, self._plan.num_epochs):
@@ -159,6 +166,7 @@ class TrainingLoop:
                 add_hint(error, self._plan.run_dir, checkpoint)
             raise
         finally:
+            self._steering.close()
             self._engine.close()
             self._trace.close()
             self._keeper.finish()
@@ -185,6 +193,8 @@ class TrainingLoop:
             self._assembly.torch_schedule.end_epoch(metrics)
         self._keep_best()
         self._report(metrics)
+        if epoch + 1 < self._plan.num_epochs:
+            self._carry_out_acts(epoch + 1, 0)
         self._stop_if_requested(epoch + 1, 0)
 
     def _prepare_epoch(self, epoch: int) -> None:
@@ -304,11 +314,38 @@ class TrainingLoop:
         # Plan first, then look at the request: a request between the two wakes the loop again.
         self._due.plan(step, self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)
+        self._carry_out_acts(run.epoch, done)
         self._stop_if_requested(run.epoch, done)
         if self._due.checkpoint_due(step):
             self._losses.check()
             self._check_parameters(run.epoch, done - 1)
             self._save(run.epoch, done)
+
+    def _carry_out_acts(self, epoch: int, done: int) -> None:
+        """Do what people asked for, after ``epoch`` complete epochs and ``done`` batches."""
+        if not self._steering.mailbox.waiting:
+            return
+        self._engine.present()
+        acts = _Between(self._interrupt, lambda: self._save_asked(epoch, done))
+        paused = self._steering.carry_out(self._engine.global_step, acts)
+        self._started += paused
+        self._ledger.lap(Account.IDLE if paused else Account.LOGGING)
+        if self._steering.stopping:
+            self._interrupt.ask()
+
+    def _save_asked(self, epoch: int, done: int) -> str:
+        """Save a checkpoint that somebody asked for; return why not, or an empty text."""
+        if done and isinstance(self._loader, IterableLoader):
+            return (
+                "data that can only be iterated has no checkpoint inside an epoch; the one at the "
+                "end of the epoch is written anyway"
+            )
+        if done:
+            self._losses.check()
+        if bad := non_finite_parameters(self.model):
+            return f"parameters are not finite: {', '.join(bad[:3])}"
+        self._save(epoch, done)
+        return ""
 
     def _tell_skipped(self, epoch: int, batches: int) -> None:
         if self._scaler is not None and self._scaler.skipped:
@@ -392,5 +429,26 @@ class TrainingLoop:
             ledger=self._ledger.state_dict(),
             grouping={"accumulate": self._plan.accumulate},
             engine=self._engine.decision(),
+            acts=self._steering.saved(),
             **modes(self.model),
         )
+
+
+@final
+class _Between:
+    """The training between two steps, for acts."""
+
+    def __init__(self, interrupt: InterruptRequest, save: Callable[[], str]) -> None:
+        self._interrupt = interrupt
+        self.save_now = save
+
+    def is_interrupted(self) -> bool:
+        """Whether a signal asks to stop."""
+        return self._interrupt.requested
+
+    def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
+        """Return the wishes."""
+        return wishes
+
+
+_UNSHARED = "a model that several processes share (FSDP) cannot be told anything while it trains"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Callback
     from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.learning_rate import Schedule, SteeredRate
+    from flodl.train.live_settings import LiveSetting
     from flodl.train.run_directory import RunDirectory
     from flodl.train.torch_schedule import SchedulerSettings
 
@@ -127,6 +128,7 @@ class TrainingPlan:
     metrics_fn: Callable[[EpochMetrics], object] | None = None
     eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None = None
     callbacks: tuple[Callback, ...] = ()
+    live_settings: tuple[LiveSetting, ...] = ()
     checkpoint_every: int = 1
     checkpoint_steps: int | None = None
     best: Best | None = None
@@ -134,6 +136,7 @@ class TrainingPlan:
     resume: str | os.PathLike[str] | None = None
     monitor: Monitor | None = None
     live: tuple[int, str] | None = None
+    live_buttons: bool = False
     sinks: tuple[SinkFactory, ...] = ()
     histograms: int | None = None
     timeline: Timeline | None = None

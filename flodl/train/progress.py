@@ -72,6 +72,10 @@ class Progress:
         if self._display is not None:
             self._display.show(replace(self.line(done, None, {}, now), note="reading data"))
 
+    def skip(self, seconds: float) -> None:
+        """Leave out a pause of this length: it does not count for speed and remaining time."""
+        self._started += seconds
+
     def tell(self, text: str) -> None:
         """Show what the training does until its next step; on a terminal only."""
         if self._display is not None:

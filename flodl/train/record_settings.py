@@ -11,6 +11,7 @@ from flodl.monitor.tensorboard import TensorBoardSink
 from flodl.monitor.wandb import WandbSink, run_identity
 from flodl.train.best_metric import Best
 from flodl.train.early_stop import EarlyStop, StopMode
+from flodl.train.live_settings import LiveSetting
 from flodl.train.setting_methods import Settings, callable_setting
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flodl.monitor.timeline import Timeline
     from flodl.monitor.wandb import Mode
     from flodl.train.callbacks import Callback
+    from flodl.train.live_settings import Value
     from flodl.train.plan import SinkFactory
     from flodl.train.run_directory import RunDirectory
 
@@ -35,6 +37,30 @@ class RecordSettings(Settings):
         Several calls add up.
         """
         return self._set("callbacks", (*self._settings.get("callbacks", ()), *callbacks))
+
+    def live_setting(self, name: str, default: Value, on_change: Callable[[Any], object]) -> Self:
+        """Declare a setting that ``fdl runs tell RUN set NAME=VALUE`` can change during training.
+
+        ``on_change(value)`` is called between two optimizer steps, on every rank after the same
+        step, and before the first step of a resumed training if the value is not the default. A
+        ``ValueError`` in it refuses the value, on all ranks alike; another error ends the training.
+
+        Example::
+
+            .live_setting("temperature", 1.0, on_change=sampler.set_temperature)
+
+        Args:
+            name: Its name: letters, digits and underscores.
+            default: The value at the beginning: a number, a text, True or False.
+            on_change: Takes the new value, which has the type of the default.
+
+        Raises:
+            ValueError: The name is taken or not allowed, or the default has another type.
+        """
+        declared = self._settings.get("live_settings", ())
+        if any(one.name == name for one in declared):
+            raise ValueError(f"live_setting({name!r}): it is declared already")
+        return self._set("live_settings", (*declared, LiveSetting(name, default, on_change)))
 
     def early_stop(
         self,
@@ -116,16 +142,22 @@ class RecordSettings(Settings):
         """
         return self._set("trace", bool(on))
 
-    def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
+    def live(self, port: int = 0, host: str = "127.0.0.1", *, buttons: bool = False) -> Self:
         """Serve the live page during training, and print its address; port 0 picks a free port.
 
         It never stops a training: if the port is in use, it prints a warning and takes another
         port.
 
+        Args:
+            port: Port to listen on.
+            host: Address to listen on.
+            buttons: Show buttons that do what ``fdl runs tell`` does. The address then has a
+                token: everybody who knows the whole address can act on the training.
+
         Raises:
             StateError: There is no such port.
         """
-        return self._set("live", (check_port(port), host))
+        return self._set("live", (check_port(port), host))._set("live_buttons", bool(buttons))
 
     def tensorboard(self, folder: str | os.PathLike[str] | None = None) -> Self:
         """Write metrics, curves and media for TensorBoard; needs the package ``tensorboard``.

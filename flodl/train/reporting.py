@@ -16,6 +16,7 @@ from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
+from flodl.train.journal import NAME, Journal
 from flodl.train.parameter_histograms import ParameterHistograms
 from flodl.train.progress import Progress
 from flodl.train.shutdown import book_until_exit, forget_ended
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from flodl.train.metrics import ScalarLog
     from flodl.train.plan import TrainingPlan
     from flodl.train.run_directory import EndState
+    from flodl.train.steering import Steering
 
 _SERIES_PERIOD = 1.0
 """Seconds between two deliveries of step values: the curve moves and costs little work."""
@@ -66,6 +68,8 @@ class Reporter:
         self._progress = Progress(plan.num_epochs, _style(plan, monitor))
         self._facts: dict[str, object] = {}
         self._is_first = True
+        self._acts_size = 0
+        self._done: int | None = None
         self.step_values = StepValues() if monitor is not None else None
         """What single steps record for the monitor; None without one."""
 
@@ -102,7 +106,7 @@ class Reporter:
         forget_ended()
         if self._plan.live is not None:
             try:
-                self._monitor.serve(*self._plan.live)
+                self._monitor.serve(*self._plan.live, buttons=self._plan.live_buttons)
             except FlodlError as failure:
                 log.warning(f"there is no live page: {failure}")
 
@@ -120,6 +124,17 @@ class Reporter:
         monitor.follow_position(lambda: (engine.global_step, run.epoch))
         if self._plan.histograms is not None:
             engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
+
+    def steer(self, steering: Steering) -> None:
+        """Show the pauses of a training, and let the buttons of the live page act on it."""
+        if self._monitor is None:
+            return
+        steering.on_pause = self._tell_pause
+        page = self._monitor.live_page
+        if page is not None and self._plan.live_buttons:
+            page.steer(steering.post)
+            steering.announce = page.acts
+            page.acts(steering.state())
 
     def _add_sinks(self, monitor: Monitor) -> None:
         for make in self._plan.sinks:
@@ -217,6 +232,7 @@ class Reporter:
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
         """Report a finished epoch."""
+        self._tell_acts()
         if self._plan.timeline is not None:
             self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
         if self._monitor is not None:
@@ -234,6 +250,7 @@ class Reporter:
         best, run = self._plan.best, self._plan.run_dir
         try:
             if self._monitor is not None:
+                self._tell_acts()
                 self._monitor.log_ledger(self._ledger.seconds())
                 self._monitor.finish(
                     state,
@@ -247,6 +264,22 @@ class Reporter:
                 _finish_run(self._plan, state, len(history), error)
             if self._monitor is not None:
                 book_until_exit(self._ledger, self._monitor)
+
+    def _tell_acts(self) -> None:
+        """Report the acts on the training, if there are new ones in its journal."""
+        run = self._plan.run_dir
+        if self._monitor is None or run is None or not run.writes:
+            return
+        try:
+            size = (run.path / NAME).stat().st_size
+            if size == self._acts_size:
+                return
+            acts = Journal.read(run.path / NAME)
+        except OSError:
+            return  # nobody has acted yet
+        self._acts_size = size
+        shown = {f"{number}, after step {act.step}": act.line for number, act in enumerate(acts, 1)}
+        self._monitor.set_metadata({"acts": shown})
 
     def _tell_series(self, *, wait: bool) -> None:
         if wait:
@@ -272,7 +305,15 @@ class Reporter:
         if self._monitor is not None and pieces:
             self._monitor.log_steps(pieces)
 
+    def _tell_pause(self, seconds: float | None) -> None:
+        """Report that a pause begins, or that it has ended after so many seconds."""
+        if seconds is not None:
+            self._progress.skip(seconds)
+        now = self._clock()
+        self._tell_progress(self._done, now, "paused" if seconds is None else "training")
+
     def _tell_progress(self, done: int | None, now: float, phase: Phase = "training") -> None:
+        self._done = done
         if self._monitor is None:
             return
         progress = self._progress

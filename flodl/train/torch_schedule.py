@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from flodl import log
 from flodl.errors import CheckpointError
 from flodl.train.best_metric import watched_value
+from flodl.train.learning_rate import AT_ZERO, set_rate
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
@@ -77,6 +78,9 @@ class TorchSchedule:
         self._scheduler = scheduler = settings.factory(optimizer)
         self._kind = type(scheduler).__name__
         self._done = 0
+        self._factor = 1.0
+        self._plain: list[float] = []
+        self._scaled: list[float] = []
         methods = ("step", "state_dict", "load_state_dict")
         if not all(callable(getattr(scheduler, name, None)) for name in methods):
             raise TypeError(
@@ -122,6 +126,31 @@ class TorchSchedule:
         else:
             self._step(watched_value(metrics, monitor, "lr_scheduler"))
 
+    def ask_for(self, rate: float) -> float:
+        """Scale all rates from now on so that the first one is this one; return the rate before.
+
+        The scheduler itself sees its own rates, so every kind keeps its own shape.
+
+        Raises:
+            ValueError: The rate is 0 now, so no factor gives another one.
+        """
+        before, plain = self._rates(), self._own_rates()
+        if not plain[0]:
+            raise ValueError(AT_ZERO)
+        self._scale(rate / plain[0], plain)
+        return before[0]
+
+    def asked(self) -> dict[str, Any]:
+        """Return what :meth:`ask_for` has changed, as JSON values; empty if nothing."""
+        if self._factor == 1.0:
+            return {}
+        return {"factor": self._factor, "plain": self._own_rates()}
+
+    def restore_asked(self, asked: Mapping[str, Any]) -> None:
+        """Continue with the result of :meth:`asked`; the optimizer has its rates already."""
+        if asked:
+            self._scale(float(asked["factor"]), [float(rate) for rate in asked["plain"]])
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a resumed training."""
         return {
@@ -153,8 +182,36 @@ class TorchSchedule:
     def _step(self, *metric: float) -> None:
         # The fused step does not call `optimizer.step`, in which torch's schedulers set this mark.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
-        self._scheduler.step(*metric)
+        if self._factor == 1.0:
+            self._scheduler.step(*metric)
+        else:
+            self._set_rates(self._own_rates())
+            self._scheduler.step(*metric)
+            self._scale(self._factor, self._rates())
         self._done += 1
+
+    def _own_rates(self) -> list[float]:
+        """The rates of the scheduler, without the factor; the program may have changed them."""
+        rates = self._rates()
+        if self._factor == 1.0:
+            return rates
+        known = dict(enumerate(zip(self._scaled, self._plain, strict=True)))
+        return [
+            known[at][1] if at in known and known[at][0] == rate else rate / self._factor
+            for at, rate in enumerate(rates)
+        ]
+
+    def _scale(self, factor: float, plain: list[float]) -> None:
+        self._factor, self._plain = factor, plain
+        self._set_rates([rate * factor for rate in plain])
+        self._scaled = self._rates()
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self._optimizer.param_groups]
+
+    def _set_rates(self, rates: list[float]) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            set_rate(group, rate)
 
     def _check_metric(self) -> None:
         wants = any(

@@ -10,6 +10,7 @@ from flodl.distributed.averaging.skip_decision import SkipDecision
 from flodl.distributed.planning.schedule import WindowPlan
 from flodl.distributed.planning.scheduler import extend_window
 from flodl.distributed.policies.window_loop import WindowLoop, WindowRun
+from flodl.distributed.rank_acts import carry_out_acts
 from flodl.errors import DistributedError
 from flodl.launch.settings import Backend
 
@@ -66,6 +67,7 @@ class CadenceLoop(WindowLoop):
             rows = worker.group.gather(row, prompt=True)
             self._exchange_ms = (time.perf_counter() - began) * 1000
             self._close(plan, rows, averaged=True)
+            carry_out_acts(worker)
             if worker.stops:
                 return
             if self.knows_enough:

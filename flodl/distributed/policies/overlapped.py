@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from flodl.distributed.planning.schedule import WindowPlan
 from flodl.distributed.policies.window_loop import WindowLoop, WindowRun
+from flodl.distributed.rank_acts import carry_out_acts
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 
@@ -57,10 +58,11 @@ class OverlappedLoop(WindowLoop):
             run = WindowRun()
             self._train(plan, run)
             self._land_at_once()
-            at_once = worker.stops or worker.checkpoint_due()
+            at_once = worker.stops or worker.checkpoint_due() or worker.stops.acts
             following = None if at_once else self._start(plan, run)
             if following is None and self._under_way is None:
                 self._close_in_the_open(plan, run)
+                carry_out_acts(worker)
                 if worker.stops:
                     return
                 worker.keep_if_due()

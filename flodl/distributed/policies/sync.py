@@ -9,6 +9,7 @@ from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.planning.scheduler import take_step
 from flodl.distributed.planning.spans import Spans, size
 from flodl.distributed.policies.base import PolicyLoop
+from flodl.distributed.rank_acts import carry_out_acts
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 
@@ -122,8 +123,9 @@ class SyncLoop(PolicyLoop):
                 worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
                 self._own = self._own_batches()
                 worker.timer.begin()
-            if worker.stops or worker.checkpoint_due():
+            if worker.stops or worker.checkpoint_due() or worker.stops.acts:
                 gradient.settle()
+            carry_out_acts(worker)
             if worker.stops:
                 return
             worker.keep_if_due()

@@ -38,10 +38,12 @@ class LiveFeed {
     on("media", () => this.#view.media.refresh());
     on("ledger", (ledger) => this.#model.setLedger(ledger));
     on("load", (load) => this.#model.addLoad(load));
+    on("acts", (state) => this.#view.acts?.show(state));
     on("drawing", ({ version }) => this.#model.setDrawing(version));
     on("complete", (summary) => {
       source.close();
       this.#view.connect(null);
+      this.#view.acts?.close();
       this.#model.finish(summary);
     });
   }

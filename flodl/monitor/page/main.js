@@ -39,6 +39,7 @@ function start() {
     view.repaint();
     view.media.repaint();
   });
+  if (live?.buttons && !run.finish) view.acts = new ActButtons(place("acts"));
   if (live) model.setDrawing(live.drawing);
   model.load(run);
   if (live && !run.finish) new LiveFeed(model, view, live.session).start();

@@ -45,7 +45,8 @@ function shareOf({ epoch, total, step, steps }) {
 function progressText({ epoch, total, step, steps, phase }) {
   const place = `Epoch ${epoch} of ${total}`;
   if (phase === "evaluating") return `${place}, evaluating`;
-  return `${place}, step ${wholeLabel(step)}${steps ? ` of ${wholeLabel(steps)}` : ""}`;
+  const paused = phase === "paused" ? ", paused" : "";
+  return `${place}, step ${wholeLabel(step)}${steps ? ` of ${wholeLabel(steps)}` : ""}${paused}`;
 }
 
 function progressFacts(model) {

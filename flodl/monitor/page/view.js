@@ -15,7 +15,7 @@ const STATUS = {
   failed: ["bad", "Failed"],
 };
 
-const DETAIL_TITLES = { config: "Configuration", environment: "Environment", parameters: "Parameters" };
+const DETAIL_TITLES = { acts: "Acts while it trained", config: "Configuration", environment: "Environment", parameters: "Parameters" };
 
 class RunView {
   #panel;
@@ -220,9 +220,9 @@ class RunView {
   }
 
   #details() {
-    const { config, environment, parameters, ...rest } = this.model.info.metadata;
+    const { acts, config, environment, parameters, ...rest } = this.model.info.metadata;
     const blocks = [];
-    for (const [key, value, open] of [["config", config, true], ["environment", environment, false], ["parameters", parameters, false]]) {
+    for (const [key, value, open] of [["acts", acts, true], ["config", config, true], ["environment", environment, false], ["parameters", parameters, false]]) {
       const rows = value === undefined ? [] : factRows(value);
       if (rows.length) blocks.push(this.#block(DETAIL_TITLES[key], `${rows.length} values`, factTable(DETAIL_TITLES[key], rows), open));
     }
