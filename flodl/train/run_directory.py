@@ -53,7 +53,6 @@ _PATIENCE = 60.0
 _runs: Counter[str] = Counter()
 """Number of run directories that this process made, by launch: a program may make several."""
 
-
 _programs: dict[Path, ProgramRecord] = {}
 """Records in progress, by folder; apart, because a RunDirectory is pickled for its ranks."""
 
@@ -79,6 +78,7 @@ class RunDirectory:
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
     ``model.fdl``             the trained model; only if the run is complete
+    ``acts.jsonl``            acts on the training while it ran, if there were any
     ``steps.trace``           samples and loss of every step, to compare runs
     ``samples.ledger``        which rank trained which samples, if there were several ranks
     ========================  ==================================================================

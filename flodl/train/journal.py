@@ -1,0 +1,163 @@
+"""``acts.jsonl`` of a run directory: what changed the course of a training while it ran.
+
+People act with ``fdl runs tell`` or on the live page, and guards of the training act by themselves.
+docs/reference/run-record.md describes the file; ``fdl`` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields
+from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self, final
+
+from flodl.files import append_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NAME = "acts.jsonl"
+REPLAYED = ("lr", "set", "lower_lr")
+"""The acts that a resumed training does again."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act on a training.
+
+    Attributes:
+        step: Complete optimizer steps when it took effect; the step after them is the first one
+            that it can change.
+        time: Local time with its offset, in ISO format.
+        act: What was done. People can do ``lr``, ``set``, ``checkpoint``, ``pause``, ``continue``
+            and ``stop``. Guards can do ``rewind``, ``skip``, ``lower_lr`` and ``give_up``. Other
+            names are allowed.
+        key: Name of the setting; empty for other acts.
+        value: The new value, a JSON value.
+        old: The value before, a JSON value.
+        by: The user, or ``guard``.
+        detail: More about it, for people.
+    """
+
+    step: int
+    time: str
+    act: str
+    key: str = ""
+    value: Any = None
+    old: Any = None
+    by: str = ""
+    detail: str = ""
+
+    @classmethod
+    def now(
+        cls,
+        step: int,
+        act: str,
+        key: str = "",
+        value: Any = None,
+        old: Any = None,
+        by: str = "",
+        detail: str = "",
+    ) -> Self:
+        """Return an act of this moment; the arguments are its attributes."""
+        time = datetime.now().astimezone().isoformat(timespec="seconds")
+        return cls(step, time, act, key, value, old, by, detail)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a resumed training does it again."""
+        return self.act in REPLAYED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form: all attributes that are not empty."""
+        form = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in form.items() if value is not None and value != ""}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Self:
+        """Read the result of :meth:`as_json`; entries with unknown names are ignored.
+
+        Raises:
+            ValueError: It has no step, or no name of the act.
+        """
+        try:
+            return cls(
+                step=int(form["step"]),
+                time=str(form.get("time", "")),
+                act=str(form["act"]),
+                key=str(form.get("key", "")),
+                value=form.get("value"),
+                old=form.get("old"),
+                by=str(form.get("by", "")),
+                detail=str(form.get("detail", "")),
+            )
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"not an act: {problem}") from problem
+
+
+@final
+class Journal:
+    """The file; each act is one line of JSON. Threads may share an object.
+
+    Args:
+        path: Path of the file; made by the first act.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+
+    def record(self, act: Act) -> None:
+        """Add an act at the end; a cut last line of a killed process is removed first.
+
+        Raises:
+            OSError: The file cannot be written; it is as before.
+        """
+        line = json.dumps(act.as_json(), ensure_ascii=False, separators=(",", ":")) + "\n"
+        with self._lock:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                _cut_to_lines(descriptor)
+            finally:
+                os.close(descriptor)
+            append_bytes(self._path, line.encode("utf-8", "backslashreplace"))
+
+    @staticmethod
+    def read(path: Path) -> list[Act]:
+        """Return the acts in a file, in their order; none without a file.
+
+        Lines that are not acts are left out, such as a cut last line.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        try:
+            text = path.read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return []
+        acts = []
+        for line in text.split("\n")[:-1]:
+            try:
+                acts.append(Act.from_json(json.loads(line)))
+            except ValueError:
+                continue
+        return acts
+
+
+def _cut_to_lines(descriptor: int) -> None:
+    """Remove what follows the last line end of a file."""
+    size = end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - 4096)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        found = os.read(descriptor, end - start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(descriptor, end)
