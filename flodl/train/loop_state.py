@@ -73,6 +73,8 @@ class LoopState:
     """Settings that decide which samples a step sees."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """The decision of the engine, so that a resumed run need not measure again."""
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    """What the guards know; empty without guards."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
@@ -94,6 +96,7 @@ class LoopState:
             "ledger": dict(self.ledger),
             "grouping": dict(self.grouping),
             "engine": dict(self.engine),
+            **({"guard": dict(self.guard)} if self.guard else {}),
         }
 
     @classmethod
@@ -119,6 +122,7 @@ class LoopState:
                 ledger=dict(form["ledger"]),
                 grouping={str(name): int(value) for name, value in form["grouping"].items()},
                 engine=dict(form.get("engine", {})),
+                guard=dict(form.get("guard", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
