@@ -238,6 +238,11 @@ class SampleLossLog(LossLog):
             self._values.add(loss, step)
             self._waiting.append(self._samples)
 
+    def unjudged(self) -> list[float]:
+        """Return the losses that were read since the last call, also those that are not finite."""
+        values, self._unjudged = self._unjudged or [], []
+        return values
+
     def state(self) -> list[float]:
         """Return the sum of the losses over the samples, and their number, as JSON values.
 
@@ -257,6 +262,8 @@ class SampleLossLog(LossLog):
     def _enter(self, value: float, step: int, samples: int) -> None:
         if self.record is not None:
             self._seen.append(value)
+        if self._unjudged is not None:
+            self._unjudged.append(value)
         if math.isfinite(value):
             self._total += value * samples
             self._count += samples

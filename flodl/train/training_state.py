@@ -376,16 +376,16 @@ _POSITION = ("epoch", "batch", "generator")
 def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
     """Return the states in the file, one per part with a state, after checking their form."""
     states = file.value("states")
-    stateful = stateful(parts)
+    moving = stateful(parts)
     if not isinstance(states, dict):
         raise ValueError("its states are not a mapping")
     for name, remedy in _REMEDIES.items():
-        if (name in states) != (name in stateful):
+        if (name in states) != (name in moving):
             verb = ("has", "this training has none") if name in states else ("lacks", "it has one")
             raise CheckpointError(
                 f"{file.where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
             )
-    for name, part in stateful.items():
+    for name, part in moving.items():
         current = part.state_dict()
         if name == "loader":
             _check_same_data(file.where, states[name], current)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flodl.errors import DivergedError
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
-from flodl.train.guards.first_non_finite import FirstNonFinite
+from flodl.train.guards.first_non_finite import FirstNonFinite, sentence
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 
@@ -59,6 +59,4 @@ def diagnosed(
             engine.step(batch, losses, parts=count, closes=closes)
             losses.check()
     batches.close()
-    if not look.found:
-        return "The outputs and gradients of all modules were finite when it was trained again"
-    return f"The first value that is not finite: {look.found}, {when}"
+    return sentence(f"{look.found}, {when}" if look.found else "")

@@ -102,6 +102,13 @@ class FirstNonFinite:
         return hook
 
 
+def sentence(found: str) -> str:
+    """Return a sentence about what was found; nothing if it is empty."""
+    if not found:
+        return "The outputs and gradients of all modules were finite when it was trained again"
+    return f"The first value that is not finite: {found}"
+
+
 def _tensors(values: Any) -> list[Tensor]:
     return [
         one

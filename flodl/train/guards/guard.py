@@ -70,9 +70,7 @@ class Guard:
         attempt: How often the training went back for the latest place.
     """
 
-    def __init__(
-        self, settings: Guards, *, batches_per_step: int, batches_per_epoch: int
-    ) -> None:
+    def __init__(self, settings: Guards, *, batches_per_step: int, batches_per_epoch: int) -> None:
         self.settings = settings
         self._group, self._length = batches_per_step, batches_per_epoch
         self._rule = SpikeRule(settings.spike, settings.window)
@@ -110,13 +108,19 @@ class Guard:
         Raises:
             Setback: A loss is a spike or not finite.
         """
-        place = self._rule.first_bad(losses)
+        place = self.first_bad(losses)
         if place is not None:
-            limit = self._rule.limit
-            above = f", above the limit of {limit:.6g}" if losses[place] > limit else ""
-            raise Setback(
-                f"the loss is {losses[place]:.6g}{above}", self.trained(epoch, count + place)
-            )
+            raise Setback(self.told(losses[place]), self.trained(epoch, count + place))
+
+    def first_bad(self, losses: Sequence[float]) -> int | None:
+        """Take losses up to the first bad one; return its place, None if all are good."""
+        return self._rule.first_bad(losses)
+
+    def told(self, loss: float) -> str:
+        """Return what is wrong with a bad loss, for people."""
+        limit = self._rule.limit
+        above = f", above the limit of {limit:.6g}" if loss > limit else ""
+        return f"the loss is {loss:.6g}{above}"
 
     def decide(self, epoch: int, setback: Setback, *, earliest: int) -> Decision | None:
         """Decide which batches are left out; None if the training must end.
@@ -131,11 +135,7 @@ class Guard:
         size, known = self._group, self._place
         start = setback.batch // size * size
         stop = min(start + size, self._length)
-        again = (
-            known is not None
-            and known[0] == epoch
-            and start - known[2] <= self.settings.window * size
-        )
+        again = known is not None and known[0] == epoch and start - known[2] <= _NEAR * size
         attempt = self.attempt + 1 if again else 1
         if attempt > self.settings.attempts:
             return None
@@ -151,6 +151,20 @@ class Guard:
         decision = Decision(epoch, batches, attempt, factor)
         self._leave_out(decision)
         return decision
+
+    def farewell(self, epoch: int, setback: Setback, found: str) -> str:
+        """Return why the training ends.
+
+        Args:
+            epoch: Counted from 0.
+            setback: What happened.
+            found: A sentence about the first value that is not finite.
+        """
+        return (
+            f"{setback.what} in epoch {epoch}, batch {setback.batch} (both counted from 0), and "
+            f"the guards give up after {self.attempt} of {self.settings.attempts} attempts at this "
+            f"place. {found}"
+        )
 
     def _leave_out(self, decision: Decision) -> None:
         self._skips[decision.epoch].update(decision.batches)
@@ -213,6 +227,9 @@ class Guard:
             found.append(act)
         return found
 
+
+_NEAR = 16
+"""Steps after the batches that were left out in which another setback belongs to them."""
 
 NAME = "guard"
 """Who acts, in the journal."""

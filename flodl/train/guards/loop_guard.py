@@ -6,16 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from flodl import log
 from flodl.data import DataLoader
 from flodl.errors import DivergedError
 from flodl.train.checkpoints import non_finite_parameters
 from flodl.train.digest_times import DigestTimes
 from flodl.train.guards.diagnosis import diagnosed
-from flodl.train.guards.guard import NAME, Decision, Guard, Setback
+from flodl.train.guards.guard import Decision, Guard, Setback
 from flodl.train.guards.records import GuardRecords
 from flodl.train.guards.snapshots import SnapshotRing
-from flodl.train.learning_rate import set_rate
 from flodl.train.loop_state import UnfinishedEpoch
 from flodl.train.losses import HostLossLog
 from flodl.train.training_state import Position
@@ -83,9 +81,7 @@ class LoopGuard:
             self._guard.load(known["guard"])
             self._parts.rate.scale = float(known["scale"])
         position = start.position
-        replayed = self._guard.replay(
-            self._records.of(start.source), position.epoch, position.step
-        )
+        replayed = self._guard.replay(self._records.of(start.source), position.epoch, position.step)
         self._records.repeat(replayed, start.source)
 
     def state(self, epoch: int) -> Mapping[str, Any]:
@@ -173,13 +169,8 @@ class LoopGuard:
     def pass_over(self, batch: int) -> None:
         """Leave a batch out, between two steps; the learning rate changes if it is to be lower."""
         factor, parts = self._guard.factor(self._epoch, batch), self._parts
-        if factor == 1:
-            return
-        if parts.rate.schedule is not None:
-            parts.rate.scale *= factor
-        else:
-            for group in parts.assembly.optimizer.param_groups:
-                set_rate(group, float(group["lr"]) * factor)
+        if factor != 1:
+            parts.rate.multiply(factor, parts.assembly.optimizer)
 
     def _plan(self) -> None:
         """Plan the next snapshot."""
@@ -236,11 +227,7 @@ class LoopGuard:
         found = diagnosed(
             parts, self._loader, snapshot.position, until=setback.batch, skips=self.skips
         )
-        told = (
-            f"{setback.what} in epoch {epoch}, batch {setback.batch} (both counted from 0), and the "
-            f"guards give up after {self._guard.attempt} of {self._settings.attempts} attempts at "
-            f"this place. {found}"
-        )
+        told = self._guard.farewell(epoch, setback, found)
         self._records.given_up(told, step)
         return DivergedError(told, epoch=epoch, step=setback.batch)
 
@@ -273,18 +260,13 @@ class LoopGuard:
             for batch in decision.batches
             for one in self._loader.rows(decision.epoch, batch)
         ]
-        restored = self._parts.engine.global_step
         self._records.decided(
-            setback, decision, samples, step=step, restored=restored, rate=rate
-        )
-        first, last = decision.batches[0], decision.batches[-1]
-        batches = f"batch {first}" if first == last else f"batches {first} to {last}"
-        lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
-        log.warning(
-            f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both "
-            f"counted from 0); back from step {step} to {restored}, without {batches} "
-            f"({len(samples)} samples){lowered}; attempt {decision.attempt} of "
-            f"{self._settings.attempts}"
+            setback,
+            decision,
+            samples,
+            step=step,
+            restored=self._parts.engine.global_step,
+            rate=rate,
         )
 
 

@@ -27,9 +27,11 @@ class GuardRecords:
 
     Args:
         run: The run directory; None for none.
+        tells: Whether to print, too; of several ranks only one does.
     """
 
-    def __init__(self, run: RunDirectory | None) -> None:
+    def __init__(self, run: RunDirectory | None, *, tells: bool = True) -> None:
+        self._tells = tells
         self._folder = run.path if run is not None and run.writes else None
         self._journal = Journal(self._folder / FILE) if self._folder is not None else None
 
@@ -64,7 +66,7 @@ class GuardRecords:
         restored: int,
         rate: float,
     ) -> None:
-        """Record that the training goes back, and what it leaves out.
+        """Record and print that the training goes back, and what it leaves out.
 
         Args:
             setback: What happened.
@@ -74,6 +76,8 @@ class GuardRecords:
             restored: Optimizer steps of the restored state.
             rate: The learning rate before.
         """
+        if self._tells:
+            _print(setback, decision, len(samples), step, restored)
         why = f"{setback.what} in epoch {decision.epoch}, batch {setback.batch}"
         self._record(Act.now(restored, "rewind", value=restored, old=step, by=NAME, detail=why))
         shown = ", ".join(map(str, samples[:_SHOWN])) + (" …" if samples[_SHOWN:] else "")
@@ -99,3 +103,14 @@ class GuardRecords:
             self._journal.record(act)
         except OSError as failure:
             log.warning(f"guards: cannot record the act {act.act}: {failure}")
+
+
+def _print(setback: Setback, decision: Decision, samples: int, step: int, restored: int) -> None:
+    first, last = decision.batches[0], decision.batches[-1]
+    batches = f"batch {first}" if first == last else f"batches {first} to {last}"
+    lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
+    log.warning(
+        f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both counted "
+        f"from 0); back from step {step} to {restored}, without {batches} ({samples} samples)"
+        f"{lowered}; attempt {decision.attempt}"
+    )

@@ -44,21 +44,29 @@ class Snapshot:
         position: Where the training was.
         tensors: Copies in host memory, by name.
         description: All other values, which name the tensors.
+        kept: What the loop restores itself; it must not change.
     """
 
     position: Position
     tensors: dict[str, Tensor]
     description: Mapping[str, object]
+    kept: object = None
 
     @classmethod
     def capture(
-        cls, parts: Parts, position: Position, *, reuse: Snapshot | None = None
+        cls,
+        parts: Parts,
+        position: Position,
+        *,
+        kept: object = None,
+        reuse: Snapshot | None = None,
     ) -> Snapshot:
         """Copy the state of a training.
 
         Args:
             parts: The parts to copy; ``extra`` is kept, too.
             position: Their position.
+            kept: What the loop restores itself.
             reuse: A snapshot that is no longer needed: its memory is overwritten.
 
         Raises:
@@ -76,7 +84,7 @@ class Snapshot:
         description = describe_training(facts, named)
         tensors = snapshot(named, reuse.tensors if reuse is not None else None)
         assert tensors is not None  # noqa: S101 - guards refuse a model that ranks share
-        return cls(position, tensors, description)
+        return cls(position, tensors, description, kept)
 
     @property
     def bytes(self) -> int:
@@ -141,7 +149,7 @@ class SnapshotRing:
         """The oldest snapshot."""
         return self._ring[0]
 
-    def take(self, parts: Parts, position: Position) -> None:
+    def take(self, parts: Parts, position: Position, kept: object = None) -> None:
         """Add a snapshot; the oldest is dropped if there are too many.
 
         Raises:
@@ -151,7 +159,7 @@ class SnapshotRing:
             self._spare = self._ring.popleft()
         spare, self._spare = self._spare, None
         try:
-            taken = Snapshot.capture(parts, position, reuse=spare)
+            taken = Snapshot.capture(parts, position, kept=kept, reuse=spare)
         except ValueError as problem:
             raise ValueError(f"guards cannot keep this training in memory: {problem}") from problem
         self._fit(taken.bytes)

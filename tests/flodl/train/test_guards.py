@@ -23,12 +23,12 @@ EVERY = {"every": 10}
 
 
 def points(samples: int = 640, *, corrupt: int | None = None, by: float = 1e6) -> Any:
-    """Noisy values of a linear function; one sample may be far too large."""
+    """Noisy values of a linear function; one target may be far too large."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(samples, 4, generator=random)
     y = x.sum(1, keepdim=True) + 0.1 * torch.randn(samples, 1, generator=random)
     if corrupt is not None:
-        x[corrupt] *= by
+        y[corrupt] += by
     return x, y
 
 
@@ -176,10 +176,6 @@ def test_the_steps_before_the_bad_batch_are_repeated_to_the_bit() -> None:
         return squared_error(model, batch)
 
     kept = torch.cat([_order(0)[: bad * BATCH], _order(0)[(bad + 1) * BATCH :]])
-
-    class Kept:
-        def indices(self, epoch: int) -> Tensor:
-            return torch.arange(len(kept))
 
     x, y = points(corrupt=301)
     data = x[kept], y[kept]
