@@ -43,12 +43,14 @@ class DivergedError(FlodlError):
     Attributes:
         epoch: Epoch in which it happened, counted from 0.
         step: Step within that epoch, counted from 0.
+        what: What is not finite, without the place; the message if nothing else is known.
     """
 
-    def __init__(self, message: str, *, epoch: int, step: int) -> None:
+    def __init__(self, message: str, *, epoch: int, step: int, what: str = "") -> None:
         super().__init__(message)
         self.epoch = epoch
         self.step = step
+        self.what = what or message
 
 
 class RunDirectoryError(FlodlError):

@@ -50,11 +50,13 @@ class EpochShare:
     batches: int
     """Number of batches of the epoch."""
     batches_once: int
+    left_out: int = 0
+    """Samples that a guard left out, as the ledger says, and that no rank trained."""
 
     @property
     def complete(self) -> bool:
-        """Whether every sample was trained exactly once."""
-        return self.trained == self.samples
+        """Whether every sample was trained exactly once, or left out by a guard."""
+        return self.trained + self.left_out == self.samples
 
 
 class _Piece(NamedTuple):
@@ -114,14 +116,14 @@ class EpochCheck:
             RunDirectoryError: The ledger has changed since it was read.
         """
         self._note = note
-        facts, sums = self.facts, [0, 0, 0, 0]
+        facts, sums = self.facts, [0, 0, 0, 0, 0]
         planned = self.epoch < self.contents.facts.epochs
         begun = self.epoch in self.contents.epoch_facts
         order = drawn_order(facts, self.epoch) if planned and begun else None
         for piece in _pieces(facts):
             part = self._check_piece(piece, order, planned)
             sums = [total + one for total, one in zip(sums, part, strict=True)]
-        trained, doubled, missing, once = sums
+        trained, doubled, missing, once, left_out = sums
         return EpochShare(
             self.epoch,
             samples=facts.used,
@@ -130,12 +132,17 @@ class EpochCheck:
             missing=missing,
             batches=facts.batches,
             batches_once=once,
+            left_out=left_out,
         )
 
     def _check_piece(
         self, piece: _Piece, order: DrawnOrder | None, planned: bool
-    ) -> tuple[int, int, int, int]:
-        """Check a piece; return samples trained once, more often, never, and batches once."""
+    ) -> tuple[int, int, int, int, int]:
+        """Check a piece.
+
+        Returns:
+            Samples trained once, more often, never, batches trained once, and samples left out.
+        """
         spans = self._spans(piece)
         for rank, size in zip(spans.ranks.tolist(), spans.sizes.tolist(), strict=True):
             self.rank_samples[rank] += size
@@ -148,7 +155,8 @@ class EpochCheck:
         )
         over = [stop for _, stop, _ in self._reach if planned and stop <= self.facts.used]
         cover = _cover(piece, known, over, self.before)
-        sums = self._judge(piece, cover, spans)
+        without = self._left_out(piece, order)
+        sums = self._judge(piece, cover, without, spans)
         if order is not None and piece.stop > piece.start:
             self._compare(piece, known, order)
         self._reach = [one for one in self._reach if one[1] > piece.stop] + [
@@ -157,13 +165,27 @@ class EpochCheck:
         ]
         return sums
 
-    def _spans(self, piece: _Piece) -> _Spans:
+    def _left_out(self, piece: _Piece, order: DrawnOrder | None) -> NDArray[np.int64]:
+        """Count how often a guard left every sample of a piece out."""
+        spans = self._spans(piece, left_out=True)
+        inside = spans.stops <= piece.stop
+        for place in np.flatnonzero(~inside).tolist():
+            start, rank = int(spans.starts[place]), int(spans.ranks[place])
+            self._say(start, rank, "was left out and lies outside of the training")
+        known = _Spans(
+            spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
+        )
+        if order is not None and piece.stop > piece.start:
+            self._compare(piece, known, order)
+        return _cover(piece, known, [], 0)
+
+    def _spans(self, piece: _Piece, *, left_out: bool = False) -> _Spans:
         """Read the batches that begin in a piece; the last piece includes those after the end."""
         starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         columns: list[tuple[int, int]] = []
         digests: list[NDArray[np.uint8]] = [np.empty((0, HASH_BYTES), np.uint8)]
         stop = None if piece.last else piece.stop
-        for rank, one in self.contents.stretches(self.epoch, piece.start, stop):
+        for rank, one in self.contents.stretches(self.epoch, piece.start, stop, left_out=left_out):
             at = one.first + one.stride * np.arange(one.count, dtype=np.int64)
             mine = at >= piece.start
             if stop is not None:
@@ -197,27 +219,36 @@ class EpochCheck:
                 self._say(start, rank, "was made of other samples than belong there")
 
     def _judge(
-        self, piece: _Piece, cover: NDArray[np.int64], spans: _Spans
-    ) -> tuple[int, int, int, int]:
-        """Count samples and batches; report every batch that was not trained exactly once."""
+        self, piece: _Piece, cover: NDArray[np.int64], without: NDArray[np.int64], spans: _Spans
+    ) -> tuple[int, int, int, int, int]:
+        """Count samples and batches; report every batch that was not trained exactly once.
+
+        A batch that a guard left out must not be trained.
+        """
         size = self.facts.batch_size
         batches = (self.facts.batches if piece.last else piece.stop // size) - piece.batch
         edges = np.arange(batches) * size
-        least = np.minimum.reduceat(cover, edges) if batches else edges
-        most = np.maximum.reduceat(cover, edges) if batches else edges
-        wrong = np.flatnonzero((most > 1) | (self.required & (least == 0)))
+        least, most = _edges(cover, edges)
+        accounted, all_most = _edges(cover + without, edges)
+        wrong = np.flatnonzero((all_most > 1) | (self.required & (accounted == 0)))
         if len(wrong):
             who = _Ranks(spans, self._reach)
             for batch in wrong.tolist():
-                what = "was trained more than once" if most[batch] > 1 else "was not trained"
                 start = piece.start + batch * size
                 stop = start + size if batch + 1 < batches else piece.stop
+                if most[batch] > 1:
+                    what = "was trained more than once"
+                elif all_most[batch] > 1:
+                    what = "was left out by a guard, and trained or left out again"
+                else:
+                    what = "was not trained"
                 self._note(Finding(self.epoch, piece.batch + batch, who.between(start, stop), what))
         return (
             int((cover == 1).sum()),
             int((cover > 1).sum()),
-            int((cover == 0).sum()),
+            int((cover + without == 0).sum()),
             int(((least == 1) & (most == 1)).sum()),
+            int(((cover == 0) & (without > 0)).sum()),
         )
 
     def _say(self, start: int, rank: int, what: str) -> None:
@@ -273,6 +304,15 @@ def _cover(piece: _Piece, spans: _Spans, over: list[int], before: int) -> NDArra
     cover: NDArray[np.int64] = np.cumsum(change[:length])
     cover[: max(0, before - piece.start)] += 1
     return cover
+
+
+def _edges(
+    counts: NDArray[np.int64], edges: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the least and the largest count of each batch."""
+    if not len(edges):
+        return edges, edges
+    return np.minimum.reduceat(counts, edges), np.maximum.reduceat(counts, edges)
 
 
 def _row_bytes(rows: NDArray[np.int64]) -> memoryview:

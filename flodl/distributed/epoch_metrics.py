@@ -71,6 +71,7 @@ class EpochLogs:
         self._on_device = on_device
         self._open: dict[int, EpochLog] = {}
         self._loss_sink: Callable[[Sequence[float]], object] | None = None
+        self._judged = False
         self._began_at = time.monotonic()
         self.current: EpochLog | None = None
 
@@ -80,6 +81,8 @@ class EpochLogs:
         if log is None:
             log = self._open[epoch] = EpochLog(epoch, self._counter, on_device=self._on_device)
             log.losses.record = self._loss_sink
+            if self._judged:
+                log.losses.keep_for_judge()
         self.current = log
         return log
 
@@ -88,6 +91,21 @@ class EpochLogs:
         self._loss_sink = sink
         for log in self._open.values():
             log.losses.record = sink
+
+    def keep_for_judge(self) -> None:
+        """Keep the losses of all logs from now on until they are judged."""
+        self._judged = True
+        for log in self._open.values():
+            log.losses.keep_for_judge()
+
+    def go_back(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Replace all logs by an earlier :meth:`state`."""
+        self._open.clear()
+        self.current = None
+        self.load(states)
+        self.record_losses(self._loss_sink)
+        if self._judged:
+            self.keep_for_judge()
 
     def add(self, name: str, value: float | Tensor) -> None:
         """Add one value of :func:`flodl.record_scalar`."""

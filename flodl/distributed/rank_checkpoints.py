@@ -98,12 +98,13 @@ class RankCheckpoints:
         Args:
             position: Batches that all ranks together have consumed.
         """
+        taken = self.samples.take(), self.samples.take_left_out()
         if not self._writes:
-            self.samples.take()
             return
-        segments = self._group.gather_objects_to_first(self.samples.take())
+        segments = self._group.gather_objects_to_first(taken)
         if self._ledger is not None and segments is not None:
-            self._ledger.append(position, segments)
+            self._ledger.append(position, [trained for trained, _ in segments])
+            self._ledger.append(position, [left for _, left in segments], left_out=True)
 
     def save(
         self,
@@ -116,6 +117,7 @@ class RankCheckpoints:
         time_ledger: Mapping[str, Any],
         engine: Mapping[str, Any],
         acts: Mapping[str, Any],
+        guard: Mapping[str, Any],
     ) -> Path | None:
         """Save the state of all ranks; collective, right after an average.
 
@@ -142,6 +144,7 @@ class RankCheckpoints:
             ledger=time_ledger,
             engine=engine,
             acts=acts,
+            guard=guard,
             grouping={"accumulate": self._plan.accumulate},
             frozen=modes(self._parts.model)["frozen"],
             evaluating=modes(self._parts.model)["evaluating"],

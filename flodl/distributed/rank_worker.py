@@ -20,6 +20,7 @@ from flodl.distributed.planning.spans import Spans, insert
 from flodl.distributed.rank_acts import end_launcher
 from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
+from flodl.distributed.rank_guard import RankGuard
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
@@ -67,6 +68,10 @@ class RankWorker:
 
     Attributes:
         schedule: The current state of the plan; the policies advance it.
+        checkpoints: Writes the state of all ranks, their samples and the trace.
+        local_step: Batches that this rank has trained.
+        told: The last epoch that the reporter has begun; -1 before the first.
+        guard: Takes all ranks back after a setback; None without guards.
         versions: Number of averages taken.
         aborts: Number of averages skipped.
         least_comm_ms: Cost of the cheapest average.
@@ -93,8 +98,8 @@ class RankWorker:
         self.versions = self.aborts = 0
         self.least_comm_ms = math.inf
         self._gradient = gradient
-        self._local_step = self._begun = self._saved_at = 0
-        self._told = -1
+        self.local_step = self._begun = self._saved_at = 0
+        self.told = -1
         self._comm_ms = self._wait_ms = 0.0
         self.rate = CountedRate(plan, parts, config)
         self.hooks = Hooks(plan.callbacks)
@@ -103,14 +108,14 @@ class RankWorker:
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self._worker.steer(self.rate.steered)
-        self._checkpoints = RankCheckpoints(plan, group, parts, config)
+        self.checkpoints = RankCheckpoints(plan, group, parts, config)
         self.engine = engine_of_rank(
             plan,
             parts,
             self.rate.steered,
             ledger,
             gradient,
-            norms=self._checkpoints.take_norm,
+            norms=self.checkpoints.take_norm,
             values=reporter.step_values,
         )
         self.rate.steered.drive(self.engine)
@@ -118,6 +123,7 @@ class RankWorker:
         self.timer = timer_of_rank(plan, group)
         self.steering = Steering(plan, parts, self.rate.steered)
         self.stops = StopRequests(self.run, self.steering.mailbox)
+        self.guard: RankGuard | None = None
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -141,7 +147,7 @@ class RankWorker:
             before_epoch=self._prepare_epoch,
         )
         start = self._start = found.start
-        self.schedule, self._local_step = found.schedule, found.local_step
+        self.schedule, self.local_step = found.schedule, found.local_step
         if start.generators is None:
             torch.manual_seed(rank_seed(plan.seed, group.rank))
         self.history.extend(start.state.history)
@@ -150,13 +156,15 @@ class RankWorker:
         self.steering.restore(start.state.acts, start.position.global_step, start.source)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
-        self._checkpoints.begin(found, label)
-        self.logs.record_losses(self._checkpoints.trace.loss_sink())
+        self.checkpoints.begin(found, label)
+        self.logs.record_losses(self.checkpoints.trace.loss_sink())
         self._reporter.introduce(
             self.model, self.parts.optimizer, self.engine.report(), start.state.records
         )
         self._reporter.follow(self.run, self.engine)
         self._reporter.steer(self.steering)
+        if plan.guards is not None:
+            self.guard = RankGuard(plan.guards, self, start)
         return found.outer
 
     @contextmanager
@@ -190,31 +198,31 @@ class RankWorker:
         self.plan, self.config = plan, config
         barrier = config.barrier_from(self.schedule.complete)
         self.schedule = replace(self.schedule, barrier=barrier)
-        self._checkpoints.config = config
+        self.checkpoints.config = config
 
     def end(self) -> None:
         """Write the trained model; collective."""
-        self._checkpoints.append_samples(self.schedule.position)
-        self._checkpoints.trace.finish(self.model)
-        self._checkpoints.save_final(self.history)
+        self.checkpoints.append_samples(self.schedule.position)
+        self.checkpoints.trace.finish(self.model)
+        self.checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.steering.close()
-        self._checkpoints.end_trace(self.logs)
+        self.checkpoints.end_trace(self.logs)
         self.engine.close()
-        self._checkpoints.close()
+        self.checkpoints.close()
         self._loader.close()
         self._ledger.lap(Account.LOGGING)
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint to continue from; on rank 0."""
-        return self._checkpoints.to_resume(self._start.source)
+        return self.checkpoints.to_resume(self._start.source)
 
     def whereabouts(self) -> str:
         """Describe where the last good checkpoint is."""
-        return self._checkpoints.whereabouts()
+        return self.checkpoints.whereabouts()
 
     # --- Batches -------------------------------------------------------------------------------
 
@@ -272,7 +280,7 @@ class RankWorker:
         self.set_busy(True)
         self._reach(position)
         known.losses.expect(samples)
-        trace = self._checkpoints.trace
+        trace = self.checkpoints.trace
         if trace.steps >= trace.next_step:
             trace.look(self.model, batch, trace.steps)
         try:
@@ -281,12 +289,12 @@ class RankWorker:
             error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
             raise
         place = within * self._loader.batch_size + skip
-        self._checkpoints.samples.trained_samples(epoch, place, position, rows)
+        self.checkpoints.samples.trained_samples(epoch, place, position, rows)
         if trace.is_on:
             trace.trained(
                 epoch, place, samples, parts=parts, closes=closes, order=self._loader.order
             )
-        self._local_step += 1
+        self.local_step += 1
         known.batches += 1
         known.samples += samples
         self._look_up(epoch, position)
@@ -301,7 +309,7 @@ class RankWorker:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
-        self._checkpoints.trace.steps += 1
+        self.checkpoints.trace.steps += 1
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -348,16 +356,16 @@ class RankWorker:
         if not self.group.leads:
             return
         length = self.config.batches_per_epoch
-        if epoch > self._told:
-            if self._told >= 0:
+        if epoch > self.told:
+            if self.told >= 0:
                 reporter.end_steps()
-            self._told = epoch
+            self.told = epoch
             known = self.logs.of(epoch)
             reporter.begin_epoch(
                 epoch,
                 steps=length,
                 done=0,
-                first_step=self._local_step - 1,
+                first_step=self.local_step - 1,
                 losses=known.losses,
                 scalars=known.scalars,
             )
@@ -369,7 +377,7 @@ class RankWorker:
             return
         worker = self._worker
         worker.current_epoch, worker.current_version = epoch, self.versions
-        worker.local_step = self._local_step
+        worker.local_step = self.local_step
         try:
             self.plan.epoch_fn(epoch, worker)
         except Exception as error:
@@ -391,9 +399,9 @@ class RankWorker:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
-        self._checkpoints.trace.end_epoch()
+        self.checkpoints.trace.end_epoch()
         self._ledger.lap(Account.LOGGING)
-        if group.leads and self._told == epoch:
+        if group.leads and self.told == epoch:
             self._reporter.end_steps()
         known, epoch_ms = self.logs.take(epoch)
         known.comm_ms, known.wait_ms = self._comm_ms, self._wait_ms
@@ -420,15 +428,15 @@ class RankWorker:
         self.history.append(metrics)
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.end_epoch(metrics)
-        self._checkpoints.append_samples(self.schedule.position)
+        self.checkpoints.append_samples(self.schedule.position)
         if averaged:
-            self._checkpoints.keep_best(self.schedule, self.history)
+            self.checkpoints.keep_best(self.schedule, self.history)
         self.mark("epoch_end", epoch=epoch, loss=metrics.avg_loss)
         if group.leads:
             self._report(metrics)
         self.stops.agree(group.gather_objects(self.run.stopped))
         self.logs.restart_clock()
-        self._checkpoints.trace.resume_clock()
+        self.checkpoints.trace.resume_clock()
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
@@ -437,7 +445,7 @@ class RankWorker:
         require_finite(self.model, when, epoch=epoch, step=last_step)
         found: dict[str, float] | None = None
         if self.group.leads:
-            found = evaluate(self.plan.eval_fn, self.model, self._checkpoints.averaged(), epoch)
+            found = evaluate(self.plan.eval_fn, self.model, self.checkpoints.averaged(), epoch)
         return self.group.broadcast_object(found)
 
     def _report(self, metrics: EpochMetrics) -> None:
@@ -500,15 +508,16 @@ class RankWorker:
     def save(self) -> None:
         """Save the state of all ranks in the run directory; collective."""
         self._saved_at = self.schedule.position
-        written = self._checkpoints.save(
+        written = self.checkpoints.save(
             self.schedule,
             self.logs,
-            local_step=self._local_step,
+            local_step=self.local_step,
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
             engine=self.engine.decision(),
             acts=self.steering.saved(),
+            guard=self.guard.state() if self.guard is not None else {},
         )
         if written is not None:
             self.hooks.call("on_checkpoint", self.run, written)

@@ -5,7 +5,7 @@
 - its kind (one byte);
 - the length of its content (four bytes, little-endian);
 - the content: the facts that decide the order of the samples, as JSON, or the samples that all
-  ranks trained since the previous record;
+  ranks trained since the previous record, or those that a guard left out;
 - a 16-byte BLAKE2b hash over the previous record's hash and this record.
 
 So no record can be changed, moved, removed or inserted without changing all later hashes. The file
@@ -25,6 +25,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, final
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 MAGIC = b"flodl samples 1\n"
 _HEAD = struct.Struct("<cI")
 _CHAIN_BYTES = 16
-_FACTS, _TRAINED = b"F", b"T"
+_FACTS, _TRAINED, _LEFT_OUT = b"F", b"T", b"S"
 
 
 @final
@@ -113,6 +114,7 @@ class SampleRecorder:
     def __init__(self, rank: int, batch_size: int) -> None:
         self._rank, self._unit = rank, batch_size
         self._stretches: list[Stretch] = []
+        self._left_out: list[Stretch] = []
 
     def trained_samples(self, epoch: int, start: int, position: int, rows: Tensor) -> None:
         """Record a batch, or a part of one.
@@ -123,10 +125,26 @@ class SampleRecorder:
             position: Batches of all ranks before it.
             rows: ``[samples]`` int64 on the CPU, their numbers.
         """
+        self._add(self._stretches, epoch, start, position, rows)
+
+    def left_out_samples(self, epoch: int, start: int, position: int, rows: Tensor) -> None:
+        """Record a batch that a guard leaves out; as :meth:`trained_samples`."""
+        self._add(self._left_out, epoch, start, position, rows)
+
+    def state(self) -> tuple[list[Stretch], list[Stretch]]:
+        """Return a copy of what is recorded since :meth:`take`."""
+        return deepcopy((self._stretches, self._left_out))
+
+    def go_back(self, state: tuple[list[Stretch], list[Stretch]]) -> None:
+        """Return to the result of :meth:`state`, which may be used again."""
+        self._stretches, self._left_out = deepcopy(state)
+
+    @staticmethod
+    def _add(stretches: list[Stretch], epoch: int, start: int, position: int, rows: Tensor) -> None:
         size = len(rows)
         digest = rows_hash(rows.numpy().astype("<i8", copy=False).tobytes())
-        if self._stretches:
-            last = self._stretches[-1]
+        if stretches:
+            last = stretches[-1]
             step = start - last.last
             if (last.epoch, last.size) == (epoch, size) and (
                 step == last.stride or (last.count == 1 and step > 0)
@@ -134,15 +152,20 @@ class SampleRecorder:
                 last.stride = step
                 last.hashes += digest
                 return
-        self._stretches.append(Stretch(epoch, start, size, position, 0, bytearray(digest)))
+        stretches.append(Stretch(epoch, start, size, position, 0, bytearray(digest)))
 
     def take(self) -> bytes:
         """Return the samples trained since the last call, packed, and reset; empty if none."""
-        if not self._stretches:
-            return b""
-        segment = pack_segment(self._rank, self._unit, self._stretches)
-        self._stretches = []
+        segment, self._stretches = self._packed(self._stretches), []
         return segment
+
+    def take_left_out(self) -> bytes:
+        """Return the samples left out since the last call, as :meth:`take` does."""
+        segment, self._left_out = self._packed(self._left_out), []
+        return segment
+
+    def _packed(self, stretches: list[Stretch]) -> bytes:
+        return pack_segment(self._rank, self._unit, stretches) if stretches else b""
 
 
 @final
@@ -219,19 +242,20 @@ class SampleLedger:
         text = json.dumps(asdict(facts), separators=(",", ":"), ensure_ascii=False)
         self._add(_FACTS, text.encode())
 
-    def append(self, position: int, segments: Sequence[bytes]) -> None:
+    def append(self, position: int, segments: Sequence[bytes], *, left_out: bool = False) -> None:
         """Append the samples that all ranks have trained; write nothing if there are none.
 
         Args:
             position: Batches that all ranks together have trained.
             segments: The result of :meth:`SampleRecorder.take` of each rank.
+            left_out: Whether a guard left them out: then of :meth:`SampleRecorder.take_left_out`.
 
         Raises:
             RunDirectoryError: The file cannot be written; it stays unchanged.
         """
         filled = [segment for segment in segments if segment]
         if filled:
-            self._add(_TRAINED, pack_append(position, filled))
+            self._add(_LEFT_OUT if left_out else _TRAINED, pack_append(position, filled))
 
     def mark(self) -> dict[str, Any]:
         """Flush the file to disk and return its mark for a checkpoint, as JSON values.
@@ -284,6 +308,8 @@ class LedgerContents:
         self._ends, self._chains = array("Q"), bytearray()
         self._rows = array("Q")
         """Per record and epoch: epoch, first sample, end of the last, file position, length."""
+        self._left_out = array("Q")
+        """The same for samples that a guard left out."""
 
     @property
     def facts(self) -> LedgerFacts:
@@ -301,13 +327,16 @@ class LedgerContents:
             return None
         return self._chains[place * _CHAIN_BYTES : (place + 1) * _CHAIN_BYTES].hex()
 
-    def stretches(self, epoch: int, start: int, stop: int | None) -> Iterator[tuple[int, Stretch]]:
+    def stretches(
+        self, epoch: int, start: int, stop: int | None, *, left_out: bool = False
+    ) -> Iterator[tuple[int, Stretch]]:
         """Read the trained batches of a part of an epoch, with their ranks, in file order.
 
         Args:
             epoch: Number of the epoch, counted from 0.
             start: First sample of the part, by its position in the epoch's order.
             stop: End of the part; None: no end.
+            left_out: Read the batches that a guard left out instead.
 
         Yields:
             Every stretch of the records that overlap the part; some of its batches may be outside.
@@ -315,7 +344,8 @@ class LedgerContents:
         Raises:
             RunDirectoryError: The file has changed since it was read.
         """
-        rows = np.frombuffer(self._rows, dtype=np.uint64).reshape(-1, 5)
+        index = self._left_out if left_out else self._rows
+        rows = np.frombuffer(index, dtype=np.uint64).reshape(-1, 5)
         wanted = (rows[:, 0] == epoch) & (rows[:, 2] > start)
         if stop is not None:
             wanted &= rows[:, 1] < stop
@@ -337,8 +367,8 @@ class LedgerContents:
         try:
             if kind == _FACTS:
                 self.stated.append((end, LedgerFacts.from_json(json.loads(content))))
-            elif kind == _TRAINED and self.stated:
-                self._index(at, content)
+            elif kind in (_TRAINED, _LEFT_OUT) and self.stated:
+                self._index(at, content, kind)
             else:
                 raise ValueError("it is of no known kind")
         except (ValueError, TypeError, AttributeError) as problem:
@@ -346,7 +376,8 @@ class LedgerContents:
         self._ends.append(end)
         self._chains += chain
 
-    def _index(self, at: int, content: bytes) -> None:
+    def _index(self, at: int, content: bytes, kind: bytes) -> None:
+        rows = self._rows if kind == _TRAINED else self._left_out
         reach: dict[int, tuple[int, int]] = {}
         _, segments = unpack_append(content)
         for _, stretches in segments:
@@ -357,7 +388,7 @@ class LedgerContents:
             raise ValueError("it holds a number that cannot be")
         for epoch, (low, high) in reach.items():
             self.epoch_facts.setdefault(epoch, self.facts)
-            self._rows.extend((epoch, low, high, at, len(content)))
+            rows.extend((epoch, low, high, at, len(content)))
 
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContents:

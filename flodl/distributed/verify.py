@@ -52,6 +52,8 @@ class Verification:
     batches_once: int
     samples_once: int
     samples_doubled: int
+    samples_left_out: int
+    """Samples that a guard left out after a bad loss; the ledger names them."""
     samples_missing: int
     """Missing samples in epochs that should be complete."""
     rank_samples: dict[int, int]
@@ -71,7 +73,10 @@ class Verification:
 
     @property
     def proven(self) -> bool:
-        """Whether every sample was trained exactly once in every epoch that was completed."""
+        """Whether every sample was trained exactly once in every epoch that was completed.
+
+        Samples that a guard left out count if the ledger names them and no rank trained them.
+        """
         return not self.exceptions and not self.problems
 
     @property
@@ -182,6 +187,7 @@ class _Check:
             batches_once=sum(share.batches_once for share in self.shares),
             samples_once=sum(share.trained for share in self.shares),
             samples_doubled=sum(share.doubled for share in self.shares),
+            samples_left_out=sum(share.left_out for share in self.shares),
             samples_missing=sum(s.missing for s in self.shares if s.epoch < self.expected),
             rank_samples=dict(sorted(self.ranks.items())),
             order=order,
@@ -279,6 +285,8 @@ def _lines(found: Verification) -> Iterator[str]:
         f"  samples  {found.samples_once:,} once, {found.samples_doubled:,} more than once, "
         f"{found.samples_missing:,} missing, in {found.batches_once:,} whole batches"
     )
+    if found.samples_left_out:
+        yield f"           {found.samples_left_out:,} left out by a guard; acts.jsonl says why"
     total = sum(found.rank_samples.values()) or 1
     shares = (f"{rank}: {n:,} ({n / total:.1%})" for rank, n in found.rank_samples.items())
     yield f"  ranks    {'  '.join(shares)}"

@@ -15,6 +15,7 @@ from flodl.data.loader import DataLoader, positive_integer
 from flodl.launch.rank_settings import RankSettings
 from flodl.nn.amp import GradScaler
 from flodl.train.engines import ENGINES
+from flodl.train.guard_settings import GuardSettings, settled_guards
 from flodl.train.learning_rate_settings import RateSettings
 from flodl.train.plan import TrainingPlan
 from flodl.train.record_settings import RecordSettings
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @final
-class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
+class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
     """Collects the settings of a training; :meth:`run` passes them to a runner as one plan.
 
     Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
@@ -276,6 +277,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
                 )
             settings = {**settings, "engine": "eager"}
         check_schedules(settings)
+        settings = settled_guards(settings)
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
         plan = TrainingPlan(**settings)

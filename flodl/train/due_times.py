@@ -29,14 +29,22 @@ class DueTimes:
         """Make the loop check what is due after the current step; safe in a signal handler."""
         self.next_time = 0.0
 
-    def plan(self, global_step: int, next_time: float) -> None:
-        """Set what is due after ``global_step`` optimizer steps and at ``next_time`` seconds."""
+    def plan(self, global_step: int, next_time: float, guard_step: float = math.inf) -> None:
+        """Set what is due next.
+
+        Args:
+            global_step: Optimizer steps done.
+            next_time: When the reporter is due.
+            guard_step: Optimizer steps after which a guard is due.
+        """
         self.next_time = next_time
         every = self._checkpoint_steps
         if self._every_step:
             self.next_step = 0
         else:
-            self.next_step = math.inf if every is None else (global_step // every + 1) * every
+            self.next_step = guard_step
+            if every is not None:
+                self.next_step = min(guard_step, (global_step // every + 1) * every)
 
     def checkpoint_due(self, global_step: int) -> bool:
         """Whether a checkpoint is due after this optimizer step."""

@@ -142,6 +142,14 @@ class SteeredRate:
         """This object if there is a schedule, else None; for :class:`StepSettings`."""
         return self if self._schedule is not None else None
 
+    def multiply(self, factor: float, optimizer: torch.optim.Optimizer) -> None:
+        """Multiply the rates from the next step on, with or without a schedule."""
+        if self._schedule is not None:
+            self.scale *= factor
+            return
+        for group in optimizer.param_groups:
+            set_rate(group, float(group["lr"]) * factor)
+
     def drive(self, engine: StepEngine) -> None:
         """Remember the engine that takes its rates from here."""
         self._engine = engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,6 +28,8 @@ from flodl.train.due_times import DueTimes
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
 from flodl.train.epoch_end import call_back, diverged, end_state, evaluate, model_metrics
+from flodl.train.guards.guard import Setback
+from flodl.train.guards.loop_guard import GuardedParts, guard_of
 from flodl.train.handle import TrainerHandle
 from flodl.train.learning_rate import SteeredRate
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
@@ -128,6 +131,7 @@ class TrainingLoop:
         self._steering = Steering(plan, parts, rate, self._due.wake)
         self._steering.restore(start.state.acts, done, start.source)
         self._worker.steer(rate)
+        self._guard = guard_of(GuardedParts(plan, parts, self._engine, rate), start)
         reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
         reporter.follow(self._run, self._engine)
         reporter.steer(self._steering)
@@ -185,7 +189,7 @@ class TrainingLoop:
             self._prepare_epoch(epoch)
             self._hooks.call("on_epoch_start", self._run)
         self._ledger.lap(Account.LOGGING)
-        metrics = self._measured(epoch, first)
+        metrics = self._guarded(epoch, first)
         self._ledger.lap(Account.EVALUATION)
         self._hooks.call("on_epoch_end", self._run, metrics)
         self._history.append(metrics)
@@ -207,9 +211,37 @@ class TrainingLoop:
                 error.add_note(f"in epoch_fn before epoch {epoch} (counted from 0)")
                 raise
 
-    def _measured(self, epoch: int, first: int) -> EpochMetrics:
-        """Train the batches of an epoch that remain after ``first``; return the measurements."""
+    def _guarded(self, epoch: int, first: int) -> EpochMetrics:
+        """Train the batches of an epoch that remain after ``first``; return the measurements.
+
+        After a setback, a guard goes back inside the epoch.
+        """
         known = self._start.state.unfinished if first else UnfinishedEpoch()
+        while True:
+            try:
+                return self._measured(epoch, first, known)
+            except (Setback, DivergedError) as problem:
+                guard, found = self._guard, None
+                if guard is not None:
+                    found = guard.go_back(problem, time.monotonic() - self._started)
+                if guard is not None and found is None:
+                    self._trace.close()  # the steps that are trained again do not belong to it
+                    raise guard.give_up(problem) from None
+                if found is None:
+                    raise
+                first, known = found
+            self._run.step, self._run.global_step = first, self._engine.global_step
+            self._trace.rewind(self._engine.global_step)
+            self._ledger.lap(Account.CHECKPOINT)
+
+    def _measured(self, epoch: int, first: int, known: UnfinishedEpoch) -> EpochMetrics:
+        """Train the batches of an epoch from ``first`` on; return the measurements.
+
+        Args:
+            epoch: Counted from 0.
+            first: Batches that are done.
+            known: The measurements of these batches.
+        """
         batches = self._loader.epoch(epoch, first)
         self._losses = losses = loss_log(self._loader.device, epoch, known.losses)
         self._scalars = scalars = ScalarLog(self._engine, known.scalars)
@@ -221,14 +253,21 @@ class TrainingLoop:
             losses=losses,
             scalars=scalars,
         )
-        self._due.plan(self._engine.global_step, next_time)
         self._begin_trace(epoch, first, batches)
         self._started = time.monotonic() - known.seconds
+        guard = self._guard
+        if guard is not None:
+            guard.begin(epoch, first, losses, scalars)
+        self._plan_due(next_time)
         try:
             with recording_into(scalars):
                 done = self._train_batches(batches, first)
+            if guard is not None:
+                guard.end(done)
         except BaseException:
             self._trace.drain(losses)
+            if guard is not None:
+                batches.close()
             raise
         finally:
             self._engine.present()
@@ -242,6 +281,8 @@ class TrainingLoop:
         seconds = time.monotonic() - self._started
         self._ledger.lap(Account.LOGGING if self._loader.device.type == "cpu" else Account.SYNC)
         samples = self._loader.samples_in(done)
+        if guard is not None:
+            samples -= guard.left_out
         return EpochMetrics(
             epoch=epoch,
             avg_loss=avg_loss,
@@ -261,10 +302,13 @@ class TrainingLoop:
         engine, losses, due = self._engine, self._losses, self._due
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
-        trace = self._trace
+        trace, skips = self._trace, self._guard.skips if self._guard is not None else ()
         done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
+            if skips and done - 1 in skips:
+                self._pass_over(done, first)
+                continue
             if engine.global_step >= trace.next_step:
                 trace.look(self.model, batch, engine.global_step)
                 lap(Account.LOGGING)
@@ -293,6 +337,26 @@ class TrainingLoop:
                     break
         return done
 
+    def _pass_over(self, done: int, first: int) -> None:
+        """Leave out the batch before ``done``, because of the guard."""
+        guard = self._guard
+        if guard is None:
+            return
+        guard.pass_over(done - 1)
+        if done not in guard.skips:
+            self._trace.left_out(
+                self._run.epoch,
+                size=self._loader.batch_size or 0,
+                first=done,
+                step=self._engine.global_step,
+                parts=self._plan.accumulate,
+                trained=done - first - sum(first <= one < done for one in guard.skips),
+            )
+
+    def _plan_due(self, next_time: float) -> None:
+        guard_step = self._guard.next_step if self._guard is not None else math.inf
+        self._due.plan(self._engine.global_step, next_time, guard_step)
+
     def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
         self._losses.record = self._trace.loss_sink()
         self._trace.begin_epoch(
@@ -307,12 +371,15 @@ class TrainingLoop:
     def _look_up(self, done: int) -> None:
         """Do what is due between two steps, after ``done`` batches of the epoch."""
         run, step = self._run, self._engine.global_step
+        if self._guard is not None:
+            # Before anyone sees the losses, and before a checkpoint holds what they have caused.
+            self._guard.look(done, certain=self._due.checkpoint_due(step))
         run.step, run.global_step, run.loss = done, step, self._losses.latest
         if self._hooks.watches_steps:
             self._engine.present()
             self._hooks.call("on_step_end", run)
         # Plan first, then look at the request: a request between the two wakes the loop again.
-        self._due.plan(step, self._reporter.tick(done))
+        self._plan_due(self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)
         self._carry_out_acts(run.epoch, done)
         self._stop_if_requested(run.epoch, done)
@@ -384,6 +451,8 @@ class TrainingLoop:
             return
         if step:
             self._losses.check()
+            if self._guard is not None:
+                self._guard.look(step, certain=True)
         # A signal reaches the processes of a sharded model at different steps, or not all of them.
         if not self._keeper.shared and not non_finite_parameters(self.model):
             self._save(epoch, step)
@@ -401,6 +470,8 @@ class TrainingLoop:
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)
         self._keeper.save(self._assembly.parts(extra), position, last_values(self._history))
+        if self._guard is not None and step:
+            self._guard.keep(step, alone=True)
         if self._plan.run_dir is not None:
             self._hooks.call("on_checkpoint", self._run, self._plan.run_dir.last_checkpoint)
         self._ledger.lap(Account.CHECKPOINT)
@@ -430,6 +501,7 @@ class TrainingLoop:
             grouping={"accumulate": self._plan.accumulate},
             engine=self._engine.decision(),
             acts=self._steering.saved(),
+            guard=self._guard.state(self._run.epoch) if self._guard is not None else {},
             **modes(self.model),
         )
 

@@ -75,6 +75,8 @@ class LoopState:
     """The decision of the engine, so that a resumed run need not measure again."""
     acts: Mapping[str, Any] = field(default_factory=dict)
     """What people changed while it trained; empty for most trainings."""
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    """What the guards know; empty without guards."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
@@ -97,6 +99,7 @@ class LoopState:
             "grouping": dict(self.grouping),
             "engine": dict(self.engine),
             **({"acts": dict(self.acts)} if self.acts else {}),
+            **({"guard": dict(self.guard)} if self.guard else {}),
         }
 
     @classmethod
@@ -123,6 +126,7 @@ class LoopState:
                 grouping={str(name): int(value) for name, value in form["grouping"].items()},
                 engine=dict(form.get("engine", {})),
                 acts=dict(form.get("acts", {})),
+                guard=dict(form.get("guard", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(

@@ -35,6 +35,8 @@ class LossLog(ABC):
         self._total, self._count = float(sums[0]), int(sums[1])
         self._fresh: list[float] = []
         self._latest: float | None = None
+        self._judged = 0
+        self._unjudged: list[float] | None = None
 
     @abstractmethod
     def add(self, loss: Tensor) -> None:
@@ -55,6 +57,28 @@ class LossLog(ABC):
     def latest(self) -> float | None:
         """The newest loss that has been read; None before the first."""
         return self._fresh[-1] if self._fresh else self._latest
+
+    def keep_for_judge(self) -> None:
+        """Keep the losses from now on until :meth:`to_judge` returns them."""
+        self._unjudged, self._judged = [], len(self._fresh)
+
+    def to_judge(self, *, wait: bool = False) -> list[float]:
+        """Return the losses that were read since the last call; :meth:`take` does not change that.
+
+        Args:
+            wait: Wait for the device, and return all.
+
+        Raises:
+            DivergedError: A loss is not finite.
+        """
+        self._arrive(wait=wait)
+        return self.unjudged()
+
+    def unjudged(self) -> list[float]:
+        """Return what :meth:`to_judge` would return of the losses that were read already."""
+        values = (self._unjudged or []) + self._fresh[self._judged :]
+        self._unjudged, self._judged = [], len(self._fresh)
+        return values
 
     def check(self) -> None:
         """Check that all losses so far are finite; waits for the device.
@@ -96,6 +120,9 @@ class LossLog(ABC):
 
     def _settle(self) -> list[float]:
         taken = list(self._fresh)
+        if self._unjudged is not None:
+            self._unjudged += taken[self._judged :]
+            self._judged = 0
         self._fresh.clear()
         for value in taken:  # one by one: the mean does not depend on when losses were taken
             self._total += value
@@ -111,6 +138,7 @@ class LossLog(ABC):
             f"the loss is {value} at epoch {self._epoch}, step {step} (both counted from 0)",
             epoch=self._epoch,
             step=step,
+            what=f"the loss is {value}",
         )
 
 
@@ -210,6 +238,11 @@ class SampleLossLog(LossLog):
             self._values.add(loss, step)
             self._waiting.append(self._samples)
 
+    def unjudged(self) -> list[float]:
+        """Return the losses that were read since the last call, also those that are not finite."""
+        values, self._unjudged = self._unjudged or [], []
+        return values
+
     def state(self) -> list[float]:
         """Return the sum of the losses over the samples, and their number, as JSON values.
 
@@ -229,6 +262,8 @@ class SampleLossLog(LossLog):
     def _enter(self, value: float, step: int, samples: int) -> None:
         if self.record is not None:
             self._seen.append(value)
+        if self._unjudged is not None:
+            self._unjudged.append(value)
         if math.isfinite(value):
             self._total += value * samples
             self._count += samples

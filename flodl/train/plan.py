@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flodl.train.best_metric import Best
     from flodl.train.callbacks import Callback
     from flodl.train.engines.base import LossScaler, TrainFn
+    from flodl.train.guards.settings import Guards
     from flodl.train.learning_rate import Schedule, SteeredRate
     from flodl.train.live_settings import LiveSetting
     from flodl.train.run_directory import RunDirectory
@@ -118,6 +119,7 @@ class TrainingPlan:
     memory: str = "auto"
     pure_step: bool = False
     accumulate: int = 1
+    guards: Guards | None = None
     autocast: torch.dtype | None = None
     scaler: LossScaler | None = None
     scheduler: Callable[[int], Schedule] | None = None

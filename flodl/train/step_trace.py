@@ -24,7 +24,7 @@ from flodl.train.run_records import RECORD
 from flodl.train.trace_file import NAME, TraceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -58,13 +58,20 @@ class StepTrace:
 
     next_step: float
 
-    def __init__(self, file: TraceFile | None, after: int = 0, form: int = _LISTED) -> None:
+    def __init__(
+        self,
+        file: TraceFile | None,
+        after: int = 0,
+        form: int = _LISTED,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
         self._file = file
+        self._facts = dict(facts or {})
         self._form = form
         self._times = DigestTimes(after)
         self.next_step = after if file is not None else math.inf
         self.steps = self._norms_told = after
-        self._losses_told = self._batches = 0
+        self._losses_told = self._batches = self._epoch_began = 0
         self._stretch: Stretch | None = None
         self._epoch = -1
         self._orders: set[bytes] = set()
@@ -118,7 +125,7 @@ class StepTrace:
         except OSError as failure:
             _warn(failure)
             return cls(None)
-        return cls(file, after, _form(loader))
+        return cls(file, after, _form(loader), facts)
 
     @property
     def is_on(self) -> bool:
@@ -142,6 +149,30 @@ class StepTrace:
         """
         self._guard(self._tell_epoch, epoch, order, size, first, step, parts)
         self._times.run(step)
+
+    def left_out(
+        self, epoch: int, *, size: int, first: int, step: int, parts: int, trained: int
+    ) -> None:
+        """Continue an epoch of one process behind batches that are left out.
+
+        Args:
+            epoch: Counted from 0.
+            size: Samples per batch.
+            first: Number of the next batch in the epoch.
+            step: Steps that are complete.
+            parts: Batches per step.
+            trained: Batches trained since :meth:`begin_epoch`.
+        """
+        number = self._epoch_began + trained
+        self._guard(self._tell_place, number, epoch, step, first * size, size, parts)
+
+    def rewind(self, step: int) -> None:
+        """Begin again after ``step`` steps; the steps after them are replaced.
+
+        Call it when no loss is left to read.
+        """
+        self._guard(self._tell_rewind, step)
+        self.next_step = step if self._file is not None else math.inf
 
     def resume_clock(self) -> None:
         """Count the time from now on to the steps again; for :meth:`trained`."""
@@ -263,6 +294,7 @@ class StepTrace:
         if order is not None:
             self._tell_order(epoch, order)
         start, stride = (first * size, size) if order is not None else (first, 1)
+        self._epoch_began = self._losses_told
         self._file.batches(
             self._losses_told,
             epoch,
@@ -273,6 +305,23 @@ class StepTrace:
             parts=parts,
             numbered=order is not None,
         )
+
+    def _tell_place(
+        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
+    ) -> None:
+        if self._file is not None:
+            self._file.batches(number, epoch, step + 1, start, size, stride=size, parts=parts)
+
+    def _tell_rewind(self, step: int) -> None:
+        if self._file is None:
+            return
+        self._tell_end("")
+        self._file.session(self._facts | {"after": step})
+        self._times = DigestTimes(step)
+        self.steps = self._norms_told = step
+        self._losses_told = self._batches = 0
+        self._epoch, self._named = -1, False
+        self._orders.clear()
 
     def _tell_order(self, epoch: int, order: Tensor) -> None:
         if self._file is None:

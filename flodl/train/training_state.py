@@ -132,8 +132,8 @@ class TrainingState:
             "position": [position.epoch, position.step, position.global_step],
             "random": generator_states(),
             "carried": carried_state(parts.model),
-            "observed": {path: g.observed_state() for path, g in _graphs(parts.model).items()},
-            "states": {name: part.state_dict() for name, part in _stateful(parts).items()},
+            "observed": observed_states(parts.model),
+            "states": {name: part.state_dict() for name, part in stateful(parts).items()},
             "extra": parts.extra,
         }
         if ranks := ranks_generators(parts.model):
@@ -231,12 +231,11 @@ class TrainingState:
             if not isinstance(extra, dict):
                 raise ValueError("extra is not a mapping")
             with ExitStack() as undo:
-                for name, part in _stateful(parts).items():
+                for name, part in stateful(parts).items():
                     _load(part, states[name], undo)
                 _load(parts.optimizer, optimizer, undo)
-                for path, graph in _graphs(parts.model).items():
-                    undo.callback(graph.set_observed_state, graph.observed_state())
-                    graph.set_observed_state(observed[path])
+                undo.callback(set_observed_states, parts.model, observed_states(parts.model))
+                set_observed_states(parts.model, observed)
                 undo.callback(set_generator_states, generator_states())
                 set_generator_states(random)
                 undo.pop_all()
@@ -288,8 +287,8 @@ def label_and_hash(model: nn.Module) -> tuple[str, str | None]:
     return str(getattr(model, "label", None) or ""), hash
 
 
-def _stateful(parts: Parts) -> dict[str, Any]:
-    """The parts besides model and optimizer that have a state."""
+def stateful(parts: Parts) -> dict[str, Any]:
+    """Return the parts besides model and optimizer that have a state."""
     named = {
         "loader": parts.loader,
         "scaler": parts.scaler,
@@ -324,6 +323,17 @@ def carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
     """Return the state that the graphs of a model carry from one call to the next, by path."""
     carried = {path: list(graph.carried_state()) for path, graph in _graphs(model).items()}
     return {path: values for path, values in carried.items() if any(v is not None for v in values)}
+
+
+def observed_states(model: nn.Module) -> dict[str, Any]:
+    """Return the metrics and counters of the graphs of a model, by path."""
+    return {path: graph.observed_state() for path, graph in _graphs(model).items()}
+
+
+def set_observed_states(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Restore the metrics and counters that :func:`observed_states` returned."""
+    for path, graph in _graphs(model).items():
+        graph.set_observed_state(saved[path])
 
 
 def set_carried_state(model: nn.Module, saved: Mapping[str, list[Tensor | None]]) -> None:
@@ -366,16 +376,16 @@ _POSITION = ("epoch", "batch", "generator")
 def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
     """Return the states in the file, one per part with a state, after checking their form."""
     states = file.value("states")
-    stateful = _stateful(parts)
+    moving = stateful(parts)
     if not isinstance(states, dict):
         raise ValueError("its states are not a mapping")
     for name, remedy in _REMEDIES.items():
-        if (name in states) != (name in stateful):
+        if (name in states) != (name in moving):
             verb = ("has", "this training has none") if name in states else ("lacks", "it has one")
             raise CheckpointError(
                 f"{file.where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
             )
-    for name, part in stateful.items():
+    for name, part in moving.items():
         current = part.state_dict()
         if name == "loader":
             _check_same_data(file.where, states[name], current)

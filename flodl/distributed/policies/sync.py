@@ -12,6 +12,7 @@ from flodl.distributed.policies.base import PolicyLoop
 from flodl.distributed.rank_acts import carry_out_acts
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
+from flodl.train.guards.guard import Setback
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
+    from flodl.distributed.planning.schedule import ScheduleState
+    from flodl.distributed.rank_guard import RankGuard
     from flodl.distributed.rank_worker import RankWorker
 
 
@@ -83,6 +86,10 @@ class SharedGradient:
         if bad:
             raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
 
+    def begin_again(self) -> None:
+        """Forget a step that was not completed."""
+        self.samples = 0
+
     def settle(self) -> None:
         """Average all buffers before the model is evaluated or saved; collective."""
         self._averager.average_all_buffers(self._samples_since)
@@ -104,6 +111,8 @@ class SyncLoop(PolicyLoop):
 
     def run_to_barrier(self) -> None:
         """Take steps until the epoch is over."""
+        if self._worker.guard is not None:
+            self._worker.guard.forget()
         self._own = self._own_batches()
         self._worker.timer.begin()
         try:
@@ -112,10 +121,15 @@ class SyncLoop(PolicyLoop):
             self._own.close()
 
     def _take_steps(self) -> None:
-        worker, gradient = self._worker, self._gradient
+        worker, gradient, guard = self._worker, self._gradient, self._worker.guard
+        before = worker.schedule
         while steps := self._next_steps():
-            self._step(steps)
-            worker.versions += 1
+            if guard is None:
+                self._step(steps)
+                worker.versions += 1
+            elif not self._guarded_step(guard, steps, before):
+                before = worker.schedule
+                continue
             if worker.schedule.complete > len(worker.history):
                 gradient.settle()
                 worker.spent(gradient.sync_ms, 0.0)
@@ -123,12 +137,74 @@ class SyncLoop(PolicyLoop):
                 worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
                 self._own = self._own_batches()
                 worker.timer.begin()
-            if worker.stops or worker.checkpoint_due() or worker.stops.acts:
+                if guard is not None:
+                    guard.forget()
+            saves = worker.checkpoint_due()
+            if worker.stops or saves or worker.stops.acts:
                 gradient.settle()
             carry_out_acts(worker)
             if worker.stops:
                 return
             worker.keep_if_due()
+            if guard is not None and saves:
+                guard.forget()
+            before = worker.schedule
+
+    def _guarded_step(self, guard: RankGuard, steps: list[Spans], before: ScheduleState) -> bool:
+        """Take a step, or leave it out; return False if the ranks have gone back.
+
+        Raises:
+            DivergedError: There were too many attempts; on all ranks.
+        """
+        worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
+        worker.begin_epochs(steps[-1])
+        guard.ready(before)
+        own = None
+        try:
+            if guard.leaves_out(numbers):
+                self._pass_over(guard, steps, numbers)
+            else:
+                own = self._step(steps)
+                worker.versions += 1
+            ends = worker.schedule.complete > len(worker.history)
+            certain = ends or worker.checkpoint_due() or bool(worker.stops)
+            guard.took(numbers[0], own, certain=certain)
+            return True
+        except (Setback, DivergedError) as problem:
+            own = sum(self._is_own(taken) for taken in steps)
+            went_back = guard.go_back(problem, numbers, own)
+        self._own.close()
+        if not went_back:
+            raise guard.give_up(self._replay, numbers[0] // worker.config.batches_per_epoch)
+        self._own = self._own_batches()
+        self._gradient.begin_again()
+        return False
+
+    def _pass_over(self, guard: RankGuard, steps: list[Spans], numbers: list[int]) -> None:
+        for taken in steps:
+            self._part(taken)  # read, so that the batches after it are the same
+        guard.pass_over(numbers, self._worker.schedule.position - sum(map(size, steps)))
+
+    def _replay(self, until: int) -> None:
+        """Take the steps up to a batch again, to find what is not finite."""
+        worker, guard = self._worker, self._worker.guard
+        self._own = self._own_batches()
+        self._gradient.begin_again()
+        while steps := self._next_steps():
+            numbers = [number for taken in steps for number in _numbers(taken)]
+            if numbers[0] > until or guard is None:
+                return
+            if guard.leaves_out(numbers):
+                self._pass_over(guard, steps, numbers)
+            else:
+                self._step(steps)
+                worker.versions += 1
+
+    def _is_own(self, taken: Spans) -> bool:
+        """Whether this rank trains a batch of a step."""
+        return self._worker.config.partition_ratios is not None or (
+            len(_numbers(taken)) > self._worker.group.rank
+        )
 
     def _own_batches(self) -> Generator[tuple[int, Tensor, Batch]]:
         """Load this rank's batches of the rest of the epoch ahead of the steps."""
@@ -153,7 +229,8 @@ class SyncLoop(PolicyLoop):
             found.append(taken)
         return found
 
-    def _step(self, steps: list[Spans]) -> None:
+    def _step(self, steps: list[Spans]) -> int:
+        """Take a step; return the number of batches of this rank in it."""
         worker, gradient = self._worker, self._gradient
         worker.begin_epochs(steps[-1])
         position = worker.schedule.position - sum(map(size, steps))
@@ -165,6 +242,7 @@ class SyncLoop(PolicyLoop):
         if not mine:
             worker.follow(position)
         worker.book(Account.SYNC)
+        return len(mine)
 
     def _part(self, taken: Spans) -> tuple[int, Tensor, Batch, int] | None:
         """Return this rank's batch of a step, or its share of the samples; None if none is left."""

@@ -1,0 +1,276 @@
+"""The guard of a training on one device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.data import DataLoader
+from flodl.errors import DivergedError
+from flodl.train.checkpoints import non_finite_parameters
+from flodl.train.digest_times import DigestTimes
+from flodl.train.guards.diagnosis import diagnosed
+from flodl.train.guards.guard import Decision, Guard, Setback
+from flodl.train.guards.records import GuardRecords
+from flodl.train.guards.snapshots import SnapshotRing
+from flodl.train.loop_state import UnfinishedEpoch
+from flodl.train.losses import HostLossLog
+from flodl.train.training_state import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flodl.train.engines.base import StepEngine
+    from flodl.train.guards.settings import Guards
+    from flodl.train.guards.snapshots import Snapshot
+    from flodl.train.learning_rate import SteeredRate
+    from flodl.train.losses import LossLog
+    from flodl.train.metrics import ScalarLog
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.resume import Start
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GuardedParts:
+    """What a guard copies, restores and drives."""
+
+    plan: TrainingPlan
+    assembly: Assembly
+    engine: StepEngine
+    rate: SteeredRate
+
+
+@final
+class LoopGuard:
+    """Judges the losses of a loop on one device, and takes it back.
+
+    Args:
+        settings: The limits.
+        parts: What it copies and restores.
+        start: Where the training begins.
+
+    Attributes:
+        skips: The batches of the current epoch that are left out.
+        next_step: Optimizer steps after which :meth:`look` is due.
+    """
+
+    skips: set[int]
+    next_step: float
+
+    def __init__(self, settings: Guards, parts: GuardedParts, start: Start) -> None:
+        plan, loader = parts.plan, parts.assembly.batches
+        assert isinstance(loader, DataLoader)  # noqa: S101 - the builder refuses other data
+        self._parts, self._loader, self._settings = parts, loader, settings
+        self._guard = Guard(
+            settings, batches_per_step=plan.accumulate, batches_per_epoch=loader.num_batches
+        )
+        self._ring = SnapshotRing(settings.snapshots, settings.memory)
+        self._records = GuardRecords(plan.run_dir)
+        self._times = DigestTimes(start.position.global_step)
+        self._epoch = self._judged = 0
+        self.skips = set()
+        self.next_step = start.position.global_step
+        self._resume(start)
+
+    def _resume(self, start: Start) -> None:
+        known = start.state.guard
+        if known:
+            self._guard.load(known["guard"])
+            self._parts.rate.scale = float(known["scale"])
+        position = start.position
+        replayed = self._guard.replay(self._records.of(start.source), position.epoch, position.step)
+        self._records.repeat(replayed, start.source)
+
+    def state(self, epoch: int) -> Mapping[str, Any]:
+        """Return the state for a checkpoint in this epoch, as JSON values."""
+        return {"guard": self._guard.state(epoch), "scale": self._parts.rate.scale}
+
+    # --- Steps ---------------------------------------------------------------------------------
+
+    def begin(self, epoch: int, first: int, losses: LossLog, scalars: ScalarLog) -> None:
+        """Begin the steps of an epoch, or continue them behind its first batches.
+
+        Raises:
+            ValueError: The training cannot be kept in memory.
+        """
+        self._losses, self._scalars = losses, scalars
+        losses.keep_for_judge()
+        self._judged = int(losses.state()[1])
+        if epoch != self._epoch:
+            self._ring.clear()
+        self._epoch, self.skips = epoch, self._guard.skips(epoch)
+        if not len(self._ring):
+            self.keep(first)
+        else:
+            self._times.run(self._parts.engine.global_step)
+
+    def end(self, done: int) -> None:
+        """Judge the end of the steps of an epoch, after ``done`` batches.
+
+        Raises:
+            Setback: A loss or a parameter is bad.
+            DivergedError: A loss is not finite.
+        """
+        self.look(done, certain=True)
+        self._times.pause(self._parts.engine.global_step)
+
+    @property
+    def left_out(self) -> int:
+        """Number of samples of the current epoch that are left out."""
+        return sum(len(self._loader.rows(self._epoch, batch)) for batch in self.skips)
+
+    def look(self, done: int, *, certain: bool = False) -> None:
+        """Judge the losses so far, and take a snapshot if one is due; between two steps.
+
+        Args:
+            done: Batches of the epoch that are done.
+            certain: Wait for all losses of a device, and look at the parameters.
+
+        Raises:
+            Setback: A loss or a parameter is bad.
+            DivergedError: A loss is not finite.
+        """
+        step = self._parts.engine.global_step
+        due = step >= self.next_step and self._is_due(step)
+        values = self._losses.to_judge(wait=certain or due)
+        self._guard.judge(self._epoch, self._judged, values)
+        self._judged += len(values)
+        if certain and (broken := non_finite_parameters(self._parts.assembly.model)):
+            what = f"{', '.join(broken[:3])} hold values that are not finite"
+            raise Setback(what, self._guard.trained(self._epoch, self._judged - 1))
+        if due:
+            self.keep(done)
+
+    def keep(self, done: int, *, alone: bool = False) -> None:
+        """Take a snapshot of a state that was judged.
+
+        Args:
+            done: Batches of the epoch that are done.
+            alone: Drop the earlier ones, because the training never goes back past this state.
+        """
+        began, parts = time.perf_counter(), self._parts
+        if alone:
+            self._ring.clear()
+        parts.engine.present()
+        extra = {
+            "losses": self._losses.state(),
+            "scalars": self._scalars.state(),
+            "rule": self._guard.rule_state(),
+            "scale": parts.rate.scale,
+        }
+        step = parts.engine.global_step
+        self._ring.take(parts.assembly.parts(extra), Position(self._epoch, done, step))
+        self._times.taken(step, time.perf_counter() - began)
+        self._plan()
+
+    def pass_over(self, batch: int) -> None:
+        """Leave a batch out, between two steps; the learning rate changes if it is to be lower."""
+        factor, parts = self._guard.factor(self._epoch, batch), self._parts
+        if factor != 1:
+            parts.rate.multiply(factor, parts.assembly.optimizer)
+
+    def _plan(self) -> None:
+        """Plan the next snapshot."""
+        step, every = self._parts.engine.global_step, self._settings.every
+        self.next_step = self._times.next_step if every is None else (step // every + 1) * every
+
+    def _is_due(self, step: int) -> bool:
+        if self._settings.every is not None:
+            return True
+        due = self._times.is_due(step)
+        self.next_step = self._times.next_step
+        return due
+
+    # --- Setbacks ------------------------------------------------------------------------------
+
+    def go_back(
+        self, problem: Setback | DivergedError, seconds: float
+    ) -> tuple[int, UnfinishedEpoch] | None:
+        """Restore an earlier state, and leave out the batches that caused the problem.
+
+        Args:
+            problem: What happened.
+            seconds: Time spent on the steps of the epoch.
+
+        Returns:
+            Batches of the epoch that are done in the restored state, and its measurements. None if
+            there were too many attempts: nothing is restored, and :meth:`give_up` ends the
+            training.
+        """
+        setback, parts = self._as_setback(problem), self._parts
+        step = parts.engine.global_step
+        earliest = self._ring.oldest.position.step
+        decision = self._guard.decide(self._epoch, setback, earliest=earliest)
+        if decision is None:
+            return None
+        snapshot = self._ring.newest_until(decision.batches[0], parts.assembly.model)
+        rate = float(parts.assembly.optimizer.param_groups[0]["lr"])
+        self._restore(snapshot)
+        self._tell(setback, decision, step, rate)
+        extra = snapshot.extra
+        self._guard.load_rule(extra["rule"])
+        known = UnfinishedEpoch(losses=extra["losses"], scalars=extra["scalars"], seconds=seconds)
+        return snapshot.position.step, known
+
+    def give_up(self, problem: Setback | DivergedError) -> DivergedError:
+        """Look for the first module that is not finite, and return the error for the end.
+
+        It goes back once more, and trains the steps up to the bad batch with hooks.
+        """
+        setback, parts, epoch = self._as_setback(problem), self._parts, self._epoch
+        step = parts.engine.global_step
+        snapshot = self._ring.newest_until(setback.batch, parts.assembly.model)
+        self._restore(snapshot)
+        found = diagnosed(
+            parts, self._loader, snapshot.position, until=setback.batch, skips=self.skips
+        )
+        told = self._guard.farewell(epoch, setback, found)
+        self._records.given_up(told, step)
+        return DivergedError(told, epoch=epoch, step=setback.batch)
+
+    def _as_setback(self, problem: Setback | DivergedError) -> Setback:
+        if isinstance(problem, Setback):
+            return problem
+        try:
+            # A spike may have come first: the parameters that it left made this loss.
+            self._guard.judge(self._epoch, self._judged, self._losses.unjudged())
+        except Setback as earlier:
+            return earlier
+        batch = self._guard.trained(self._epoch, problem.step)
+        broken = isinstance(self._losses, HostLossLog) and bool(
+            non_finite_parameters(self._parts.assembly.model)
+        )
+        return Setback(problem.what, batch, broken=broken)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        parts = self._parts
+        snapshot.restore(parts.assembly.parts({}))
+        parts.rate.scale = float(snapshot.extra["scale"])
+        parts.engine.global_step = snapshot.position.global_step
+        self._times = DigestTimes(parts.engine.global_step)
+        self._times.taken(parts.engine.global_step, 0.0)
+        self._plan()
+
+    def _tell(self, setback: Setback, decision: Decision, step: int, rate: float) -> None:
+        samples = [
+            int(one)
+            for batch in decision.batches
+            for one in self._loader.rows(decision.epoch, batch)
+        ]
+        self._records.decided(
+            setback,
+            decision,
+            samples,
+            step=step,
+            restored=self._parts.engine.global_step,
+            rate=rate,
+        )
+
+
+def guard_of(parts: GuardedParts, start: Start) -> LoopGuard | None:
+    """Return the guard of a training; None without guards."""
+    settings = parts.plan.guards
+    return LoopGuard(settings, parts, start) if settings is not None else None

@@ -1,0 +1,75 @@
+"""The rule that says which loss is a spike."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any, Self, final
+
+_RENEWED = 16
+"""Losses after which the limit is computed again, the first time after so many. Counted, so that it
+does not depend on when the losses are read."""
+
+_NORMAL = 1.4826
+"""The standard deviation of a normal distribution by its median absolute deviation."""
+
+_LEAST_SPREAD = 0.05
+"""Least spread, as a part of the median: losses that are nearly equal are not spikes."""
+
+
+@final
+class SpikeRule:
+    """Compares each loss with those before it: ``loss > m + spike · max(1.4826 · d, 0.05 · |m|)``.
+
+    ``m`` is the median of the last losses and ``d`` the median of their distances from it. Both are
+    computed again after every 16 losses. A loss that is not finite always counts.
+
+    Args:
+        spike: Factor of the spread; None: only losses that are not finite count.
+        window: Most losses that are compared with.
+    """
+
+    def __init__(self, spike: float | None, window: int) -> None:
+        self._spike = spike
+        self._losses: deque[float] = deque(maxlen=window)
+        self._count = 0
+        self._limit = math.inf
+
+    def first_bad(self, losses: Iterable[float]) -> int | None:
+        """Take losses up to the first bad one; return its place, None if all are good."""
+        keep, spike = self._losses.append, self._spike
+        for place, loss in enumerate(losses):
+            # False for nan, too.
+            if not loss <= self._limit or loss - loss != 0.0:
+                return place
+            if spike is None:
+                continue
+            keep(loss)
+            self._count += 1
+            if self._count % _RENEWED == 0:
+                self._renew(spike)
+        return None
+
+    @property
+    def limit(self) -> float:
+        """The largest loss that is not a spike now."""
+        return self._limit
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        limit = self._limit if math.isfinite(self._limit) else None
+        return {"losses": list(self._losses), "count": self._count, "limit": limit}
+
+    def load(self, state: Mapping[str, Any]) -> Self:
+        """Continue from the result of :meth:`state`."""
+        self._losses = deque(map(float, state["losses"]), maxlen=self._losses.maxlen)
+        self._count = int(state["count"])
+        self._limit = math.inf if state["limit"] is None else float(state["limit"])
+        return self
+
+    def _renew(self, spike: float) -> None:
+        middle = median(self._losses)
+        spread = _NORMAL * median(abs(loss - middle) for loss in self._losses)
+        self._limit = middle + spike * max(spread, _LEAST_SPREAD * abs(middle))

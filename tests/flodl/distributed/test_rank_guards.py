@@ -1,0 +1,151 @@
+"""Guards of two ranks that take every step together: both go back, and the ledger stays a proof."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl import Batch, DataLoader, RunDirectory, Trainer
+from flodl.distributed.sample_ledger import MAGIC, _first_chain, _link
+from flodl.distributed.training import train_ranks
+from flodl.distributed.verify import main, verify_run
+from flodl.launch.group import Group
+from flodl.train.journal import Act, Journal
+from tests.flodl.distributed.ranks import RankError, Ranks
+from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd
+
+SAMPLES, BATCH = 512, 8
+STEPS = 32
+"""Steps of an epoch: two ranks, one batch each."""
+
+
+def bad_sample() -> int:
+    """A sample of step 22 of the first epoch: the first 16 losses are not judged."""
+    return int(DataLoader(Numbers(SAMPLES), BATCH).order(0)[44 * BATCH])
+
+
+class Loss:
+    """Spoils the loss of the batches that hold some samples."""
+
+    def __init__(self, bad: tuple[int, ...], value: float) -> None:
+        self.bad, self.value = set(bad), value
+
+    def __call__(self, net: nn.Module, batch: Batch) -> Tensor:
+        loss = (net(batch[0]) - batch[1]).square().mean()
+        return loss * self.value if self.bad & set(batch[2].tolist()) else loss
+
+
+def train(
+    group: Group,
+    run: RunDirectory,
+    bad: tuple[int, ...] = (),
+    value: float = 1e6,
+    guards: Mapping[str, Any] | None = None,
+    resume: Path | None = None,
+) -> tuple[list[Tensor], list[float]]:
+    """Train on this rank; return the weights and the mean losses of the epochs."""
+    builder = (
+        Trainer.builder(linear, sgd, Loss(bad, value))
+        .dataset(Numbers(SAMPLES))
+        .batch_size(BATCH)
+        .num_epochs(2)
+        .engine("eager")
+        .progress(False)
+        .checkpoint_steps(20)
+        .ddp({"policy": "sync", "backend": "cpu"})
+        .run_dir(run.for_rank(group.rank))
+        .resume(resume)
+    )
+    if guards is not None:
+        builder.guards(**guards)
+    handle = train_ranks(plan_of(builder), group)
+    weights = [parameter.detach().clone() for parameter in handle.model.parameters()]
+    return weights, [metrics.avg_loss for metrics in handle.poll_metrics()]
+
+
+def acts(run: RunDirectory, name: str) -> list[Act]:
+    return [act for act in Journal.read(run.path / "acts.jsonl") if act.act == name]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("value", [1e6, float("nan")], ids=["spike", "nan"])
+def test_two_ranks_go_back_together_and_the_ledger_proves_what_was_left_out(
+    ranks: Ranks, tmp_path: Path, value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory.create(tmp_path)
+    (first, _), (second, _) = ranks(2, train, run, (bad_sample(),), value, {"every": 5})
+    assert same(first, second)
+    (skip, later) = acts(run, "skip")
+    assert skip.value["batches"] == [44, 45]
+    assert bad_sample() in skip.value["samples"]
+    assert later.value["epoch"] == 1
+    assert len(acts(run, "rewind")) == 2
+
+    found = verify_run(run.path)
+    assert found.proven
+    assert (found.samples_left_out, found.samples_missing, found.samples_doubled) == (32, 0, 0)
+    assert found.samples_once == 2 * SAMPLES - 32
+    assert main([str(run.path)]) == 0
+    assert "32 left out by a guard; acts.jsonl says why" in capsys.readouterr().out
+
+
+def test_an_undisturbed_training_of_two_ranks_is_the_same_to_the_bit(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    plain = ranks(2, train, RunDirectory.create(tmp_path / "plain"))
+    guarded = ranks(2, train, RunDirectory.create(tmp_path / "guarded"), (), 1.0, {"every": 3})
+    assert all(same(a[0], b[0]) for a, b in zip(plain, guarded, strict=True))
+    assert plain[0][1] == guarded[0][1]
+
+
+def test_verify_run_refuses_samples_that_no_guard_left_out(ranks: Ranks, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    ranks(2, train, run, (bad_sample(),), 1e6, {"every": 5})
+    ledger = run.path / "samples.ledger"
+    data, at, records = ledger.read_bytes(), len(MAGIC), []
+    while at < len(data):
+        size = struct.unpack("<I", data[at + 1 : at + 5])[0]
+        records.append((data[at : at + 1], data[at + 5 : at + 5 + size]))
+        at += 5 + size + 16
+
+    def write(kept: list[tuple[bytes, bytes]]) -> None:
+        out, chain = MAGIC, _first_chain()
+        for kind, content in kept:
+            head = kind + struct.pack("<I", len(content))
+            chain = _link(chain, head, content)
+            out += head + content + chain
+        ledger.write_bytes(out)
+
+    write([record for record in records if record[0] != b"S"])
+    for name in ("last.fdl", "run.json"):
+        (run.path / name).unlink()
+    (run.path / "run.json").write_text('{"state": "complete", "epochs": 2}')
+    missing = verify_run(run.path)
+    assert not missing.proven
+    assert missing.samples_missing == 32
+
+    left_out = [content for kind, content in records if kind == b"S"]
+    write([*records, (b"T", left_out[0])])
+    both = verify_run(run.path)
+    assert not both.proven
+    assert {one.what for one in both.exceptions} == {
+        "was left out by a guard, and trained or left out again"
+    }
+
+
+def test_giving_up_names_the_module_on_every_rank(ranks: Ranks, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    everywhere = tuple(range(SAMPLES))
+    with pytest.raises(RankError, match="guards give up after 1 of 1 attempts"):
+        ranks(2, train, run, everywhere, float("nan"), {"attempts": 1})
+    (end,) = acts(run, "give_up")
+    assert "epoch 0, batch 2" in end.detail

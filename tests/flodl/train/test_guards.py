@@ -1,0 +1,316 @@
+"""Guards: a training survives bad batches, and is not changed without them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl import Callback, Trainer
+from flodl.data import Batch
+from flodl.errors import DivergedError
+from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train.handle import TrainerHandle
+from flodl.train.journal import Act, Journal
+
+BATCH = 8
+EVERY = {"every": 10}
+"""Snapshots do not depend on the speed of the machine."""
+
+
+def points(samples: int = 640, *, corrupt: int | None = None, by: float = 1e6) -> Any:
+    """Noisy values of a linear function; one target may be far too large."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, 4, generator=random)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(samples, 1, generator=random)
+    if corrupt is not None:
+        y[corrupt] += by
+    return x, y
+
+
+def network(_: object = None) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1)
+    )
+
+
+def squared_error(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def training(data: Any, *, epochs: int = 2, model: Any = network, fn: Any = None) -> TrainerBuilder:
+    return (
+        Trainer.builder(
+            model,
+            lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+            fn or squared_error,
+        )
+        .dataset(data)
+        .batch_size(BATCH)
+        .num_epochs(epochs)
+        .device("cpu")
+        .engine("eager")
+    )
+
+
+def weights(handle: TrainerHandle) -> list[Tensor]:
+    return list(handle.model.state_dict().values())
+
+
+def same(one: TrainerHandle, other: TrainerHandle) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+def losses(handle: TrainerHandle) -> list[float]:
+    return [metrics.avg_loss for metrics in handle.poll_metrics()]
+
+
+def batch_of(sample: int, epoch: int, *, samples: int = 640, seed: int = 42) -> int:
+    """The batch in which an epoch has a sample."""
+    random = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(samples, generator=random).tolist()
+    return order.index(sample) // BATCH
+
+
+def acts(run: RunDirectory, name: str) -> list[Act]:
+    return [act for act in Journal.read(run.path / "acts.jsonl") if act.act == name]
+
+
+class _BadStep:
+    """A ``train_fn`` that spoils the loss of one call of one batch, or of every call of it."""
+
+    def __init__(self, batch: int, value: float, *, always: bool = True) -> None:
+        self.rows = points()[0][_order(0)[batch * BATCH : (batch + 1) * BATCH]]
+        self.value, self.always, self.calls = value, always, 0
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss = squared_error(model, batch)
+        if torch.equal(batch[0], self.rows):
+            self.calls += 1
+            if self.always or self.calls == 1:
+                return loss * self.value
+        return loss
+
+
+def _order(epoch: int) -> Tensor:
+    return torch.randperm(640, generator=torch.Generator().manual_seed(42 + epoch))
+
+
+# --- An undisturbed training ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [EVERY, {}], ids=["every 10 steps", "by time"])
+def test_an_undisturbed_training_is_the_same_to_the_bit(options: Any, tmp_path: Path) -> None:
+    seen: list[list[tuple[int, int]]] = [[], []]
+
+    class Steps(Callback):
+        def __init__(self, into: list[tuple[int, int]]) -> None:
+            self.into = into
+
+        def on_step_end(self, run: Any) -> None:
+            self.into.append((run.epoch, run.global_step))
+
+    plain = training(points()).callbacks(Steps(seen[0])).run()
+    run = RunDirectory.create(tmp_path)
+    guarded = training(points()).callbacks(Steps(seen[1])).guards(**options).run_dir(run).run()
+    assert same(plain, guarded)
+    assert losses(plain) == losses(guarded)
+    assert seen[0] == seen[1]
+    assert not (run.path / "acts.jsonl").exists()
+
+
+def test_guards_with_accumulation_adam_average_and_schedule_change_nothing() -> None:
+    def build() -> TrainerBuilder:
+        return (
+            Trainer.builder(network, lambda p: torch.optim.AdamW(p, lr=0.01), squared_error)
+            .dataset(points())
+            .batch_size(BATCH)
+            .num_epochs(2)
+            .device("cpu")
+            .accumulate(3)
+            .ema(0.9)
+            .max_grad_norm(1.0)
+            .engine("eager")
+        )
+
+    assert same(build().run(), build().guards(every=4).run())
+
+
+# --- A bad batch ---------------------------------------------------------------------------------
+
+
+def test_a_corrupt_batch_is_left_out_and_named_by_its_samples(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    guarded = training(points(corrupt=301), epochs=1).guards(**EVERY).run_dir(run).run()
+    bad = batch_of(301, 0)
+    (skip,) = acts(run, "skip")
+    assert skip.value["epoch"] == 0
+    assert skip.value["batches"] == [bad]
+    assert skip.value["samples"] == _order(0)[bad * BATCH : (bad + 1) * BATCH].tolist()
+    assert "301" in skip.detail
+    (rewind,) = acts(run, "rewind")
+    assert rewind.by == "guard"
+    assert rewind.value == rewind.step <= bad < rewind.old
+    assert not acts(run, "lower_lr")
+    plain = losses(training(points(), epochs=1).run())[0]
+    assert losses(guarded)[0] == pytest.approx(plain, rel=0.1)
+
+
+def test_the_steps_before_the_bad_batch_are_repeated_to_the_bit() -> None:
+    """So the result is that of a training which never saw the batch, whatever snapshot it used."""
+    results = [
+        training(points(corrupt=301), epochs=1).guards(every=every).run() for every in (3, 10, 64)
+    ]
+    assert same(results[0], results[1])
+    assert same(results[1], results[2])
+
+    bad = batch_of(301, 0)
+    seen: list[int] = []
+
+    def without(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(len(seen))
+        return squared_error(model, batch)
+
+    kept = torch.cat([_order(0)[: bad * BATCH], _order(0)[(bad + 1) * BATCH :]])
+
+    x, y = points(corrupt=301)
+    data = x[kept], y[kept]
+    never = training(data, epochs=1, fn=without).loader_options(shuffle=False).run()
+    assert len(seen) == 79
+    assert same(never, results[0])
+
+
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    step = _BadStep(40, float("nan"))
+    training(points(), epochs=1, fn=step).guards(**EVERY).run_dir(run).run()
+    (skip,) = acts(run, "skip")
+    assert skip.value["batches"] == [40]
+    (rewind,) = acts(run, "rewind")
+    assert (rewind.step, rewind.old) == (40, 40)
+    assert "the loss is nan in epoch 0, batch 40" in rewind.detail
+
+
+def test_all_batches_of_an_accumulated_step_are_left_out(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    step = _BadStep(40, float("inf"))
+    training(points(), epochs=1, fn=step).accumulate(3).guards(every=5).run_dir(run).run()
+    (skip,) = acts(run, "skip")
+    assert skip.value["batches"] == [39, 40, 41]
+    assert len(skip.value["samples"]) == 3 * BATCH
+
+
+class _BadGradient(torch.autograd.Function):
+    """Passes values on; the gradient is nan where a value is above a limit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bad: bool) -> Tensor:
+        ctx.bad = bad
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return (gradient * float("nan") if ctx.bad else gradient), None
+
+
+class Fragile(nn.Module):
+    """Breaks the gradient of one batch."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        super().__init__()
+        self.bad, self.always = False, always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _BadGradient.apply(x, self.bad or self.always)
+
+
+def fragile_network(_: object = None) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), Fragile(), nn.Linear(16, 1))
+
+
+def _breaks_gradient(from_batch: int, count: int) -> Any:
+    rows = points()[0][_order(0)]
+    bad = [rows[at * BATCH : (at + 1) * BATCH] for at in range(from_batch, from_batch + count)]
+
+    def step(model: Any, batch: Batch) -> Tensor:
+        model[2].bad = any(torch.equal(batch[0], one) for one in bad)
+        return squared_error(model, batch)
+
+    return step
+
+
+def test_a_gradient_that_is_not_finite_leaves_out_its_own_batch(tmp_path: Path) -> None:
+    """Its loss is finite; the parameters break, and the next loss shows it."""
+    run = RunDirectory.create(tmp_path)
+    step = _breaks_gradient(40, 1)
+    training(points(), epochs=1, model=fragile_network, fn=step).guards(**EVERY).run_dir(run).run()
+    (skip,) = acts(run, "skip")
+    assert skip.value["batches"] == [40, 41]
+
+
+def test_the_last_step_of_an_epoch_is_judged_by_the_parameters(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    step = _breaks_gradient(79, 1)
+    training(points(), epochs=2, model=fragile_network, fn=step).guards(**EVERY).run_dir(run).run()
+    (skip,) = acts(run, "skip")
+    assert (skip.value["epoch"], skip.value["batches"]) == (0, [79])
+    (rewind,) = acts(run, "rewind")
+    assert "hold values that are not finite" in rewind.detail
+
+
+def test_further_attempts_leave_out_more_and_lower_the_rate(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    step = _breaks_gradient(40, 4)
+    handle = training(points(), epochs=1, model=fragile_network, fn=step)
+    handle.guards(**EVERY, attempts=4).run_dir(run).run()
+    skips = [act.value["batches"] for act in acts(run, "skip")]
+    assert skips[0] == [40, 41]
+    assert skips[-1][-1] >= 43
+    assert [act.value["lr_factor"] for act in acts(run, "skip")[1:]] == [0.5] * (len(skips) - 1)
+    (first, *_) = acts(run, "lower_lr")
+    assert (first.value, first.old) == (0.01, 0.02)
+
+
+# --- Giving up -----------------------------------------------------------------------------------
+
+
+def test_giving_up_names_the_first_module_whose_gradient_is_not_finite(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    step = _breaks_gradient(40, 40)
+    builder = training(points(), epochs=1, model=fragile_network, fn=step)
+    with pytest.raises(DivergedError) as failure:
+        builder.guards(**EVERY, attempts=2).run_dir(run).run()
+    told = str(failure.value)
+    assert "the gradient of the input of module 2 (Fragile)" in told
+    assert "give up after 2 of 2 attempts" in told
+    (end,) = acts(run, "give_up")
+    assert "module 2 (Fragile)" in end.detail
+    assert json.loads((run.path / "run.json").read_text())["state"] == "diverged"
+
+
+class Overflow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tensor(1e38) * 1e38
+
+
+def test_giving_up_names_the_first_module_whose_output_is_not_finite() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), Overflow(), nn.Linear(8, 1))
+    with pytest.raises(DivergedError, match=r"the output of module 1 \(Overflow\), in step 1 of"):
+        training(points(), model=lambda _: model).guards(attempts=1).run()
+
+
+def test_a_spike_without_a_value_that_is_not_finite_says_so() -> None:
+    class Everywhere:
+        calls = 0
+
+        def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+            loss = squared_error(model, batch)
+            self.calls += 1
+            return loss * 1e4 if self.calls > 40 else loss
+
+    with pytest.raises(DivergedError, match="outputs and gradients of all modules were finite"):
+        training(points(), fn=Everywhere()).guards(**EVERY).run()
