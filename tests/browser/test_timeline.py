@@ -103,7 +103,7 @@ def pixels(browser: Browser, name: str) -> int:
     return int(
         browser.evaluate(
             "(() => { const {canvas, brush} = timeline.sheet;"
-            f"const [r, g, b] = timeline.sheet.color('{name}').match(/[\\d.]+/g).map(Number);"
+            f"const [r, g, b] = ink.get('{name}').match(/[\\d.]+/g).map(Number);"
             "const data = brush.getImageData(0, 0, canvas.width, canvas.height).data;"
             "let count = 0;"
             "for (let at = 0; at < data.length; at += 4)"

@@ -33,7 +33,7 @@ class Axis {
 
   /** One x in a few characters. */
   label(x) {
-    if (this.numbers) return wholeLabel(Math.round(x));
+    if (this.numbers) return formatWhole(Math.round(x));
     return this.kind === "relative" ? formatDuration(x) : clockText(x, this.#model.zone, 1);
   }
 

@@ -9,7 +9,7 @@ function tile(title, value, note) {
 function metricTile(series) {
   const { last, best, limits, xs, ys } = series;
   let note = "";
-  if (xs.length === 1 || series.unit === "step") note = `at ${series.unit} ${wholeLabel(last.x)}`;
+  if (xs.length === 1 || series.unit === "step") note = `at ${series.unit} ${formatWhole(last.x)}`;
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
   else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
   const made = tile(series.name, formatMetric(last.y), note);

@@ -45,7 +45,7 @@ function shareOf({ epoch, total, step, steps }) {
 function progressText({ epoch, total, step, steps, phase }) {
   const place = `Epoch ${epoch} of ${total}`;
   if (phase === "evaluating") return `${place}, evaluating`;
-  return `${place}, step ${wholeLabel(step)}${steps ? ` of ${wholeLabel(steps)}` : ""}`;
+  return `${place}, step ${formatWhole(step)}${steps ? ` of ${formatWhole(steps)}` : ""}`;
 }
 
 function progressFacts(model) {

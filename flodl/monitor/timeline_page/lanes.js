@@ -7,42 +7,19 @@ const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4
 
 /** What all lanes draw with: the canvas, the colours of the theme, and where a moment lies. */
 class Sheet {
-  #colors = new Map();
   #hatching = null;
-  #probe = null;
 
   constructor(canvas) {
     this.canvas = canvas;
-    this.brush = canvas.getContext("2d");
   }
 
   /** Begin a drawing of [from, to] in milliseconds. */
   begin(width, height, from, to) {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.height = `${height}px`;
     Object.assign(this, { width, height, from, to });
     this.scale = (width - GUTTER) / (to - from);
-    this.brush.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.brush.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    this.brush = prepare(this.canvas, width, height);
     this.brush.textBaseline = "middle";
-    this.#colors.clear();
     this.#hatching = null;
-  }
-
-  /** A colour of the style sheet; the browser resolves light and dark. */
-  color(name) {
-    if (this.#colors.has(name)) return this.#colors.get(name);
-    if (!this.#probe) {
-      this.#probe = document.createElement("i");
-      this.#probe.hidden = true;
-      document.body.append(this.#probe);
-    }
-    this.#probe.style.color = `var(--${name})`;
-    const color = getComputedStyle(this.#probe).color;
-    this.#colors.set(name, color);
-    return color;
   }
 
   x(t) {
@@ -63,7 +40,7 @@ class Sheet {
     this.brush.restore();
   }
 
-  label(text, y, color = this.color("text")) {
+  label(text, y, color = ink.get("text")) {
     this.brush.fillStyle = color;
     this.brush.textAlign = "left";
     this.brush.fillText(shortened(this.brush, text, GUTTER - 10), 0, y);
@@ -74,7 +51,7 @@ class Sheet {
     const tile = document.createElement("canvas");
     tile.width = tile.height = 8;
     const brush = tile.getContext("2d");
-    brush.strokeStyle = this.color("gap");
+    brush.strokeStyle = ink.get("gap");
     brush.lineWidth = 1.4;
     brush.beginPath();
     for (const shift of [-8, 0, 8]) {
@@ -102,9 +79,9 @@ function drawAxis(sheet) {
   sheet.clipped(() => {
     for (let at = Math.ceil(sheet.from / step) * step; at <= sheet.to; at += step) {
       const x = Math.round(sheet.x(at)) + 0.5;
-      brush.fillStyle = sheet.color("line");
+      brush.fillStyle = ink.get("line");
       brush.fillRect(x - 0.5, AXIS - 4, 1, sheet.height - AXIS + 4);
-      brush.fillStyle = sheet.color("soft");
+      brush.fillStyle = ink.get("soft");
       brush.textAlign = x - GUTTER < 24 ? "left" : sheet.width - x < 24 ? "right" : "center";
       brush.fillText(momentText(at, step), x, 10);
     }
@@ -123,8 +100,8 @@ class SpanLane {
     const { brush } = sheet;
     const [y, high] = [top + 4, this.height - 8];
     sheet.label(this.name, top + this.height / 2);
-    const colors = this.colors.map((name) => sheet.color(name));
-    const textColor = sheet.color("text");
+    const colors = this.colors.map((name) => ink.get(name));
+    const textColor = ink.get("text");
     let drawnTo = -Infinity;
     sheet.clipped(() => {
       this.spans.forEach((span, index) => {
@@ -180,7 +157,7 @@ class MarkLane {
     const { brush } = sheet;
     const y = top + this.height / 2;
     sheet.label(this.name, y);
-    brush.fillStyle = brush.strokeStyle = sheet.color("event");
+    brush.fillStyle = brush.strokeStyle = ink.get("event");
     const { marks, markTimes } = this.data;
     let drawn = -Infinity;
     sheet.clipped(() => {
@@ -245,11 +222,11 @@ class CurveLane {
   /** What the top and the bottom of the curves mean, left of them. */
   #scale(sheet, base, high) {
     const { brush } = sheet;
-    brush.fillStyle = sheet.color("soft");
+    brush.fillStyle = ink.get("soft");
     brush.textAlign = "right";
     brush.fillText(this.top, GUTTER - 6, base - high + 4);
     brush.fillText("0", GUTTER - 6, base - 4);
-    brush.fillStyle = sheet.color("line");
+    brush.fillStyle = ink.get("line");
     brush.fillRect(GUTTER - 3, base - high, 3, 1);
     brush.fillRect(GUTTER, Math.round(base - high / 2), sheet.width - GUTTER, 1);
   }
@@ -259,7 +236,7 @@ class CurveLane {
     const [base, high] = [top + this.height - 5, this.height - 12];
     sheet.label(this.name, top + 17);
     this.curves.forEach((curve, index) => {
-      if (curve.label) sheet.label(curve.label, top + 34 + 15 * index, sheet.color(curve.color));
+      if (curve.label) sheet.label(curve.label, top + 34 + 15 * index, ink.get(curve.color));
     });
     if (this.curves.length) this.#scale(sheet, base, high);
     sheet.clipped(() => {
@@ -271,13 +248,13 @@ class CurveLane {
       }
       for (const curve of this.curves) this.#curve(sheet, curve, base, high);
     });
-    brush.fillStyle = sheet.color("line");
+    brush.fillStyle = ink.get("line");
     brush.fillRect(GUTTER, base, sheet.width - GUTTER, 1);
   }
 
   #curve(sheet, { values, color, filled }, base, high) {
     const { brush } = sheet;
-    brush.strokeStyle = brush.fillStyle = sheet.color(color);
+    brush.strokeStyle = brush.fillStyle = ink.get(color);
     brush.lineWidth = 1.4;
     brush.lineJoin = "round";
     const y = (value) => base - (Math.min(100, Math.max(0, value)) / 100) * high;
@@ -357,7 +334,7 @@ class RankLane extends CurveLane {
   draw(sheet, top) {
     super.draw(sheet, top);
     sheet.clipped(() => {
-      for (const [color, spans] of this.bars) this.#bars(sheet, top, sheet.color(color), spans);
+      for (const [color, spans] of this.bars) this.#bars(sheet, top, ink.get(color), spans);
     });
   }
 

@@ -13,9 +13,9 @@ class TimelineView {
     this.from = 0;
     this.to = data.end;
     this.moment = null;
-    this.stage = document.getElementById("stage");
-    this.readout = document.getElementById("readout");
-    this.sheet = new Sheet(document.getElementById("canvas"));
+    this.stage = place("stage");
+    this.readout = place("readout");
+    this.sheet = new Sheet(place("canvas"));
     this.stage.setAttribute("aria-valuemin", 0);
     this.stage.setAttribute("aria-valuemax", Math.round(data.end));
     this.#listen();
@@ -74,15 +74,15 @@ class TimelineView {
     this.readout.hidden = !shown;
     if (!shown) return;
     const x = Math.round(this.sheet.x(t));
-    this.sheet.brush.fillStyle = this.sheet.color("text");
+    this.sheet.brush.fillStyle = ink.get("text");
     this.sheet.brush.fillRect(x, AXIS - 6, 1, height - AXIS + 6);
     const reach = 6 / this.sheet.scale;
     const index = this.data.nearest(t);
     const rows = this.lanes.flatMap((lane) => lane.rows(t, reach, index));
     const title = momentText(t, Math.min(1000, (this.to - this.from) / 200));
     this.readout.replaceChildren(
-      made("b", title),
-      ...rows.map(([name, value]) => made("span", made("i", name), made("em", value))),
+      element("b", {}, title),
+      ...rows.map(([name, value]) => element("span", {}, element("i", {}, name), element("em", {}, value))),
     );
     const onLeft = x < (GUTTER + this.width) / 2;
     this.readout.style.left = onLeft ? `${x + 12}px` : "auto";
@@ -121,9 +121,12 @@ class TimelineView {
     });
     stage.addEventListener("blur", () => this.#leave());
     stage.addEventListener("keydown", (event) => this.#press(event));
-    for (const [id, act] of Object.entries(this.#acts())) document.getElementById(id).addEventListener("click", act);
+    for (const [id, act] of Object.entries(this.#acts())) place(id).addEventListener("click", act);
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => this.later());
+    dark.addEventListener("change", () => {
+      ink.forget();
+      this.later();
+    });
     new ResizeObserver(() => {
       if (stage.clientWidth !== this.width) this.later();
     }).observe(stage);
@@ -177,12 +180,6 @@ class TimelineView {
   }
 }
 
-function made(tag, ...children) {
-  const element = document.createElement(tag);
-  element.append(...children);
-  return element;
-}
-
 /** Mean and largest of the values that are known. */
 function statistics(values) {
   let [count, sum, most] = [0, 0, -Infinity];
@@ -196,12 +193,12 @@ function statistics(values) {
 }
 
 function fillTable(id, header, rows) {
-  const table = document.getElementById(id);
-  const head = header.map((text) => Object.assign(made("th", text), { scope: "col" }));
+  const table = place(id);
+  const head = header.map((text) => element("th", { scope: "col" }, text));
   const body = rows.map(([name, ...cells]) =>
-    made("tr", Object.assign(made("th", name), { scope: "row" }), ...cells.map((text) => made("td", text))),
+    element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((text) => element("td", {}, text))),
   );
-  table.append(made("thead", made("tr", ...head)), made("tbody", ...body));
+  table.append(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
 function fillLoad(data) {
@@ -262,17 +259,17 @@ function fillLegend(lanes) {
     entries.get(key).texts.add(text);
   }
   const items = [...entries.values()].map(({ token, form, texts }) => {
-    const swatch = Object.assign(made("i"), { className: `swatch ${form}` });
+    const swatch = element("i", { className: `swatch ${form}` });
     swatch.style.setProperty("--ink", `var(--${token})`);
-    return made("li", swatch, made("span", [...texts].join(", ")));
+    return element("li", {}, swatch, element("span", {}, [...texts].join(", ")));
   });
-  document.getElementById("legend").replaceChildren(...items);
+  place("legend").replaceChildren(...items);
 }
 
 function startTimeline() {
-  const data = new TimelineData(JSON.parse(document.getElementById("data").textContent));
+  const data = new TimelineData(JSON.parse(place("data").textContent));
   const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.happened.length} events`];
-  document.getElementById("facts").textContent = facts.join(" · ");
+  place("facts").textContent = facts.join(" · ");
   fillLoad(data);
   fillEvents(data);
   const view = new TimelineView(data);
