@@ -5,8 +5,11 @@
 function axisScale(kind, first, last, wanted, log) {
   if (log && kind !== "wall") {
     const scale = logScale(Math.max(first, kind === "time" ? 0.01 : 1), Math.max(last, first + 1e-9), wanted, true);
-    scale.ticks = scale.ticks.map(([at]) => [at, positionLabel(kind, at, last - first)]);
-    return scale;
+    // A short range may hold no power of ten: round numbers then stand where they belong.
+    if (scale.ticks.length < 3) return { ...scale, ticks: axisScale(kind, first, last, wanted, false).ticks };
+    const whole = kind === "step" || kind === "epoch";
+    const round = scale.ticks.filter(([at]) => !whole || Number.isInteger(Number(at.toFixed(6))));
+    return { ...scale, ticks: round.map(([at]) => [at, positionLabel(kind, at, last - first)]) };
   }
   const unit = kind === "time" || kind === "wall" ? timeUnit(last - first, wanted) : 1;
   const shift = kind === "wall" ? -new Date(first * 1000).getTimezoneOffset() * 60 : 0;

@@ -33,7 +33,7 @@ function robustLimits(values) {
 
 /** Whole numbers, exactly from `first` to `last`, which may lie between two of them. */
 function wholeScale(first, last, wanted) {
-  if (first === last) return { ticks: [[first, formatWhole(first)]], at: () => 0.5 };
+  if (first === last) return { ticks: [[first, formatWhole(first)]], at: () => 0.5, back: () => first };
   const raw = Math.max(1, (last - first) / Math.max(1, wanted));
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
@@ -43,7 +43,12 @@ function wholeScale(first, last, wanted) {
   const [low, high] = [Math.ceil(first), Math.floor(last)];
   if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, formatWhole(low)]);
   if (high - ticks[ticks.length - 1]?.[0] > near) ticks.push([high, formatWhole(high)]);
-  return { ticks, at: (x) => (x - first) / (last - first) };
+  return { ticks, ...evenly(first, last) };
+}
+
+/** Position of a number from `first` (0) to `last` (1), and back. */
+function evenly(first, last) {
+  return { at: (x) => (x - first) / (last - first), back: (part) => first + part * (last - first) };
 }
 
 /** Runs of points [x, y]; a null y ends a run. Of many points per pixel only the extremes remain. */
