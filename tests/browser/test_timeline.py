@@ -326,12 +326,16 @@ def of_rank(rank: int) -> Timeline:
 
 def test_every_rank_has_a_lane(browser, tmp_path):
     page = tmp_path / "ranks.html"
-    merge_timelines([of_rank(0), of_rank(1)]).save_html(page, title="two ranks")
+    merged = merge_timelines([of_rank(0), of_rank(1)])
+    merged.save_html(page, title="two ranks")
+    merged.save_json(page.with_suffix(".json"))
     browser.open(page)
     lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
     assert lanes == ["Phases", "Epochs", "Windows", "Rank 0", "Rank 1", "Events", "CPU", "RAM"]
     # 2 of the epoch and 20 exchanges of 2 events, which both ranks tell of; 20 plans, 20 waits, 3.
     assert texts(browser, "#facts") == ["20.0s · 400 samples · 85 events"]
+    summary = Timeline.load(page.with_suffix(".json")).summary()
+    assert (summary.event_count, summary.sync_count, summary.sync_avg_ms) == (85, 20, 60.0)
     assert table(browser, "load") == [
         ["CPU", "60 %", "60 %", "–", "–"],
         ["RAM", "1.0 GB", "1.0 GB", "–", "–"],
@@ -424,8 +428,12 @@ def test_what_all_ranks_tell_of_happened_once(browser, tmp_path):
             events.insert(0, TimelineEvent(300.0, "custom", {"label": "only here"}))
         return Timeline.from_samples([], events)
 
-    merge_timelines([rank(0), rank(1), rank(2)]).save_html(tmp_path / "t.html")
+    merged = merge_timelines([rank(0), rank(1), rank(2)])
+    merged.save_html(tmp_path / "t.html")
     browser.open(tmp_path / "t.html")
+    count = merged.summary().event_count
+    assert count == 4
+    assert texts(browser, "#facts")[0].endswith(f" · {count} events"), "summary and page agree"
     assert table(browser, "events") == [
         ["Restarts", "2", "–", "–", "–"],
         ["Custom", "2", "–", "–", "–"],
