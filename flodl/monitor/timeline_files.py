@@ -176,7 +176,7 @@ SHORTEST_GAP_MS = 500.0
 """Idle gaps of a GPU are hatched from this length on."""
 
 # In the order of their dependencies, after those of all pages.
-_SHARED_SCRIPTS = ("elements.js", "format.js")
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js")
 _SCRIPTS = ("page/format.js", *(f"timeline_page/{name}.js" for name in ("data", "lanes", "view")))
 
 

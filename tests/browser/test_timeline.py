@@ -172,7 +172,7 @@ def test_the_mouse_reads_every_lane(browser, page):
 
 def test_the_keyboard_pans_zooms_and_speaks(browser, page):
     browser.open(page)
-    for _ in range(4):  # three buttons, then the lanes
+    for _ in range(5):  # four buttons, then the lanes
         browser.press("Tab")
     assert browser.evaluate("document.activeElement.id") == "stage"
     stage = "document.getElementById('stage')"
@@ -364,7 +364,7 @@ def test_every_rank_has_a_lane(browser, tmp_path):
     assert browser.console == []
     browser.evaluate("timeline.show(0, 20000)")
     browser.settle()
-    for color in ("wait", "sync", "gpu", "event", "epoch"):
+    for color in ("wait", "sync", "busy", "event", "epoch"):
         assert pixels(browser, color) > 8, color
 
 
@@ -384,7 +384,7 @@ def test_every_colour_has_a_legend_and_every_curve_a_scale(browser, page):
     legend = texts(browser, "#legend li")
     assert legend == [
         *("training", "after the last epoch"),
-        *("epochs (odd)", "epochs (even)", "sync", "cpu average"),
+        *("epochs (odd)", "epochs (even)", "sync", "CPU average"),
         *("anchor changes", "throttles", "custom", "idle"),
         *("processor", "memory of the machine", "GPU use", "GPU memory"),
         "GPU idle for half a second or more",
@@ -395,7 +395,7 @@ def test_every_colour_has_a_legend_and_every_curve_a_scale(browser, page):
         "timeline.draw(); timeline.sheet.brush.fillText = real; return said; })()"
     )
     assert drawn.count("0") == 4, "processor, memory and two GPUs"
-    assert {"100 %", "16.0 GB", "use, of 100 %", "memory, of 141.0 GB"} <= set(drawn)
+    assert {"100 %", "16.0 GB", "use, 100 %", "memory, 141.0 GB"} <= set(drawn)
     swatches = browser.evaluate(
         "[...document.querySelectorAll('#legend .swatch')].every(one => one.offsetWidth > 5)"
     )

@@ -77,7 +77,6 @@ class RunView {
 
   /** Draw everything that is drawn with the colours of the theme. */
   repaint() {
-    ink.forget();
     for (const chart of this.charts) chart.draw();
   }
 

@@ -56,7 +56,7 @@ class TimelineView {
   }
 
   draw() {
-    this.width = Math.max(GUTTER + 120, this.stage.clientWidth);
+    this.width = Math.max(NARROW_GUTTER + 120, this.stage.clientWidth);
     const height = AXIS + this.lanes.reduce((sum, lane) => sum + lane.height, 0);
     this.sheet.begin(this.width, height, this.from, this.to);
     drawAxis(this.sheet);
@@ -84,7 +84,7 @@ class TimelineView {
       element("b", {}, title),
       ...rows.map(([name, value]) => element("span", {}, element("i", {}, name), element("em", {}, value))),
     );
-    const onLeft = x < (GUTTER + this.width) / 2;
+    const onLeft = x < (this.sheet.gutter + this.width) / 2;
     this.readout.style.left = onLeft ? `${x + 12}px` : "auto";
     this.readout.style.right = onLeft ? "auto" : `${this.width - x + 12}px`;
     this.stage.setAttribute("aria-valuenow", Math.round(t));
@@ -122,11 +122,7 @@ class TimelineView {
     stage.addEventListener("blur", () => this.#leave());
     stage.addEventListener("keydown", (event) => this.#press(event));
     for (const [id, act] of Object.entries(this.#acts())) place(id).addEventListener("click", act);
-    const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => {
-      ink.forget();
-      this.later();
-    });
+    startTheme(place("theme"), () => this.later());
     new ResizeObserver(() => {
       if (stage.clientWidth !== this.width) this.later();
     }).observe(stage);
@@ -166,7 +162,7 @@ class TimelineView {
     if (this.#drag) {
       this.show(this.#drag.from - (event.clientX - this.#drag.x) / this.sheet.scale, this.to - this.from);
     }
-    this.moment = x < GUTTER ? null : Math.min(this.to, Math.max(this.from, this.sheet.t(x)));
+    this.moment = x < this.sheet.gutter ? null : Math.min(this.to, Math.max(this.from, this.sheet.t(x)));
     this.later();
   }
 
@@ -225,7 +221,7 @@ function fillLoad(data) {
     rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
   }
   if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
-  fillTable("load", ["", "Mean", "Most", "Idle", "Idle gaps"], rows);
+  fillTable("load", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
 }
 
 function fillEvents(data) {
@@ -247,7 +243,7 @@ function fillEvents(data) {
     rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms)) : [name, String(found.length), DASH, DASH, DASH]);
   }
   if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
-  fillTable("events", ["", "Count", "Mean", "Longest", "Together"], rows);
+  fillTable("events", ["Event", "Count", "Mean", "Longest", "Together"], rows);
 }
 
 /** One entry for each colour and form on the page. */
