@@ -136,7 +136,7 @@ class CurveChart extends Plot {
       return;
     }
     const { box, x, y } = this.#scales;
-    this.axes(context, box, x, y);
+    this.axes(context, box, x, y, AXIS_TITLES[this.page.axis]);
     this.#paint(context);
     this.#describe(curves.length);
     this.#drawCursor();

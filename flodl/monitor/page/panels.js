@@ -1,9 +1,10 @@
 "use strict";
 /* The parts of the page around the charts: tiles, load of the machine, time, epochs, facts. */
 
-function tile(title, value, note) {
+function tile(title, value, note, unit = "") {
   const text = element("p", { textContent: note || "\u00a0", title: note });
-  return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), element("strong", { textContent: value }), text);
+  const figure = element("strong", { textContent: value }, unit && element("small", { textContent: ` ${unit}` }));
+  return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), figure, text);
 }
 
 function metricTile(series) {
@@ -34,9 +35,9 @@ function runTiles({ records, info, status, duration, progress }) {
   const rates = records.map((record) => record.throughput).filter((rate) => rate > 0);
   if (rates.length) {
     const rate = rates.reduce((sum, one) => sum + one, 0) / rates.length;
-    made.push(tile("Throughput", `${formatCount(rate * 1000)} samples/s`, "mean over epochs"));
+    made.push(tile("Throughput", formatCount(rate * 1000), "mean over epochs", "samples/s"));
   } else if (progress?.rate) {
-    made.push(tile("Throughput", `${formatCount(progress.rate)} samples/s`, "in this epoch"));
+    made.push(tile("Throughput", formatCount(progress.rate), "in this epoch", "samples/s"));
   }
   const { parameters } = info.metadata;
   if (parameters && Number.isFinite(parameters.total)) {
