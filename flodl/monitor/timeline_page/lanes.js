@@ -409,7 +409,7 @@ function lanesOf(data) {
       rows: (_t, _reach, index) => [
         [name, percent(gpu.util[index])],
         [`${name} memory`, bytesOf(gpu.used[index], gpu.total[index])],
-      ],
+      ].filter(([, text]) => text !== DASH),
     }));
   }
   return lanes;
