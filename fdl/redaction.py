@@ -9,8 +9,8 @@ Imported on the warm path of presets, which are announced, and of help.
 from __future__ import annotations
 
 from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
-from fdl.secrets import REDACTED, is_secret, redact_text, redact_tokens
 from fdl.shell_words import join
+from flodl_shared.secrets import REDACTED, is_secret, redact_text, redact_tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

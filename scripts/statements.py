@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("fdl", "flodl")
+PACKAGES = ("fdl", "flodl", "flodl_shared")
 
 
 def statements(source: str) -> int:
@@ -41,22 +41,26 @@ def count(sources: dict[str, str]) -> Counter[str]:
 
 
 def sources_of(commit: str | None) -> dict[str, str]:
-    """The Python files of both packages at a commit, or in the working tree."""
+    """The Python files of all packages at a commit, or in the working tree."""
     if commit is None:
         return {
             path.relative_to(ROOT).as_posix(): path.read_text()
             for package in PACKAGES
             for path in (ROOT / package).rglob("*.py")
         }
-    archive = subprocess.run(
-        ["git", "archive", commit, *PACKAGES], cwd=ROOT, check=True, stdout=subprocess.PIPE
-    ).stdout
+    # An older commit may lack one of them.
+    known = _git("ls-tree", "--name-only", commit, *PACKAGES).decode().split()
+    archive = _git("archive", commit, *known)
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         return {
             member.name: (files.extractfile(member) or io.BytesIO()).read().decode()
             for member in files
             if member.name.endswith(".py")
         }
+
+
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
 
 
 def main(commits: list[str]) -> None:

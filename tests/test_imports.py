@@ -61,6 +61,15 @@ def test_the_library_of_flodl_loads_no_fdl():
     assert "fdl" not in loaded_by(f"import {', '.join(modules)}")
 
 
+def test_what_both_share_loads_neither_of_them_and_nothing_heavy():
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "flodl_shared").rglob("*.py"))
+    ]
+    assert len(modules) > 2
+    assert loaded_by(f"import {', '.join(modules)}").isdisjoint({"fdl", *HEAVY})
+
+
 @pytest.mark.parametrize("package", [fdl, flodl])
 def test_every_promised_name_exists_and_no_other_is_public(package):
     promised = set(package.__all__)

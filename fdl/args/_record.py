@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.parameters.document import plain
 from fdl.plan import PLAN_VARIABLE
-from fdl.secrets import REDACTED
 from fdl.suggest import nearest
+from flodl_shared.secrets import REDACTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,10 @@ from fdl import output
 from fdl.builtins import RESERVED
 from fdl.commands.verb import Call, Json, Verb, group
 from fdl.node import relative, texts
-from fdl.secrets import REDACTED, redact_tokens
 from fdl.select.classify import RUN
 from fdl.select.survey import BROKEN, Entry, survey
 from fdl.shell_words import join
+from flodl_shared.secrets import REDACTED, redact_tokens
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,8 +17,8 @@ from fdl.probe.consent import agree, invites
 from fdl.probe.question import question, refresh as asked
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
-from fdl.secrets import redact_tokens
 from fdl.shell_words import join
+from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from fdl.planning.planner import Host

@@ -148,7 +148,7 @@ def _chosen(call: Call, word: str) -> Sweep:
 
 
 def _as_json(sweep: Sweep) -> dict[str, object]:
-    from fdl.secrets import redact_tokens
+    from flodl_shared.secrets import redact_tokens
 
     settings = {**sweep.settings, "command": redact_tokens(sweep.settings["command"])}
     runs = sweep.runs()

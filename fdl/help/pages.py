@@ -15,11 +15,11 @@ from fdl.planning.arguments import arguments
 from fdl.planning.generate import settings
 from fdl.redaction import redacted
 from fdl.schema import failure, known
-from fdl.secrets import REDACTED, is_secret
 from fdl.select.classify import PRESET, RUN, SECTIONS
 from fdl.select.command import Selection
 from fdl.select.level import Level
 from fdl.shell_words import compose, join, quote
+from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

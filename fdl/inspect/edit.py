@@ -29,10 +29,10 @@ from fdl.manifest.secrecy import printable
 from fdl.manifest.source import shown
 from fdl.node import Node, dotted, relative
 from fdl.rewrite import rewrite
-from fdl.secrets import is_secret_name
 from fdl.select.classify import PATH, PRESET, RUN, SECTIONS
 from fdl.select.level import enter, require_reader
 from fdl.select.project import Project
+from flodl_shared.secrets import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

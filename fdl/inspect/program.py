@@ -13,8 +13,8 @@ from fdl.node import Node
 from fdl.plan import PLAN_VARIABLE
 from fdl.planning.generate import FIELDS, RIVALS, present, settings, spelled
 from fdl.planning.spelling import Spelling
-from fdl.secrets import REDACTED, is_secret, redact_text
 from fdl.select.classify import RUN
+from flodl_shared.secrets import REDACTED, is_secret, redact_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

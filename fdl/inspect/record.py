@@ -13,7 +13,7 @@ import os
 from fdl.errors import FdlError, UsageError
 from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
-from fdl.secrets import REDACTED, is_secret
+from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fdl.errors import UsageError
 from fdl.layout.page import Row
 from fdl.parameters.parameter import ALL_GROUPS, UNSET, choice_text, group_word, groups_of
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from fdl.manifest.schema import ROOT, SECTIONS
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
 from fdl.node import dotted
-from fdl.secrets import REDACTED, is_secret_name
 from fdl.suggest import nearest
+from flodl_shared.secrets import REDACTED, is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

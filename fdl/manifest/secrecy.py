@@ -8,7 +8,7 @@ wherever else it appears.
 from __future__ import annotations
 
 from fdl.node import Node, Removed
-from fdl.secrets import REDACTED, is_secret, is_secret_name, redact_text, redact_tokens
+from flodl_shared.secrets import REDACTED, is_secret, is_secret_name, redact_text, redact_tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

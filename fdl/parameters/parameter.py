@@ -185,7 +185,7 @@ class Parameter:
 
     def hides(self, value: Any) -> bool:
         """Whether a value of this parameter is kept from print: its name or variable says so."""
-        from fdl.secrets import is_secret
+        from flodl_shared.secrets import is_secret
 
         # A word that should have been a number is shown under `--max-tokens`, not `--password`.
         shown = 0 if self.numeric and isinstance(value, str) else value
@@ -193,7 +193,7 @@ class Parameter:
 
     def refusal(self, value: Any, reason: str) -> str:
         """The message for a value that is not accepted; a secret is not repeated."""
-        from fdl.secrets import REDACTED
+        from flodl_shared.secrets import REDACTED
 
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         shown = REDACTED if self.hides(value) else text

@@ -13,8 +13,8 @@ from fdl.parameters.contract import spelled, spellings
 from fdl.parameters.parameter import is_number
 from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
 from fdl.planning.typed_ranks import OPTIONS
-from fdl.secrets import REDACTED, is_secret
 from fdl.suggest import nearest
+from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fdl.parameters.contract import ContractError, Schema, parse
 from fdl.parameters.parameter import choice_text
 from fdl.parameters.parser import Parser, RefusedError
 from fdl.plan import Variable
-from fdl.secrets import is_secret
+from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from fdl.light_record import Record
 from fdl.node import origin, text
 from fdl.plan import Flag
 from fdl.planning.spelling import Spelling, flattened, output_keys
-from fdl.secrets import is_secret
+from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

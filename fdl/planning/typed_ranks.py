@@ -13,7 +13,7 @@ from fdl.manifest.schema import (
     solo_device,
 )
 from fdl.parameters.parameter import Parameter
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

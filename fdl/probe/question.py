@@ -26,10 +26,10 @@ from fdl.plan import Plan
 from fdl.planning.planner import Host, Planner, here
 from fdl.schema import cache
 from fdl.schema.program import sources
-from fdl.secrets import is_secret, redact_text, redact_tokens
 from fdl.select.classify import SECTIONS
 from fdl.select.level import Level
 from fdl.shell_words import join
+from flodl_shared.secrets import is_secret, redact_text, redact_tokens
 
 LIMIT_SECONDS = 5.0
 LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import functools
-import hashlib
 import html
 import json
-from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fdl.run_pages.catalog import reports
 from fdl.run_pages.curves import AXES, Request, curve
 from fdl.version import __version__
+from flodl_shared.page_assets import asset, policy, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from fdl.run_pages.catalog import Entry
     from fdl.run_pages.curves import Axis
 
-# In the order of their dependencies.
+# In the order of their dependencies: those of all pages, then those of this one.
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js")
 _SCRIPTS = (
     "base.js",
     "format.js",
@@ -114,17 +114,7 @@ def csp(*, served: bool) -> str:
     Args:
         served: Whether the page may also read from the server that it came from.
     """
-    own = "'self'" if served else "'none'"
-    rules = [
-        "default-src 'none'",
-        f"script-src {_digest(_script())}",
-        f"style-src {_digest(_style())}",
-        "img-src data:",
-        f"connect-src {own}",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return "; ".join(rules)
+    return policy([_script()], _style(), served=served)
 
 
 @functools.cache
@@ -133,24 +123,18 @@ def _shell() -> Template:
     places = {
         name: text.replace("$", "$$") for name, text in (("style", _style()), ("script", _script()))
     }
-    return Template(Template(_read("page.html")).safe_substitute(places))
+    return Template(Template(_own_asset("page.html")).safe_substitute(places))
 
 
 @functools.cache
 def _script() -> str:
-    return "\n" + "\n".join(map(_read, _SCRIPTS))
+    return "\n" + "\n".join([*map(asset, _SHARED_SCRIPTS), *map(_own_asset, _SCRIPTS)])
 
 
 @functools.cache
 def _style() -> str:
-    return "\n" + _read("page.css")
+    return "\n" + asset("base.css") + _own_asset("page.css")
 
 
-def _read(name: str) -> str:
-    page = resources.files(__package__) / "page"
-    return (page / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """The source of the policy that allows exactly this inline script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _own_asset(name: str) -> str:
+    return read(__package__, f"page/{name}")

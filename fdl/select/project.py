@@ -102,7 +102,7 @@ class Project:
 
     def without_secrets(self, text: str) -> str:
         """A text to print, without any secret of the manifests read so far."""
-        from fdl.secrets import redact_text
+        from flodl_shared.secrets import redact_text
 
         return redact_text(text, self.secrets())
 

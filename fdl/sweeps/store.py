@@ -15,7 +15,7 @@ from fdl.jobs.job import DONE, FAILED, STOPPED
 from fdl.rewrite import put
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
 from fdl.run_directory.json_file import read_json
-from fdl.secrets import redact_tokens
+from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

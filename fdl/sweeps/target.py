@@ -12,10 +12,10 @@ from fdl.planning.spelling import Spelling, output_keys, valued
 from fdl.run_directory.find import USUAL_FOLDER
 from fdl.schema import known
 from fdl.schema.subcommand import select
-from fdl.secrets import is_secret
 from fdl.select.classify import PATH, SECTIONS
 from fdl.select.level import Level, enter
 from fdl.suggest import nearest
+from flodl_shared.secrets import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

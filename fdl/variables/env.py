@@ -14,7 +14,7 @@ import os
 from fdl.errors import ManifestError
 from fdl.node import origin, relative, text
 from fdl.plan import Variable
-from fdl.secrets import is_secret
+from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

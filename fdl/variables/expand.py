@@ -12,7 +12,7 @@ import re
 from fdl.errors import ManifestError
 from fdl.manifest.scalars import resolve
 from fdl.node import Node, origin, text
-from fdl.secrets import is_secret
+from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

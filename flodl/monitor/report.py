@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any, final
@@ -22,8 +19,10 @@ from flodl.monitor.media.store import KEPT, MediaStore
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.step_progress import StepProgress
+from flodl_shared.page_assets import asset, policy, read
 
-# In the order of their dependencies.
+# In the order of their dependencies: those of all pages, then those of this one.
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js")
 _SCRIPTS = (
     "format.js",
     "model.js",
@@ -48,8 +47,6 @@ POINTS_IN_FILE = 2000
 """Points per step curve in a page saved as a file."""
 
 _POINTS_IN_ALL = 100_000
-
-_NOTHING = "'none'"
 
 
 @final
@@ -189,9 +186,8 @@ def render(
     }
     data = ",".join(f'"{name}":{text}' for name, text in parts.items())
     title = " · ".join(part for part in (info.label or "Training run", info.run) if part)
-    policy = csp(live=live is not None)
     return _shell(live=live is not None).substitute(
-        title=html.escape(title), policy=policy, data=f"{{{data}}}"
+        title=html.escape(title), policy=csp(live=live is not None), data=f"{{{data}}}"
     )
 
 
@@ -202,17 +198,7 @@ def csp(*, live: bool) -> str:
     Args:
         live: Whether the page may also read from the server that it came from.
     """
-    own = "'self'" if live else ""
-    rules = [
-        "default-src 'none'",
-        f"script-src {' '.join(map(_digest, _scripts(live=live)))}",
-        f"style-src {_digest(_style())}",
-        f"img-src {own} data:",
-        f"connect-src {own or _NOTHING}",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return "; ".join(rules)
+    return policy(_scripts(live=live), _style(), served=live)
 
 
 @functools.cache
@@ -220,24 +206,21 @@ def _shell(*, live: bool) -> Template:
     """Return the page with style and scripts filled in; open: ``$title $policy $data``."""
     scripts = "\n".join(f"<script>{text}</script>" for text in _scripts(live=live))
     places = {"style": _style().replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
-    return Template(Template(_read("report.html")).safe_substitute(places))
+    return Template(Template(_own_asset("report.html")).safe_substitute(places))
 
 
 @functools.cache
 def _scripts(*, live: bool) -> tuple[str, ...]:
-    return tuple("\n" + _read(name) for name in (_SCRIPTS_WHEN_LIVE if live else _SCRIPTS))
+    own = _SCRIPTS_WHEN_LIVE if live else _SCRIPTS
+    texts = [*map(asset, _SHARED_SCRIPTS), *map(_own_asset, own)]
+    return tuple("\n" + text for text in texts)
 
 
 @functools.cache
 def _style() -> str:
-    return "".join("\n" + _read(name) for name in ("report.css", "media.css"))
+    texts = [asset("base.css"), *map(_own_asset, ("report.css", "media.css"))]
+    return "".join("\n" + text for text in texts)
 
 
-def _read(name: str) -> str:
-    page = resources.files(__package__) / "page"
-    return (page / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """Return the policy source that allows exactly this inline script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _own_asset(name: str) -> str:
+    return read(__package__, f"page/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 
 from flodl.monitor.timeline_records import (
@@ -20,6 +20,31 @@ from flodl.monitor.timeline_store import SampleStore
 
 IDLE_BELOW_PCT = 5.0
 """Utilisation below which summaries and the page call a device idle."""
+
+_OF_ONE_RANK = frozenset((EventKind.WAIT, EventKind.IDLE))
+"""Each rank tells only of its own; any other event happens once, although each rank tells of it."""
+
+_MEASURED = frozenset(("ms", "loss"))
+"""Fields that differ from rank to rank for one event."""
+
+
+def happenings(events: Iterable[TimelineEvent]) -> list[list[TimelineEvent]]:
+    """Return the tellings of each event: one per rank that tells of it.
+
+    Of several equal events, the n-th of one rank is the n-th of the others.
+
+    Args:
+        events: Those of all ranks, in order of time.
+    """
+    found: defaultdict[Hashable, list[TimelineEvent]] = defaultdict(list)
+    counts: Counter[Hashable] = Counter()
+    for event in events:
+        own = event.rank if event.kind in _OF_ONE_RANK else None
+        fields = (one for one in event.fields.items() if one[0] not in _MEASURED)
+        what = (own, event.kind, *fields)
+        counts[event.rank, what] += 1
+        found[what, counts[event.rank, what]].append(event)
+    return list(found.values())
 
 
 def idle_gaps(
@@ -60,16 +85,17 @@ def summarize(
             util = known_util(gpu)
             seen[gpu.device] += 1
             idle[gpu.device] += util is not None and util < IDLE_BELOW_PCT
-    kinds = Counter(event.kind for event in events)
+    happened = happenings(events)
+    kinds = Counter(tellings[0].kind for tellings in happened)
     return TimelineSummary(
         total_ms=total_ms,
         sample_count=len(samples),
-        event_count=len(events),
+        event_count=len(happened),
         gpu_idle_pct={device: 100 * idle[device] / seen[device] for device in sorted(seen)},
         sync_count=kinds[EventKind.SYNC_START],
-        sync_avg_ms=_mean_ms(events, EventKind.SYNC_END),
+        sync_avg_ms=_mean_ms(happened, EventKind.SYNC_END),
         cpu_avg_count=kinds[EventKind.CPU_AVG_START],
-        cpu_avg_avg_ms=_mean_ms(events, EventKind.CPU_AVG_END),
+        cpu_avg_avg_ms=_mean_ms(happened, EventKind.CPU_AVG_END),
         anchor_count=kinds[EventKind.ANCHOR],
         throttle_count=kinds[EventKind.THROTTLE],
         ranks=_activities(samples, events),
@@ -102,6 +128,7 @@ def _lengths(events: Iterable[TimelineEvent], kind: EventKind) -> list[float]:
     return [float(event.fields["ms"]) for event in events if event.kind is kind]
 
 
-def _mean_ms(events: Iterable[TimelineEvent], kind: EventKind) -> float | None:
-    lengths = _lengths(events, kind)
+def _mean_ms(happened: Iterable[list[TimelineEvent]], kind: EventKind) -> float | None:
+    """The mean length, where each event lasts as long as its slowest rank takes for it."""
+    lengths = [max(of_ranks) for one in happened if (of_ranks := _lengths(one, kind))]
     return fmean(lengths) if lengths else None

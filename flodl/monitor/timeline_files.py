@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -24,6 +23,7 @@ from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_analysis import IDLE_BELOW_PCT, idle_gaps
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample, known_util
 from flodl.monitor.timeline_store import SampleStore
+from flodl_shared.page_assets import asset, read
 
 
 @dataclass
@@ -175,7 +175,8 @@ def _event(form: Mapping[str, Any]) -> TimelineEvent:
 SHORTEST_GAP_MS = 500.0
 """Idle gaps of a GPU are hatched from this length on."""
 
-# In the order of their dependencies; the report page uses the first one too.
+# In the order of their dependencies, after those of all pages.
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js")
 _SCRIPTS = ("page/format.js", *(f"timeline_page/{name}.js" for name in ("data", "lanes", "view")))
 
 
@@ -250,13 +251,11 @@ def _gaps(t: list[float], util: list[float | None]) -> list[list[float]]:
 @functools.cache
 def _shell() -> Template:
     """Return the page with style and scripts filled in; open: ``$title`` and ``$data``."""
-    folder = resources.files(__package__)
-    scripts = "\n".join(f"<script>\n{_escaped(folder / name)}</script>" for name in _SCRIPTS)
-    style = _escaped(folder / "timeline_page/timeline.css")
-    shell = Template((folder / "timeline_page/timeline.html").read_text(encoding="utf-8"))
-    return Template(shell.safe_substitute(style=style, scripts=scripts))
-
-
-def _escaped(file: resources.abc.Traversable) -> str:
-    """Return a file's text with its dollar signs escaped, so that they are not placeholders."""
-    return file.read_text(encoding="utf-8").replace("$", "$$")
+    texts = [*map(asset, _SHARED_SCRIPTS), *(read(__package__, name) for name in _SCRIPTS)]
+    scripts = "\n".join(f"<script>\n{text}</script>" for text in texts)
+    style = asset("base.css") + read(__package__, "timeline_page/timeline.css")
+    # A dollar sign of a file begins no placeholder.
+    places = {"style": style.replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
+    return Template(
+        Template(read(__package__, "timeline_page/timeline.html")).safe_substitute(places)
+    )

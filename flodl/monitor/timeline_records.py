@@ -221,9 +221,12 @@ class RankActivity:
 class TimelineSummary:
     """A summary of a timeline.
 
+    Ranks exchange and average together, so each of these events counts once, and its duration is
+    that of the slowest rank. `ranks` tells the ranks apart.
+
     Attributes:
         total_ms: Length of the timeline.
-        sample_count: Number of samples.
+        sample_count: Number of samples, those of all ranks.
         event_count: Number of events.
         gpu_idle_pct: Percent of samples in which a device was used less than 5 %, by device.
         sync_count: Number of exchanges that began.

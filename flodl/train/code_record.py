@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, final
 
 from flodl.files import replace_text
-from flodl.redaction import REDACTED, is_secret, is_secret_name, masked
+from flodl_shared.secrets import REDACTED, is_secret, is_secret_name, masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

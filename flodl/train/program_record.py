@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
 from flodl.files import replace_text
-from flodl.redaction import REDACTED, redact_text, redact_tokens
 from flodl.train.code_record import running_program, write_code
 from flodl.train.resume_hint import PLAN_VARIABLE
+from flodl_shared.secrets import REDACTED, redact_text, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.records import StepSeries
 
@@ -169,6 +171,46 @@ def test_curves_over_the_time_since_the_start_and_the_time_of_day(browser, tmp_p
     assert texts(browser, ".chart-table thead th") == ["Time", "loss"]
     choose(browser, "number")
     assert browser.evaluate("flodl.view.charts[0].xs.slice(-1)") == [19]
+    assert browser.console == []
+
+
+def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(browser, tmp_path):
+    browser.open(report(tmp_path, 1000, values=lambda epoch, _: {"loss": 1 / (epoch + 1)}))
+    click(browser, "#log-x")
+    (loss,) = drawn(browser)
+    places = {round(1 / loss["best"]["y"]): x for x, _ in loss["raw"][0][-1:]}
+    at = {epoch: browser.evaluate(f"flodl.view.charts[0].xOf({epoch})") for epoch in (1, 10, 100)}
+    assert at[10] - at[1] == pytest.approx(at[100] - at[10])
+    assert places[1000] - at[100] == pytest.approx(at[100] - at[10])
+    assert {"1", "10", "100", "1,000"} <= set(browser.evaluate("flodl.view.charts[0].ticks"))
+    assert texts(browser, "#log-x[aria-pressed=true]") == ["log x"]
+    # Keys zoom around the place in the middle of the picture, which is the epoch 32.
+    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.press("+")
+    low, high = browser.evaluate("flodl.view.charts[0].focus.range")
+    assert (low, high) == pytest.approx((1000**0.25, 1000**0.75))
+    click(browser, "#log-x")
+    assert browser.evaluate("flodl.view.charts[0].focus.range") == [low, high]
+    assert browser.console == []
+
+
+def test_a_logarithmic_x_axis_leaves_out_step_0_and_knows_time_but_no_time_of_day(
+    browser, tmp_path
+):
+    browser.open(timed(tmp_path))
+    click(browser, "#by-step")
+    click(browser, "#log-x")
+    (loss,) = drawn(browser)
+    assert len(loss["raw"][0]) == 19, "steps 1 to 19 of 0 to 19"
+    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.press("Home")
+    spoken = "document.querySelector('.plot').getAttribute('aria-valuetext')"
+    assert browser.evaluate(spoken) == "Step 1, loss 0.5000"
+    choose(browser, "relative")
+    first, last = (browser.evaluate(f"flodl.view.charts[0].xOf({x})") for x in (3, 6))
+    assert last - first == pytest.approx(browser.evaluate("flodl.view.charts[0].xOf(12)") - last)
+    choose(browser, "wall")
+    assert texts(browser, "#log-x:disabled[aria-pressed=false]") == ["log x"]
     assert browser.console == []
 
 

@@ -80,6 +80,22 @@ def test_curves_are_overlaid_over_steps_epochs_and_time(served):
     assert served.console == []
 
 
+def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
+    served.evaluate("page.curves.logX.click()")
+    served.settle()
+    at = [served.evaluate(f"{CHART}.xOf({step})") for step in (10, 100, 1000)]
+    assert at[2] - at[1] == pytest.approx(at[1] - at[0])
+    served.evaluate(f"{CHART}.area.focus()")
+    first, last = served.evaluate(f"{CHART}.range")
+    served.press("+")
+    low, high = served.evaluate("page.focus.range")
+    quarter = (last / first) ** 0.25
+    assert (low, high) == pytest.approx((first * quarter, last / quarter), rel=0.01)
+    choose(served, axis="wall")
+    assert texts(served, "#curve-tools button:disabled") == ["Log x"]
+    assert served.console == []
+
+
 def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     served.evaluate("page.focus.zoom([1000, 1100])")
     served.wait_for(DRAWN)

@@ -103,7 +103,7 @@ def pixels(browser: Browser, name: str) -> int:
     return int(
         browser.evaluate(
             "(() => { const {canvas, brush} = timeline.sheet;"
-            f"const [r, g, b] = timeline.sheet.color('{name}').match(/[\\d.]+/g).map(Number);"
+            f"const [r, g, b] = ink.get('{name}').match(/[\\d.]+/g).map(Number);"
             "const data = brush.getImageData(0, 0, canvas.width, canvas.height).data;"
             "let count = 0;"
             "for (let at = 0; at < data.length; at += 4)"
@@ -172,7 +172,7 @@ def test_the_mouse_reads_every_lane(browser, page):
 
 def test_the_keyboard_pans_zooms_and_speaks(browser, page):
     browser.open(page)
-    for _ in range(4):  # three buttons, then the lanes
+    for _ in range(5):  # four buttons, then the lanes
         browser.press("Tab")
     assert browser.evaluate("document.activeElement.id") == "stage"
     stage = "document.getElementById('stage')"
@@ -326,12 +326,16 @@ def of_rank(rank: int) -> Timeline:
 
 def test_every_rank_has_a_lane(browser, tmp_path):
     page = tmp_path / "ranks.html"
-    merge_timelines([of_rank(0), of_rank(1)]).save_html(page, title="two ranks")
+    merged = merge_timelines([of_rank(0), of_rank(1)])
+    merged.save_html(page, title="two ranks")
+    merged.save_json(page.with_suffix(".json"))
     browser.open(page)
     lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
     assert lanes == ["Phases", "Epochs", "Windows", "Rank 0", "Rank 1", "Events", "CPU", "RAM"]
     # 2 of the epoch and 20 exchanges of 2 events, which both ranks tell of; 20 plans, 20 waits, 3.
     assert texts(browser, "#facts") == ["20.0s · 400 samples · 85 events"]
+    summary = Timeline.load(page.with_suffix(".json")).summary()
+    assert (summary.event_count, summary.sync_count, summary.sync_avg_ms) == (85, 20, 60.0)
     assert table(browser, "load") == [
         ["CPU", "60 %", "60 %", "–", "–"],
         ["RAM", "1.0 GB", "1.0 GB", "–", "–"],
@@ -360,7 +364,7 @@ def test_every_rank_has_a_lane(browser, tmp_path):
     assert browser.console == []
     browser.evaluate("timeline.show(0, 20000)")
     browser.settle()
-    for color in ("wait", "sync", "gpu", "event", "epoch"):
+    for color in ("wait", "sync", "busy", "event", "epoch"):
         assert pixels(browser, color) > 8, color
 
 
@@ -380,7 +384,7 @@ def test_every_colour_has_a_legend_and_every_curve_a_scale(browser, page):
     legend = texts(browser, "#legend li")
     assert legend == [
         *("training", "after the last epoch"),
-        *("epochs (odd)", "epochs (even)", "sync", "cpu average"),
+        *("epochs (odd)", "epochs (even)", "sync", "CPU average"),
         *("anchor changes", "throttles", "custom", "idle"),
         *("processor", "memory of the machine", "GPU use", "GPU memory"),
         "GPU idle for half a second or more",
@@ -391,7 +395,7 @@ def test_every_colour_has_a_legend_and_every_curve_a_scale(browser, page):
         "timeline.draw(); timeline.sheet.brush.fillText = real; return said; })()"
     )
     assert drawn.count("0") == 4, "processor, memory and two GPUs"
-    assert {"100 %", "16.0 GB", "use, of 100 %", "memory, of 141.0 GB"} <= set(drawn)
+    assert {"100 %", "16.0 GB", "use, 100 %", "memory, 141.0 GB"} <= set(drawn)
     swatches = browser.evaluate(
         "[...document.querySelectorAll('#legend .swatch')].every(one => one.offsetWidth > 5)"
     )
@@ -424,8 +428,12 @@ def test_what_all_ranks_tell_of_happened_once(browser, tmp_path):
             events.insert(0, TimelineEvent(300.0, "custom", {"label": "only here"}))
         return Timeline.from_samples([], events)
 
-    merge_timelines([rank(0), rank(1), rank(2)]).save_html(tmp_path / "t.html")
+    merged = merge_timelines([rank(0), rank(1), rank(2)])
+    merged.save_html(tmp_path / "t.html")
     browser.open(tmp_path / "t.html")
+    count = merged.summary().event_count
+    assert count == 4
+    assert texts(browser, "#facts")[0].endswith(f" · {count} events"), "summary and page agree"
     assert table(browser, "events") == [
         ["Restarts", "2", "–", "–", "–"],
         ["Custom", "2", "–", "–", "–"],

@@ -4,7 +4,7 @@ import json
 import shlex
 
 from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 # What the started program does not learn about itself.
 OUTER = (

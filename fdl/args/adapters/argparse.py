@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
 from fdl.parameters.parameter import UNSET
-from fdl.secrets import REDACTED, is_secret
+from flodl_shared.secrets import REDACTED, is_secret
 
 if TYPE_CHECKING:
     import argparse

@@ -18,7 +18,7 @@ from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.notes import NOTES
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD
-from fdl.secrets import REDACTED, is_secret
+from flodl_shared.secrets import REDACTED, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,19 +1,5 @@
 "use strict";
-/* Elements, announcements, and the colours of the theme as a canvas takes them. */
-
-function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name in made && name !== "list") made[name] = value;
-    else made.setAttribute(name, value);
-  }
-  made.append(...children.filter((one) => one !== null && one !== undefined));
-  return made;
-}
-
-function place(id) {
-  return document.getElementById(id);
-}
+/* Buttons, choices and lists, the colours of many things, and files to save. */
 
 /** A button that does something. */
 function button(text, act, properties = {}) {
@@ -51,11 +37,6 @@ function fill(list, options, chosen) {
   list.value = chosen;
 }
 
-/** Say something to a screen reader. */
-function announce(text) {
-  place("announcer").textContent = text;
-}
-
 /** Run an action once in the next frame, however often it was asked for. */
 function soon(act) {
   let asked = false;
@@ -69,37 +50,6 @@ function soon(act) {
   };
 }
 
-/** The theme's colours by the names of their custom properties, as the browser resolves them. */
-class Ink {
-  #known = new Map();
-  #font = "";
-
-  get(name) {
-    if (!this.#known.has(name)) {
-      const probe = place("ink");
-      probe.style.color = name.startsWith("oklch") ? name : `var(--${name})`;
-      this.#known.set(name, getComputedStyle(probe).color);
-    }
-    return this.#known.get(name);
-  }
-
-  get dark() {
-    const chosen = document.documentElement.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  }
-
-  /** To be called when the theme has changed. */
-  forget() {
-    this.#known.clear();
-  }
-
-  get font() {
-    return (this.#font ||= `11.5px ${getComputedStyle(document.body).fontFamily}`);
-  }
-}
-
-const ink = new Ink();
-
 const FEW_COLORS = 8;
 
 /** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
@@ -108,41 +58,6 @@ function colorOf(index, many) {
   const hue = (index * 137.508) % 360;
   const light = (ink.dark ? 0.76 : 0.56) + (index % 3) * 0.05;
   return ink.get(`oklch(${light.toFixed(2)} 0.15 ${hue.toFixed(1)})`);
-}
-
-/** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */
-function prepare(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== across || canvas.height !== down) {
-    [canvas.width, canvas.height] = [across, down];
-    canvas.style.height = `${height}px`;
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.font = ink.font;
-  return context;
-}
-
-function strokeLine(context, x1, y1, x2, y2, color, width = 1) {
-  context.strokeStyle = color;
-  context.lineWidth = width;
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x2, y2);
-  context.stroke();
-}
-
-function disc(context, x, y, radius, fill, edge = null) {
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = fill;
-  context.fill();
-  if (!edge) return;
-  context.strokeStyle = edge;
-  context.lineWidth = 2;
-  context.stroke();
 }
 
 /** Text that fits into a width, with an ellipsis if it is cut. */

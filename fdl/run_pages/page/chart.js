@@ -56,6 +56,11 @@ class CurveChart extends Plot {
     return this.#scales && [this.#scales.x.low, this.#scales.x.high];
   }
 
+  /** Where x lies on the canvas, in pixels from its left. */
+  xOf(x) {
+    return this.#scales.px(x);
+  }
+
   get #runs() {
     return this.page.model.visible.filter((run) => run.curves.includes(this.metric));
   }
@@ -131,7 +136,7 @@ class CurveChart extends Plot {
       return;
     }
     const { box, x, y } = this.#scales;
-    this.axes(context, box, x, y);
+    this.axes(context, box, x, y, AXIS_TITLES[this.page.axis]);
     this.#paint(context);
     this.#describe(curves.length);
     this.#drawCursor();
@@ -345,10 +350,9 @@ class CurveChart extends Plot {
 
   #zoomBy(factor) {
     const { x } = this.#scales;
-    const at = this.#position(this.#cursor.x);
-    const whole = x.high - x.low;
     if (factor > 1 && !this.page.focus.range) return;
-    this.page.focus.zoom([at - (at - x.low) * factor, at - (at - x.low) * factor + whole * factor]);
+    const center = x.at(this.#position(this.#cursor.x));
+    this.page.focus.zoom([x.back(center - center * factor), x.back(center + (1 - center) * factor)]);
   }
 
   /** Move the cursor to the next line above or below. */

@@ -44,6 +44,8 @@ function groupLines(curves, groups, deviates) {
   return lines;
 }
 
+const AXIS_TITLES = { step: "step", epoch: "epoch", time: "time", wall: "clock" };
+/** What stands before a place on an axis. */
 const AXIS_NAMES = { step: "step", epoch: "epoch", time: "after", wall: "at" };
 
 function nearestIndex(x, at) {

@@ -14,7 +14,6 @@ class Page {
     this.model = new Model();
     this.choices = new Choices();
     this.focus = new Focus();
-    this.applyTheme();
     this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
     this.parallel = new ParallelPanel(this);
@@ -96,16 +95,7 @@ class Page {
     this.#connection(false, error.message);
   }
 
-  applyTheme() {
-    const theme = this.choices.get("theme");
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
-    ink.forget();
-    this.model.forgetColors();
-  }
-
   #changed(changed) {
-    if (changed.includes("theme")) this.applyTheme();
     if (changed.includes("axis")) this.focus.range = null;
     const redraws = ["smoothing", "logY", "logX", "band"];
     if (changed.every((name) => redraws.includes(name))) return this.curves.show();
@@ -127,18 +117,10 @@ class Page {
       this.choices.set({ filter: "" });
       filter.focus();
     });
-    const theme = place("theme");
-    const name = () => (theme.textContent = ink.dark ? "Light theme" : "Dark theme");
-    theme.addEventListener("click", () => {
-      this.choices.set({ theme: ink.dark ? "light" : "dark" });
-      name();
+    startTheme(place("theme"), () => {
+      this.model.forgetColors();
+      if (document.documentElement.dataset.ready) this.show();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this.applyTheme();
-      name();
-      this.show();
-    });
-    name();
     addEventListener("keydown", (event) => {
       const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName);
       if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey) return;

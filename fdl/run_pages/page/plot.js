@@ -38,8 +38,8 @@ class Plot {
     context.fillText(text, this.width / 2, this.height / 2);
   }
 
-  /** Grid lines and labels of both axes inside a box. */
-  axes(context, box, x, y) {
+  /** Grid lines and labels of both axes inside a box; `title` says what x counts. */
+  axes(context, box, x, y, title = "") {
     Object.assign(context, { textBaseline: "middle", textAlign: "right", lineWidth: 1 });
     for (const [at, label] of y.ticks) {
       const height = Math.round(box.bottom - y.at(at) * (box.bottom - box.top)) + 0.5;
@@ -48,8 +48,10 @@ class Plot {
       context.fillStyle = ink.get("soft");
       context.fillText(label, box.left - 7, height);
     }
-    Object.assign(context, { textBaseline: "top", textAlign: "center" });
-    let end = -Infinity;
+    Object.assign(context, { textBaseline: "top", textAlign: "left", fillStyle: ink.get("soft") });
+    context.fillText(title, 0, box.bottom + 8);
+    context.textAlign = "center";
+    let end = title ? context.measureText(title).width : -Infinity;
     for (const [at, label] of x.ticks) {
       const across = box.left + x.at(at) * (box.right - box.left);
       const half = context.measureText(label).width / 2;

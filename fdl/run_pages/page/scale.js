@@ -1,71 +1,15 @@
 "use strict";
-/* From values to positions: ranges that outliers do not flatten, ticks, and their labels. */
-
-/** A linear scale over [low, high]; `snug` keeps the ends, else they widen to round ticks. */
-function linearScale(low, high, wanted, snug = false) {
-  if (low === high) {
-    const room = Math.abs(low) * 0.1 || 1;
-    [low, high] = [low - room, high + room];
-  }
-  const raw = (high - low) / Math.max(1, wanted);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) * power;
-  const at = (value) => (value - low) / (high - low);
-  const back = (part) => low + part * (high - low);
-  if (!Number.isFinite(step) || step < Math.max(Math.abs(low), Math.abs(high)) * 1e-14) {
-    return { low, high, at, back, ticks: [low, high].map((value) => [value, formatNumber(value)]) };
-  }
-  if (!snug) [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
-  const ticks = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
-    ticks.push([index * step, tickLabel(index * step, step)]);
-  }
-  return { low, high, at, back, ticks };
-}
-
-/** A logarithmic scale over [low, high], both above zero. */
-function logScale(low, high, wanted, snug = false) {
-  let [bottom, top] = [Math.log10(low), Math.log10(high)];
-  if (top - bottom < 0.05 && !snug) [bottom, top] = [bottom - 0.15, top + 0.15];
-  if (top === bottom) [bottom, top] = [bottom - 0.5, top + 0.5];
-  const pad = snug ? 0 : (top - bottom) * 0.03;
-  [bottom, top] = [bottom - pad, top + pad];
-  const decades = top - bottom;
-  const factors = decades < 1 ? [1, 1.5, 2, 3, 4, 5, 7] : decades < 2.5 ? [1, 2, 5] : [1];
-  const every = Math.max(1, Math.ceil(decades / Math.max(2, wanted)));
-  const ticks = [];
-  for (let power = Math.floor(bottom); power <= Math.ceil(top); power++) {
-    if (power % every) continue;
-    for (const factor of factors) {
-      const position = Math.log10(factor) + power;
-      if (position >= bottom - 1e-9 && position <= top + 1e-9) {
-        ticks.push([factor * 10 ** power, tickLabel(factor * 10 ** power, 10 ** power)]);
-      }
-    }
-  }
-  return {
-    low: 10 ** bottom,
-    high: 10 ** top,
-    ticks,
-    at: (value) => (Math.log10(value) - bottom) / decades,
-    back: (part) => 10 ** (bottom + part * decades),
-  };
-}
-
-function tickLabel(value, step) {
-  if (Math.abs(value) < step * 1e-6) return "0";
-  const size = Math.max(Math.abs(value), step);
-  if (size >= 1e5 || step < 1e-4) return Number(value.toPrecision(4)).toExponential().replace("e+", "e");
-  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  return value.toFixed(Number.isInteger(+(step * 10 ** decimals).toFixed(6)) ? decimals : decimals + 1);
-}
+/* Axes of steps and times, ranges that outliers do not flatten, and smoothing. */
 
 /** Ticks of an axis of steps, epochs, seconds or Unix time. */
 function axisScale(kind, first, last, wanted, log) {
   if (log && kind !== "wall") {
     const scale = logScale(Math.max(first, kind === "time" ? 0.01 : 1), Math.max(last, first + 1e-9), wanted, true);
-    scale.ticks = scale.ticks.map(([at]) => [at, positionLabel(kind, at, last - first)]);
-    return scale;
+    // A short range may hold no power of ten: round numbers then stand where they belong.
+    if (scale.ticks.length < 3) return { ...scale, ticks: axisScale(kind, first, last, wanted, false).ticks };
+    const whole = kind === "step" || kind === "epoch";
+    const round = scale.ticks.filter(([at]) => !whole || Number.isInteger(Number(at.toFixed(6))));
+    return { ...scale, ticks: round.map(([at]) => [at, positionLabel(kind, at, last - first)]) };
   }
   const unit = kind === "time" || kind === "wall" ? timeUnit(last - first, wanted) : 1;
   const shift = kind === "wall" ? -new Date(first * 1000).getTimezoneOffset() * 60 : 0;

@@ -19,10 +19,9 @@ const DEFAULTS = {
   scatterColor: "auto",
   axes: null,
   target: "auto",
-  theme: "",
 };
-/** These are a matter of the reader's taste, not of what is shown. */
-const KEPT = ["columns", "theme"];
+/** What the browser keeps beside the address. */
+const KEPT = ["columns"];
 
 class Choices {
   #listeners = [];
@@ -59,7 +58,7 @@ class Choices {
   #own() {
     const own = {};
     for (const [name, value] of Object.entries(this.values)) {
-      if (name !== "theme" && JSON.stringify(value) !== JSON.stringify(DEFAULTS[name])) own[name] = value;
+      if (JSON.stringify(value) !== JSON.stringify(DEFAULTS[name])) own[name] = value;
     }
     return own;
   }

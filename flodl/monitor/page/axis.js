@@ -10,11 +10,27 @@ const AXIS_KINDS = ["number", "relative", "wall"];
 /** One x axis. `unit` is "epoch" or "step", `kind` one of AXIS_KINDS. */
 class Axis {
   #model;
+  #log = false;
 
   constructor(model, unit, kind) {
     this.#model = model;
     this.unit = unit;
     this.kind = kind;
+  }
+
+  /** Whether distances are logarithmic; the time of day has no such scale. */
+  get log() {
+    return this.#log && this.kind !== "wall";
+  }
+
+  /** To be called with what the reader chose. */
+  space(log) {
+    this.#log = log;
+  }
+
+  /** Whether the axis has a place for x. */
+  has(x) {
+    return !this.log || x > 0;
   }
 
   get numbers() {
@@ -33,7 +49,7 @@ class Axis {
 
   /** One x in a few characters. */
   label(x) {
-    if (this.numbers) return wholeLabel(Math.round(x));
+    if (this.numbers) return formatWhole(Math.round(x));
     return this.kind === "relative" ? formatDuration(x) : clockText(x, this.#model.zone, 1);
   }
 
@@ -44,6 +60,18 @@ class Axis {
   }
 
   scale(first, last, wanted) {
+    const even = this.#evenScale(first, last, wanted);
+    if (!this.log || first === last) return even;
+    const { ticks, ...scale } = logScale(first, last, wanted, true);
+    const shown = this.numbers ? ticks.filter(([at]) => Number.isInteger(Number(at.toFixed(6)))) : ticks;
+    // A short range may hold no power of ten: round numbers then stand where they belong.
+    if (shown.length < 3) return { ...scale, ticks: even.ticks };
+    const label = (at) => (this.numbers ? formatWhole(at) : spanText(at, at < 10 ? 0.1 : 1));
+    return { ...scale, ticks: shown.map(([at]) => [at, label(at)]) };
+  }
+
+  /** A scale on which equal distances are equal differences. */
+  #evenScale(first, last, wanted) {
     if (this.numbers) return wholeScale(first, last, wanted);
     const text = (at, step) => (this.kind === "relative" ? spanText(at, step) : clockText(at, this.#model.zone, step));
     return timeScale(first, last, wanted, text, this.kind === "wall" ? this.#model.zone : 0);
@@ -89,13 +117,13 @@ function between(xs, ys, x) {
 
 /** Ticks at round moments; `shift` seconds lie between the zone of the labels and UTC. */
 function timeScale(first, last, wanted, text, shift) {
-  if (first === last) return { ticks: [[first, text(first, 1)]], at: () => 0.5 };
+  if (first === last) return { ticks: [[first, text(first, 1)]], at: () => 0.5, back: () => first };
   const raw = (last - first) / Math.max(1, wanted);
   const day = 86400;
   const step = NICE_SECONDS.find((one) => one >= raw) || Math.ceil(raw / day) * day;
   const ticks = [];
   for (let at = Math.ceil((first + shift) / step - 1e-9) * step - shift; at <= last; at += step) ticks.push([at, text(at, step)]);
-  return { ticks, at: (x) => (x - first) / (last - first) };
+  return { ticks, ...evenly(first, last) };
 }
 
 /** 90 -> "1m30s"; with the digits that ticks `step` seconds apart need. */

@@ -1,5 +1,5 @@
 "use strict";
-/* Elements, the colours of the theme as a canvas takes them, and curves on a canvas. */
+/* Curves on a canvas, and small ones as SVG. */
 
 const SVG = document.getElementById("mark").namespaceURI;
 const DASHES = [[], [7, 4], [2, 4]];
@@ -8,77 +8,6 @@ function svgElement(tag, attributes = {}) {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
-}
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
-function place(id) {
-  return document.getElementById(id);
-}
-
-/** The theme's colours by the names of their custom properties, as the browser resolves them. */
-class Ink {
-  #known = new Map();
-  #probe = place("ink");
-  #font = "";
-
-  get(name) {
-    if (!this.#known.has(name)) {
-      this.#probe.style.color = `var(--${name})`;
-      this.#known.set(name, getComputedStyle(this.#probe).color);
-    }
-    return this.#known.get(name);
-  }
-
-  /** To be called when the theme has changed. */
-  forget() {
-    this.#known.clear();
-  }
-
-  /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
-  get font() {
-    return (this.#font ||= `11.5px ${getComputedStyle(document.body).fontFamily}`);
-  }
-}
-
-const ink = new Ink();
-
-/** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */
-function prepare(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== across || canvas.height !== down) {
-    [canvas.width, canvas.height] = [across, down];
-    canvas.style.height = `${height}px`;
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.font = ink.font;
-  return context;
-}
-
-function strokeLine(context, x1, y1, x2, y2, color) {
-  context.strokeStyle = color;
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x2, y2);
-  context.stroke();
-}
-
-function disc(context, x, y, radius, fill, edge = null) {
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = fill;
-  context.fill();
-  if (!edge) return;
-  context.strokeStyle = edge;
-  context.lineWidth = 2;
-  context.stroke();
 }
 
 /** A run with more points than this per pixel, which go up and down by more pixels than that per pixel, fills an area. */

@@ -112,7 +112,7 @@ class LineChart {
     const width = Math.max(200, this.width || 600);
     const height = this.width > WIDE_PIXELS ? 300 : 240;
     const context = prepare(this.canvas, width, height);
-    const { range } = this.focus;
+    const { axis, range } = this.focus;
     const shown = this.series.filter((one) => this.legend.shows(one.name));
     const values = shown.flatMap((one) => this.#visible(one.within(range), range));
     this.resetButton.hidden = !range;
@@ -121,7 +121,7 @@ class LineChart {
     const usable = log ? values.filter((value) => value > 0) : values;
     this.drawn = [];
     this.message = "";
-    const scaled = this.xs.length > 0 && usable.length > 0;
+    const scaled = usable.length > 0 && this.xs.some((x) => axis.has(x));
     const limits = scaled ? this.#limits(usable, log) : null;
     this.#offerOutliers(limits);
     this.#scales = scaled ? this.#measure(limits, log, width, height) : null;
@@ -139,7 +139,8 @@ class LineChart {
 
   /** Finite values inside the range, as they are and smoothed. */
   #visible({ xs, ys }, range) {
-    const inside = (x) => !range || (x >= range[0] && x <= range[1]);
+    const { axis } = this.focus;
+    const inside = (x) => axis.has(x) && (!range || (x >= range[0] && x <= range[1]));
     return ys.filter((y, index) => y !== null && inside(xs[index]));
   }
 
@@ -156,14 +157,16 @@ class LineChart {
     const y = log ? logScale(low, high, lines) : linearScale(low, high, lines);
     const left = 14 + 6.6 * Math.max(...y.ticks.map(([, label]) => label.length));
     const box = { left, right: width - 14, top: 10, bottom: height - 26, width, height };
-    const [first, last] = this.focus.range || [this.xs[0], this.xs[this.xs.length - 1]];
-    const x = this.focus.axis.scale(first, last, (box.right - left) / 76);
+    const { axis, range } = this.focus;
+    const [first, last] = range || [this.xs[0], this.xs[this.xs.length - 1]];
+    const start = axis.has(first) ? first : this.xs.find((at) => axis.has(at));
+    const x = axis.scale(start, last, (box.right - left) / 76);
     return {
       box, x, y, log,
       px: (at) => left + x.at(at) * (box.right - left),
       // A value off the scale ends just outside of the plot: a canvas draws nothing at 1e300.
       py: (value) => box.bottom - Math.min(2, Math.max(-1, y.at(value))) * (box.bottom - box.top),
-      back: (pixel) => first + ((pixel - left) / (box.right - left)) * (last - first),
+      back: (pixel) => x.back((pixel - left) / (box.right - left)),
     };
   }
 
@@ -181,10 +184,13 @@ class LineChart {
     context.textAlign = "left";
     context.fillText(this.focus.axis.title, 0, box.bottom + 18);
     context.textAlign = "center";
-    const start = context.measureText(this.focus.axis.title).width + 6;
+    let end = context.measureText(this.focus.axis.title).width;
     for (const [at, label] of x.ticks) {
       const half = context.measureText(label).width / 2;
-      if (px(at) - half >= start) context.fillText(label, Math.min(px(at), box.width - half), box.bottom + 18);
+      const middle = Math.min(px(at), box.width - half);
+      if (middle - half < end + 6) continue;
+      end = middle + half;
+      context.fillText(label, middle, box.bottom + 18);
     }
     strokeLine(context, box.left, box.bottom + 0.5, box.right, box.bottom + 0.5, ink.get("line"));
   }
@@ -196,7 +202,9 @@ class LineChart {
     const { xs, ys } = series.within(this.focus.range);
     const usable = (value) => value !== null && (!log || value > 0);
     const room = box.right - box.left;
-    const runs = (values) => curveRuns(xs.map((x, index) => [px(x), usable(values[index]) ? py(values[index]) : null]), room);
+    const { axis } = this.focus;
+    const point = (x, value) => (axis.has(x) ? [px(x), usable(value) ? py(value) : null] : [0, null]);
+    const runs = (values) => curveRuns(xs.map((x, index) => point(x, values[index])), room);
     const weight = this.options.smoothing;
     const raw = runs(ys);
     const smooth = weight > 0 ? runs(smoothed(ys, weight)) : null;
@@ -207,9 +215,9 @@ class LineChart {
     context.clip();
     strokeRuns(context, raw, { color, dash, width: smooth ? 1 : width, alpha: smooth ? 0.28 : 1 });
     if (smooth) strokeRuns(context, smooth, { color, dash, width: 1.9 });
-    const best = series.best && usable(series.best.y) && series.xs.length > 1 ? series.best : null;
+    const best = series.best && usable(series.best.y) && axis.has(series.best.x) && series.xs.length > 1 ? series.best : null;
     if (best) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
-    const broken = xs.filter((_, index) => ys[index] === null);
+    const broken = xs.filter((x, index) => ys[index] === null && axis.has(x));
     context.lineWidth = 2;
     for (const x of broken) strokeLine(context, px(x), box.bottom - 7, px(x), box.bottom, ink.get("bad"));
     const outside = this.#drawOutliers(context, color, xs, ys, usable);
@@ -224,7 +232,7 @@ class LineChart {
     context.fillStyle = color;
     ys.forEach((value, index) => {
       const at = usable(value) ? y.at(value) : 0;
-      if (at <= 1.001 && at >= -0.001) return;
+      if ((at <= 1.001 && at >= -0.001) || !this.focus.axis.has(xs[index])) return;
       far.push(xs[index]);
       const [x, edge, tip] = [px(xs[index]), at > 1 ? box.top + 4 : box.bottom - 4, at > 1 ? -8 : 8];
       context.beginPath();
@@ -305,8 +313,8 @@ class LineChart {
 
   /** The x of a point at or next to `x` within the zoom. */
   #near(x) {
-    const { range } = this.focus;
-    if (range && (x < range[0] || x > range[1])) return null;
+    const { axis, range } = this.focus;
+    if (!axis.has(x) || (range && (x < range[0] || x > range[1]))) return null;
     const index = nearestIndex(this.xs, x);
     if (index < 0) return null;
     const close = this.series[0].unit !== "epoch" ? Math.abs(this.#scales.px(this.xs[index]) - this.#scales.px(x)) < 40 : this.xs[index] === x;
@@ -409,7 +417,8 @@ class LineChart {
     }
     const { range } = this.focus;
     const at = this.#scales.back(pixel);
-    const inside = (x) => x !== undefined && (!range || (x >= range[0] && x <= range[1]));
+    const { axis } = this.focus;
+    const inside = (x) => x !== undefined && axis.has(x) && (!range || (x >= range[0] && x <= range[1]));
     const index = nearestIndex(this.xs, at);
     // The nearest point may lie just outside the zoom, and its neighbour inside.
     const x = [index, index + 1, index - 1].map((one) => this.xs[one]).find(inside);
@@ -432,9 +441,14 @@ class LineChart {
     if (range[1] > range[0]) this.focus.zoom(range);
   }
 
+  /** Where x lies on the canvas, in pixels from its left. */
+  xOf(x) {
+    return this.#scales.px(x);
+  }
+
   #key(event) {
-    const { range } = this.focus;
-    const inside = range ? this.xs.filter((x) => x >= range[0] && x <= range[1]) : this.xs;
+    const { axis, range } = this.focus;
+    const inside = this.xs.filter((x) => axis.has(x) && (!range || (x >= range[0] && x <= range[1])));
     const last = inside.length - 1;
     const here = this.focus.owner === this ? inside.indexOf(this.focus.x) : -1;
     const page = Math.max(1, Math.round(last / 10));
@@ -452,11 +466,11 @@ class LineChart {
 
   /** Zoom by a factor around a place, or around the middle. */
   #scaleBy(factor, around) {
-    if (this.xs.length < 2) return;
+    if (this.xs.length < 2 || !this.#scales) return;
     const whole = [this.xs[0], this.xs[this.xs.length - 1]];
-    const [from, to] = this.focus.range || whole;
-    const center = around ?? (from + to) / 2;
-    const next = [Math.max(whole[0], center - (center - from) * factor), Math.min(whole[1], center + (to - center) * factor)];
+    const { x } = this.#scales;
+    const center = around === undefined ? 0.5 : x.at(around);
+    const next = [Math.max(whole[0], x.back(center - center * factor)), Math.min(whole[1], x.back(center + (1 - center) * factor))];
     this.focus.zoom(next[0] <= whole[0] && next[1] >= whole[1] ? null : next);
   }
 }

@@ -1,27 +1,8 @@
 "use strict";
-/* Numbers as people read them: the rules of the terminal lines, with more digits for small metrics. */
-
-const DASH = "–";
-const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/* Numbers as people read them, beside those of all pages. */
 
 function formatMetric(value) {
-  if (value === undefined) return DASH;
-  if (value === null) return "not finite";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e15) return value.toExponential(2).replace("e+", "e");
-  if (size < 0.1) return value.toPrecision(4);
-  return value.toFixed(size < 100 ? 4 : 2);
-}
-
-function formatDuration(seconds) {
-  if (!Number.isFinite(seconds) || seconds < 0) return DASH;
-  if (seconds < 1) return `${Math.min(999, Math.round(seconds * 1000))}ms`;
-  if (seconds < 60) return `${(Math.floor(seconds * 10 + 1e-9) / 10).toFixed(1)}s`;
-  const whole = Math.floor(seconds);
-  const two = (part) => String(part).padStart(2, "0");
-  if (seconds < 3600) return `${Math.floor(whole / 60)}m${two(whole % 60)}s`;
-  return `${Math.floor(whole / 3600)}h${two(Math.floor((whole % 3600) / 60))}m`;
+  return value === null ? "not finite" : formatNumber(value);
 }
 
 function formatBytes(count) {
@@ -42,11 +23,4 @@ function formatCount(count) {
 
 function formatPercent(value) {
   return `${Math.round(value)} %`;
-}
-
-/** "2026-05-04T13:37:00+02:00" -> "4 May 2026, 13:37", in the time zone of the run. */
-function formatMoment(iso) {
-  const parts = /^(\d+)-(\d+)-(\d+)T(\d+:\d+)/.exec(iso || "");
-  if (!parts) return "";
-  return `${Number(parts[3])} ${MONTHS[parts[2] - 1]} ${parts[1]}, ${parts[4]}`;
 }

@@ -97,7 +97,3 @@ function swatch({ token, dash }) {
   return made;
 }
 
-/** Say something to those who listen to the page. */
-function announce(text) {
-  place("announcer").textContent = text;
-}

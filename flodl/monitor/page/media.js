@@ -83,7 +83,7 @@ class MediaSection {
       if (!this.#panels.has(key)) this.#panels.set(key, this.#add(entry, fresh <= room));
       this.#panels.get(key).offer(entry);
     }
-    for (const group of this.#groups.values()) group.note.textContent = group.panels.length;
+    for (const { made, note, panels } of this.#groups.values()) made.dataset.panels = note.textContent = panels.length;
     if (left && left.records) {
       this.note.hidden = false;
       this.note.textContent =

@@ -51,7 +51,8 @@ function textPart(record, name, kept) {
 }
 
 function tablePart(record, name, kept) {
-  const head = element("tr", {}, ...record.columns.map((text) => element("th", { textContent: text, scope: "col" })));
+  const numeric = record.columns.map((_, index) => record.rows.some((cells) => typeof cells[index] === "number"));
+  const head = element("tr", {}, ...record.columns.map((text, index) => element("th", { textContent: text, scope: "col", className: numeric[index] ? "number" : "" })));
   const rows = record.rows.map((cells) => {
     const shown = cells.map((cell) => element("td", { textContent: cellText(cell), title: String(cell), className: typeof cell === "number" ? "number" : "" }));
     return [cells.join(" ").toLowerCase(), element("tr", {}, ...shown)];

@@ -1,15 +1,16 @@
 "use strict";
 /* The parts of the page around the charts: tiles, load of the machine, time, epochs, facts. */
 
-function tile(title, value, note) {
+function tile(title, value, note, unit = "") {
   const text = element("p", { textContent: note || "\u00a0", title: note });
-  return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), element("strong", { textContent: value }), text);
+  const figure = element("strong", { textContent: value }, unit && element("small", { textContent: ` ${unit}` }));
+  return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), figure, text);
 }
 
 function metricTile(series) {
   const { last, best, limits, xs, ys } = series;
   let note = "";
-  if (xs.length === 1 || series.unit === "step") note = `at ${series.unit} ${wholeLabel(last.x)}`;
+  if (xs.length === 1 || series.unit === "step") note = `at ${series.unit} ${formatWhole(last.x)}`;
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
   else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
   const made = tile(series.name, formatMetric(last.y), note);
@@ -34,9 +35,9 @@ function runTiles({ records, info, status, duration, progress }) {
   const rates = records.map((record) => record.throughput).filter((rate) => rate > 0);
   if (rates.length) {
     const rate = rates.reduce((sum, one) => sum + one, 0) / rates.length;
-    made.push(tile("Throughput", `${formatCount(rate * 1000)} samples/s`, "mean over epochs"));
+    made.push(tile("Throughput", formatCount(rate * 1000), "mean over epochs", "samples/s"));
   } else if (progress?.rate) {
-    made.push(tile("Throughput", `${formatCount(progress.rate)} samples/s`, "in this epoch"));
+    made.push(tile("Throughput", formatCount(progress.rate), "in this epoch", "samples/s"));
   }
   const { parameters } = info.metadata;
   if (parameters && Number.isFinite(parameters.total)) {

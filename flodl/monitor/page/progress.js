@@ -46,7 +46,7 @@ function progressText({ epoch, total, step, steps, phase }) {
   const place = `Epoch ${epoch} of ${total}`;
   if (phase === "evaluating") return `${place}, evaluating`;
   const paused = phase === "paused" ? ", paused" : "";
-  return `${place}, step ${wholeLabel(step)}${steps ? ` of ${wholeLabel(steps)}` : ""}${paused}`;
+  return `${place}, step ${formatWhole(step)}${steps ? ` of ${formatWhole(steps)}` : ""}${paused}`;
 }
 
 function progressFacts(model) {

@@ -1,5 +1,5 @@
 "use strict";
-/* From values to positions: ranges, ticks, and no more points than there are pixels. */
+/* Ranges that outliers do not flatten, whole numbers, and no more points than there are pixels. */
 
 /** Values that a limit may leave out, at either end, and how far away they must be for it. */
 const OUTLIER_SHARE = 0.02;
@@ -31,71 +31,24 @@ function robustLimits(values) {
   return { low, high, outside };
 }
 
-/** A linear scale over [low, high], widened to round ticks. */
-function linearScale(low, high, wanted) {
-  if (low === high) {
-    const room = Math.abs(low) * 0.1 || 1;
-    [low, high] = [low - room, high + room];
-  }
-  const raw = (high - low) / Math.max(1, wanted);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) * power;
-  const [first, last] = [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
-  if (!Number.isFinite(step) || last - first > 50) {
-    return { low, high, ticks: [low, high].map((at) => [at, formatMetric(at)]), at: (v) => (v - low) / (high - low) };
-  }
-  const ticks = [];
-  for (let index = first; index <= last; index++) ticks.push([index * step, tickLabel(index * step, step)]);
-  const [bottom, top] = [first * step, last * step];
-  return { low: bottom, high: top, ticks, at: (value) => (value - bottom) / (top - bottom) };
-}
-
-/** A logarithmic scale over [low, high], both above zero. */
-function logScale(low, high, wanted) {
-  let [bottom, top] = [Math.log10(low), Math.log10(high)];
-  if (top - bottom < 0.05) [bottom, top] = [bottom - 0.15, top + 0.15];
-  const pad = (top - bottom) * 0.03;
-  [bottom, top] = [bottom - pad, top + pad];
-  const decades = top - bottom;
-  const factors = decades < 1 ? [1, 1.5, 2, 3, 4, 5, 7] : decades < 2.5 ? [1, 2, 5] : [1];
-  const every = Math.max(1, Math.ceil(decades / Math.max(2, wanted)));
-  const ticks = [];
-  for (let power = Math.floor(bottom); power <= Math.ceil(top); power++) {
-    if (power % every) continue;
-    for (const factor of factors) {
-      const at = Math.log10(factor) + power;
-      if (at >= bottom && at <= top) ticks.push([factor * 10 ** power, tickLabel(factor * 10 ** power, 10 ** power)]);
-    }
-  }
-  return { low: 10 ** bottom, high: 10 ** top, ticks, at: (value) => (Math.log10(value) - bottom) / decades };
-}
-
 /** Whole numbers, exactly from `first` to `last`, which may lie between two of them. */
 function wholeScale(first, last, wanted) {
-  if (first === last) return { ticks: [[first, wholeLabel(first)]], at: () => 0.5 };
+  if (first === last) return { ticks: [[first, formatWhole(first)]], at: () => 0.5, back: () => first };
   const raw = Math.max(1, (last - first) / Math.max(1, wanted));
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
   const ticks = [];
-  for (let at = Math.ceil(first / step) * step; at <= last; at += step) ticks.push([at, wholeLabel(at)]);
+  for (let at = Math.ceil(first / step) * step; at <= last; at += step) ticks.push([at, formatWhole(at)]);
   const near = step * 0.6;
   const [low, high] = [Math.ceil(first), Math.floor(last)];
-  if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, wholeLabel(low)]);
-  if (high - ticks[ticks.length - 1]?.[0] > near) ticks.push([high, wholeLabel(high)]);
-  return { ticks, at: (x) => (x - first) / (last - first) };
+  if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, formatWhole(low)]);
+  if (high - ticks[ticks.length - 1]?.[0] > near) ticks.push([high, formatWhole(high)]);
+  return { ticks, ...evenly(first, last) };
 }
 
-/** 1234567 -> "1,234,567" */
-function wholeLabel(value) {
-  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
-}
-
-function tickLabel(value, step) {
-  if (Math.abs(value) < step * 1e-6) return "0";
-  const size = Math.max(Math.abs(value), step);
-  if (size >= 1e5 || step < 1e-4) return Number(value.toPrecision(4)).toExponential().replace("e+", "e");
-  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  return value.toFixed(Number.isInteger(+(step * 10 ** decimals).toFixed(6)) ? decimals : decimals + 1);
+/** Position of a number from `first` (0) to `last` (1), and back. */
+function evenly(first, last) {
+  return { at: (x) => (x - first) / (last - first), back: (part) => first + part * (last - first) };
 }
 
 /** Runs of points [x, y]; a null y ends a run. Of many points per pixel only the extremes remain. */

@@ -22,6 +22,7 @@ class RunView {
   #strip;
   #focuses = new Map();
   #kind = "number";
+  #logX = false;
   #options = { smoothing: 0 };
   #unit = null;
   #open = new Map();
@@ -69,12 +70,13 @@ class RunView {
       if (unit === "step") focus.watch((what) => what === "zoom" && this.#refine(focus));
       this.#focuses.set(key, focus);
     }
-    return this.#focuses.get(key);
+    const focus = this.#focuses.get(key);
+    focus.axis.space(this.#logX);
+    return focus;
   }
 
   /** Draw everything that is drawn with the colours of the theme. */
   repaint() {
-    ink.forget();
     for (const chart of this.charts) chart.draw();
   }
 
@@ -169,6 +171,10 @@ class RunView {
       this.#kind = place("x-axis").value;
       this.#metricCharts();
     });
+    place("log-x").addEventListener("click", () => {
+      this.#logX = !this.#logX;
+      this.#metricCharts();
+    });
     place("search").addEventListener("input", () => {
       this.#panel.search(place("search").value);
       this.#epochs.render();
@@ -195,6 +201,10 @@ class RunView {
     for (const option of place("x-axis").options) option.disabled = option.value !== "number" && !timed;
     place("x-axis").options[0].textContent = `${unit}s`;
     if (!timed) this.#kind = place("x-axis").value = "number";
+    const { axis } = this.#focus();
+    place("log-x").disabled = axis.kind === "wall";
+    place("log-x").setAttribute("aria-pressed", String(axis.log));
+    place("log-x").title = axis.kind === "wall" ? "The time of day has no logarithmic scale" : "Logarithmic x axis";
     const left = this.#panel.show(all, unit, this.#focus());
     for (const id of ["smoothing-control", "axis-control"]) place(id).hidden = !all.length;
     place("search-control").hidden = all.length <= FEW_METRICS;

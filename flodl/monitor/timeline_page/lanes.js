@@ -1,72 +1,51 @@
 "use strict";
 /* The lanes of the swimlane view, drawn on one canvas. */
 
-const GUTTER = 140;
+/** Room for the names of lanes, left of them; a narrow page has less. */
+const [GUTTER, NARROW_GUTTER, NARROW] = [140, 88, 560];
 const AXIS = 26;
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5];
 
 /** What all lanes draw with: the canvas, the colours of the theme, and where a moment lies. */
 class Sheet {
-  #colors = new Map();
   #hatching = null;
-  #probe = null;
 
   constructor(canvas) {
     this.canvas = canvas;
-    this.brush = canvas.getContext("2d");
   }
 
   /** Begin a drawing of [from, to] in milliseconds. */
   begin(width, height, from, to) {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.height = `${height}px`;
     Object.assign(this, { width, height, from, to });
-    this.scale = (width - GUTTER) / (to - from);
-    this.brush.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.brush.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    this.gutter = width < NARROW ? NARROW_GUTTER : GUTTER;
+    this.scale = (width - this.gutter) / (to - from);
+    this.brush = prepare(this.canvas, width, height);
     this.brush.textBaseline = "middle";
-    this.#colors.clear();
     this.#hatching = null;
   }
 
-  /** A colour of the style sheet; the browser resolves light and dark. */
-  color(name) {
-    if (this.#colors.has(name)) return this.#colors.get(name);
-    if (!this.#probe) {
-      this.#probe = document.createElement("i");
-      this.#probe.hidden = true;
-      document.body.append(this.#probe);
-    }
-    this.#probe.style.color = `var(--${name})`;
-    const color = getComputedStyle(this.#probe).color;
-    this.#colors.set(name, color);
-    return color;
-  }
-
   x(t) {
-    return GUTTER + (t - this.from) * this.scale;
+    return this.gutter + (t - this.from) * this.scale;
   }
 
   t(x) {
-    return this.from + (x - GUTTER) / this.scale;
+    return this.from + (x - this.gutter) / this.scale;
   }
 
   /** Draw only right of the names. */
   clipped(draw) {
     this.brush.save();
     this.brush.beginPath();
-    this.brush.rect(GUTTER, 0, this.width - GUTTER, this.height);
+    this.brush.rect(this.gutter, 0, this.width - this.gutter, this.height);
     this.brush.clip();
     draw();
     this.brush.restore();
   }
 
-  label(text, y, color = this.color("text")) {
+  label(text, y, color = ink.get("text")) {
     this.brush.fillStyle = color;
     this.brush.textAlign = "left";
-    this.brush.fillText(shortened(this.brush, text, GUTTER - 10), 0, y);
+    this.brush.fillText(shortened(this.brush, text, this.gutter - 10), 0, y);
   }
 
   hatching() {
@@ -74,7 +53,7 @@ class Sheet {
     const tile = document.createElement("canvas");
     tile.width = tile.height = 8;
     const brush = tile.getContext("2d");
-    brush.strokeStyle = this.color("gap");
+    brush.strokeStyle = ink.get("gap");
     brush.lineWidth = 1.4;
     brush.beginPath();
     for (const shift of [-8, 0, 8]) {
@@ -102,10 +81,10 @@ function drawAxis(sheet) {
   sheet.clipped(() => {
     for (let at = Math.ceil(sheet.from / step) * step; at <= sheet.to; at += step) {
       const x = Math.round(sheet.x(at)) + 0.5;
-      brush.fillStyle = sheet.color("line");
+      brush.fillStyle = ink.get("line");
       brush.fillRect(x - 0.5, AXIS - 4, 1, sheet.height - AXIS + 4);
-      brush.fillStyle = sheet.color("soft");
-      brush.textAlign = x - GUTTER < 24 ? "left" : sheet.width - x < 24 ? "right" : "center";
+      brush.fillStyle = ink.get("soft");
+      brush.textAlign = x - sheet.gutter < 24 ? "left" : sheet.width - x < 24 ? "right" : "center";
       brush.fillText(momentText(at, step), x, 10);
     }
   });
@@ -123,8 +102,8 @@ class SpanLane {
     const { brush } = sheet;
     const [y, high] = [top + 4, this.height - 8];
     sheet.label(this.name, top + this.height / 2);
-    const colors = this.colors.map((name) => sheet.color(name));
-    const textColor = sheet.color("text");
+    const colors = this.colors.map((name) => ink.get(name));
+    const textColor = ink.get("text");
     let drawnTo = -Infinity;
     sheet.clipped(() => {
       this.spans.forEach((span, index) => {
@@ -140,8 +119,8 @@ class SpanLane {
     });
   }
 
-  #write({ brush, width }, color, span, left, right, y) {
-    const from = Math.max(left, GUTTER);
+  #write({ brush, width, gutter }, color, span, left, right, y) {
+    const from = Math.max(left, gutter);
     const room = Math.min(right, width) - from - 12;
     brush.fillStyle = color;
     brush.textAlign = "left";
@@ -152,7 +131,7 @@ class SpanLane {
 
   legend() {
     if (!this.spans.length) return [];
-    const word = this.name.toLowerCase();
+    const word = /^[A-Z]{2}/.test(this.name) ? this.name : this.name.toLowerCase();
     if (this.name === "Phases") {
       return this.spans.map(({ first }, index) => [this.colors[index], "block", first.name.toLowerCase()]);
     }
@@ -180,11 +159,11 @@ class MarkLane {
     const { brush } = sheet;
     const y = top + this.height / 2;
     sheet.label(this.name, y);
-    brush.fillStyle = brush.strokeStyle = sheet.color("event");
+    brush.fillStyle = brush.strokeStyle = ink.get("event");
     const { marks, markTimes } = this.data;
     let drawn = -Infinity;
     sheet.clipped(() => {
-      for (let index = lowerBound(markTimes, sheet.t(GUTTER - 8)); index < marks.length; index++) {
+      for (let index = lowerBound(markTimes, sheet.t(sheet.gutter - 8)); index < marks.length; index++) {
         const x = sheet.x(marks[index].t);
         if (x > sheet.width + 8) break;
         if (x < drawn + 1) continue;
@@ -196,22 +175,18 @@ class MarkLane {
 
   #form(brush, kind, x, y) {
     brush.beginPath();
-    const form = formOf(kind);
-    if (form === "circle") brush.arc(x, y, 4, 0, 2 * Math.PI);
-    else if (form === "square") brush.rect(x - 4, y - 4, 8, 8);
-    else {
-      const tip = form === "up" ? -5 : 5;
-      brush.moveTo(x - 5, y - tip);
-      brush.lineTo(x + 5, y - tip);
-      brush.lineTo(x, y + tip);
-      brush.closePath();
-    }
-    brush.fill();
+    const form = FORMS[kind];
+    if (form === "circle" || form === "ring") brush.arc(x, y, 4, 0, 2 * Math.PI);
+    else OUTLINES[form].forEach(([right, down], index) => (index ? brush.lineTo(x + right, y + down) : brush.moveTo(x + right, y + down)));
+    if (form !== "circle" && form !== "ring") brush.closePath();
+    if (form !== "ring") return brush.fill();
+    brush.lineWidth = 2;
+    brush.stroke();
   }
 
   legend() {
     const known = new Set(this.data.marks.map((mark) => mark.k));
-    return [...MARKS].filter(([kind]) => known.has(kind)).map(([kind, name]) => ["event", formOf(kind), name.toLowerCase()]);
+    return [...MARKS].filter(([kind]) => known.has(kind)).map(([kind, name]) => ["event", FORMS[kind], name.toLowerCase()]);
   }
 
   rows(t, reach) {
@@ -223,11 +198,21 @@ class MarkLane {
   }
 }
 
-function formOf(kind) {
-  if (kind === "custom") return "circle";
-  if (["throttle", "skip"].includes(kind)) return "square";
-  return kind === "anchor" ? "up" : "down";
-}
+/** Each kind of event has a form of its own. */
+const FORMS = {
+  anchor: "up", throttle: "square", guard: "diamond", skip: "plus",
+  worker_lost: "cross", restart: "ring", custom: "circle", idle: "down",
+};
+const PLUS = [[-1.5, -5], [1.5, -5], [1.5, -1.5], [5, -1.5], [5, 1.5], [1.5, 1.5], [1.5, 5], [-1.5, 5], [-1.5, 1.5], [-5, 1.5], [-5, -1.5], [-1.5, -1.5]];
+/** Corners of the forms that have some, in pixels from their middle. */
+const OUTLINES = {
+  up: [[-5, 5], [5, 5], [0, -5]],
+  down: [[-5, -5], [5, -5], [0, 5]],
+  square: [[-4, -4], [4, -4], [4, 4], [-4, 4]],
+  diamond: [[0, -6], [6, 0], [0, 6], [-6, 0]],
+  plus: PLUS,
+  cross: PLUS.map(([right, down]) => [(right - down) * Math.SQRT1_2, (right + down) * Math.SQRT1_2]),
+};
 
 /** Curves of percentages over time; `gaps` are hatched, and `top` is what 100 % stands for. */
 class CurveLane {
@@ -245,13 +230,13 @@ class CurveLane {
   /** What the top and the bottom of the curves mean, left of them. */
   #scale(sheet, base, high) {
     const { brush } = sheet;
-    brush.fillStyle = sheet.color("soft");
+    brush.fillStyle = ink.get("soft");
     brush.textAlign = "right";
-    brush.fillText(this.top, GUTTER - 6, base - high + 4);
-    brush.fillText("0", GUTTER - 6, base - 4);
-    brush.fillStyle = sheet.color("line");
-    brush.fillRect(GUTTER - 3, base - high, 3, 1);
-    brush.fillRect(GUTTER, Math.round(base - high / 2), sheet.width - GUTTER, 1);
+    brush.fillText(this.top, sheet.gutter - 6, base - high + 4);
+    brush.fillText("0", sheet.gutter - 6, base - 4);
+    brush.fillStyle = ink.get("line");
+    brush.fillRect(sheet.gutter - 3, base - high, 3, 1);
+    brush.fillRect(sheet.gutter, Math.round(base - high / 2), sheet.width - sheet.gutter, 1);
   }
 
   draw(sheet, top) {
@@ -259,7 +244,8 @@ class CurveLane {
     const [base, high] = [top + this.height - 5, this.height - 12];
     sheet.label(this.name, top + 17);
     this.curves.forEach((curve, index) => {
-      if (curve.label) sheet.label(curve.label, top + 34 + 15 * index, sheet.color(curve.color));
+      // A narrow page has no room for them; the legend tells the colours.
+      if (curve.label && sheet.gutter === GUTTER) sheet.label(curve.label, top + 34 + 15 * index, ink.get(curve.color));
     });
     if (this.curves.length) this.#scale(sheet, base, high);
     sheet.clipped(() => {
@@ -271,13 +257,13 @@ class CurveLane {
       }
       for (const curve of this.curves) this.#curve(sheet, curve, base, high);
     });
-    brush.fillStyle = sheet.color("line");
-    brush.fillRect(GUTTER, base, sheet.width - GUTTER, 1);
+    brush.fillStyle = ink.get("line");
+    brush.fillRect(sheet.gutter, base, sheet.width - sheet.gutter, 1);
   }
 
   #curve(sheet, { values, color, filled }, base, high) {
     const { brush } = sheet;
-    brush.strokeStyle = brush.fillStyle = sheet.color(color);
+    brush.strokeStyle = brush.fillStyle = ink.get(color);
     brush.lineWidth = 1.4;
     brush.lineJoin = "round";
     const y = (value) => base - (Math.min(100, Math.max(0, value)) / 100) * high;
@@ -300,7 +286,7 @@ class CurveLane {
     const { t } = this.data;
     const from = Math.max(0, lowerBound(t, sheet.from) - 1);
     const to = Math.min(t.length, lowerBound(t, sheet.to) + 1);
-    const dense = to - from > 2 * (sheet.width - GUTTER);
+    const dense = to - from > 2 * (sheet.width - sheet.gutter);
     const runs = [];
     let run = [];
     for (let index = from; index < to; ) {
@@ -341,7 +327,7 @@ class CurveLane {
 class RankLane extends CurveLane {
   constructor(rank, many) {
     const name = many ? `Rank ${rank.rank}` : "Busy";
-    const curves = rank.busy.some((value) => value !== null) ? [{ values: rank.busy, color: "gpu", filled: true, meaning: "time that a rank is busy" }] : [];
+    const curves = rank.busy.some((value) => value !== null) ? [{ values: rank.busy, color: "busy", filled: true, meaning: "time that a rank is busy" }] : [];
     super(name, rank, curves, { rows: (t) => this.#rows(t) });
     this.rank = rank;
     this.height = curves.length ? 64 : 30;
@@ -357,7 +343,7 @@ class RankLane extends CurveLane {
   draw(sheet, top) {
     super.draw(sheet, top);
     sheet.clipped(() => {
-      for (const [color, spans] of this.bars) this.#bars(sheet, top, sheet.color(color), spans);
+      for (const [color, spans] of this.bars) this.#bars(sheet, top, ink.get(color), spans);
     });
   }
 
@@ -392,7 +378,7 @@ function lanesOf(data) {
   const percent = (value) => (value === null || value === undefined ? DASH : formatPercent(value));
   const lanes = data.phases.length ? [new SpanLane("Phases", data.phases, data.phases.map(({ first }) => (first.name === "Training" ? "phase-next" : "phase")), phaseText)] : [];
   lanes.push(new SpanLane("Epochs", data.epochs, ["epoch", "epoch-next"], epochText));
-  if (data.windows.length) lanes.push(new SpanLane("Windows", data.windows, ["epoch-next", "epoch"], windowText));
+  if (data.windows.length) lanes.push(new SpanLane("Windows", data.windows, ["window", "window-next"], windowText));
   if (!data.many) {
     if (data.waits.length) lanes.push(new SpanLane("Waiting", data.waits, ["wait"]));
     if (data.syncs.length) lanes.push(new SpanLane("Sync", data.syncs, ["sync"]));
@@ -413,8 +399,8 @@ function lanesOf(data) {
   for (const gpu of data.gpus) {
     const name = `GPU ${gpu.device}`;
     const curves = [
-      { values: gpu.util, color: "gpu", filled: true, label: "use, of 100 %", meaning: "GPU use" },
-      { values: gpu.share, color: "vram", label: `memory, of ${totalText(gpu.total)}`, meaning: "GPU memory" },
+      { values: gpu.util, color: "gpu", filled: true, label: "use, 100 %", meaning: "GPU use" },
+      { values: gpu.share, color: "vram", label: `memory, ${totalText(gpu.total)}`, meaning: "GPU memory" },
     ];
     const gaps = [...gpu.gaps, ...gpu.idles.map((idle) => [idle.t - (idle.ms || 0), idle.t])];
     lanes.push(new CurveLane(name, data, curves, {
@@ -423,7 +409,7 @@ function lanesOf(data) {
       rows: (_t, _reach, index) => [
         [name, percent(gpu.util[index])],
         [`${name} memory`, bytesOf(gpu.used[index], gpu.total[index])],
-      ],
+      ].filter(([, text]) => text !== DASH),
     }));
   }
   return lanes;

@@ -13,9 +13,9 @@ class TimelineView {
     this.from = 0;
     this.to = data.end;
     this.moment = null;
-    this.stage = document.getElementById("stage");
-    this.readout = document.getElementById("readout");
-    this.sheet = new Sheet(document.getElementById("canvas"));
+    this.stage = place("stage");
+    this.readout = place("readout");
+    this.sheet = new Sheet(place("canvas"));
     this.stage.setAttribute("aria-valuemin", 0);
     this.stage.setAttribute("aria-valuemax", Math.round(data.end));
     this.#listen();
@@ -56,7 +56,7 @@ class TimelineView {
   }
 
   draw() {
-    this.width = Math.max(GUTTER + 120, this.stage.clientWidth);
+    this.width = Math.max(NARROW_GUTTER + 120, this.stage.clientWidth);
     const height = AXIS + this.lanes.reduce((sum, lane) => sum + lane.height, 0);
     this.sheet.begin(this.width, height, this.from, this.to);
     drawAxis(this.sheet);
@@ -74,17 +74,17 @@ class TimelineView {
     this.readout.hidden = !shown;
     if (!shown) return;
     const x = Math.round(this.sheet.x(t));
-    this.sheet.brush.fillStyle = this.sheet.color("text");
+    this.sheet.brush.fillStyle = ink.get("text");
     this.sheet.brush.fillRect(x, AXIS - 6, 1, height - AXIS + 6);
     const reach = 6 / this.sheet.scale;
     const index = this.data.nearest(t);
     const rows = this.lanes.flatMap((lane) => lane.rows(t, reach, index));
     const title = momentText(t, Math.min(1000, (this.to - this.from) / 200));
     this.readout.replaceChildren(
-      made("b", title),
-      ...rows.map(([name, value]) => made("span", made("i", name), made("em", value))),
+      element("b", {}, title),
+      ...rows.map(([name, value]) => element("span", {}, element("i", {}, name), element("em", {}, value))),
     );
-    const onLeft = x < (GUTTER + this.width) / 2;
+    const onLeft = x < (this.sheet.gutter + this.width) / 2;
     this.readout.style.left = onLeft ? `${x + 12}px` : "auto";
     this.readout.style.right = onLeft ? "auto" : `${this.width - x + 12}px`;
     this.stage.setAttribute("aria-valuenow", Math.round(t));
@@ -121,9 +121,8 @@ class TimelineView {
     });
     stage.addEventListener("blur", () => this.#leave());
     stage.addEventListener("keydown", (event) => this.#press(event));
-    for (const [id, act] of Object.entries(this.#acts())) document.getElementById(id).addEventListener("click", act);
-    const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => this.later());
+    for (const [id, act] of Object.entries(this.#acts())) place(id).addEventListener("click", act);
+    startTheme(place("theme"), () => this.later());
     new ResizeObserver(() => {
       if (stage.clientWidth !== this.width) this.later();
     }).observe(stage);
@@ -163,7 +162,7 @@ class TimelineView {
     if (this.#drag) {
       this.show(this.#drag.from - (event.clientX - this.#drag.x) / this.sheet.scale, this.to - this.from);
     }
-    this.moment = x < GUTTER ? null : Math.min(this.to, Math.max(this.from, this.sheet.t(x)));
+    this.moment = x < this.sheet.gutter ? null : Math.min(this.to, Math.max(this.from, this.sheet.t(x)));
     this.later();
   }
 
@@ -175,12 +174,6 @@ class TimelineView {
   #x(event) {
     return event.clientX - this.stage.getBoundingClientRect().left;
   }
-}
-
-function made(tag, ...children) {
-  const element = document.createElement(tag);
-  element.append(...children);
-  return element;
 }
 
 /** Mean and largest of the values that are known. */
@@ -196,12 +189,12 @@ function statistics(values) {
 }
 
 function fillTable(id, header, rows) {
-  const table = document.getElementById(id);
-  const head = header.map((text) => Object.assign(made("th", text), { scope: "col" }));
+  const table = place(id);
+  const head = header.map((text) => element("th", { scope: "col" }, text));
   const body = rows.map(([name, ...cells]) =>
-    made("tr", Object.assign(made("th", name), { scope: "row" }), ...cells.map((text) => made("td", text))),
+    element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((text) => element("td", {}, text))),
   );
-  table.append(made("thead", made("tr", ...head)), made("tbody", ...body));
+  table.append(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
 function fillLoad(data) {
@@ -228,7 +221,7 @@ function fillLoad(data) {
     rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
   }
   if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
-  fillTable("load", ["", "Mean", "Most", "Idle", "Idle gaps"], rows);
+  fillTable("load", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
 }
 
 function fillEvents(data) {
@@ -250,7 +243,7 @@ function fillEvents(data) {
     rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms)) : [name, String(found.length), DASH, DASH, DASH]);
   }
   if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
-  fillTable("events", ["", "Count", "Mean", "Longest", "Together"], rows);
+  fillTable("events", ["Event", "Count", "Mean", "Longest", "Together"], rows);
 }
 
 /** One entry for each colour and form on the page. */
@@ -262,17 +255,17 @@ function fillLegend(lanes) {
     entries.get(key).texts.add(text);
   }
   const items = [...entries.values()].map(({ token, form, texts }) => {
-    const swatch = Object.assign(made("i"), { className: `swatch ${form}` });
+    const swatch = element("i", { className: `swatch ${form}` });
     swatch.style.setProperty("--ink", `var(--${token})`);
-    return made("li", swatch, made("span", [...texts].join(", ")));
+    return element("li", {}, swatch, element("span", {}, [...texts].join(", ")));
   });
-  document.getElementById("legend").replaceChildren(...items);
+  place("legend").replaceChildren(...items);
 }
 
 function startTimeline() {
-  const data = new TimelineData(JSON.parse(document.getElementById("data").textContent));
+  const data = new TimelineData(JSON.parse(place("data").textContent));
   const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.happened.length} events`];
-  document.getElementById("facts").textContent = facts.join(" · ");
+  place("facts").textContent = facts.join(" · ");
   fillLoad(data);
   fillEvents(data);
   const view = new TimelineView(data);

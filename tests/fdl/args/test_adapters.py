@@ -9,7 +9,7 @@ import pytest
 
 from fdl.args import expose
 from fdl.parameters.contract import parse
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 from tests import fork_server
 
 ARGPARSE = """

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from fdl import FdlArgs, arg, option
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 
 def declare(**fields: object) -> type[FdlArgs]:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 
 from fdl import FdlArgs, FdlArgsError, arg, option
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 
 class Size(enum.Enum):

@@ -12,7 +12,7 @@ import pytest
 
 from fdl import FdlArgs, arg, option
 from fdl.parameters.contract import ContractError, parse
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 from tests import fork_server
 
 PROGRAM = """

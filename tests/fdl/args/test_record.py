@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fdl import FdlArgs, FdlArgsError, arg, option
-from fdl.secrets import REDACTED
+from flodl_shared.secrets import REDACTED
 
 MANIFESTS = {
     "fdl.yml": "commands:\n  train:\n",

@@ -217,7 +217,7 @@ def test_the_page_fetches_nothing_and_survives_hostile_names(tmp_path):
     assert [gpu["name"] for gpu in form["gpus"]] == ["H200", "</script>"]
     assert form["events"][2]["label"] == HOSTILE
     assert {event["k"] for event in form["events"]} < set(EventKind)
-    assert text.count("</script>") == 5
+    assert text.count("</script>") == 8
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -157,11 +157,30 @@ def test_a_summary_tells_the_ranks_apart():
     merged = merge_timelines([of_rank(0, syncs=4, busy=70.0), of_rank(1, syncs=4, busy=90.0)])
     summary = merged.summary()
     assert summary.sample_count == 20
-    assert summary.sync_count == 8
+    assert summary.sync_count == 4, "both ranks tell of the same four"
     assert summary.ranks == {
         0: RankActivity(sync_count=4, sync_ms=20.0, wait_ms=12.0, busy_pct=pytest.approx(70.0)),
         1: RankActivity(sync_count=4, sync_ms=20.0, wait_ms=12.0, busy_pct=pytest.approx(90.0)),
     }
+
+
+def test_what_all_ranks_tell_of_is_counted_once_and_as_long_as_the_slowest_took():
+    def rank(number: int) -> Timeline:
+        events = []
+        for at in (0.0, 100.0):
+            events.append(TimelineEvent(at, "sync_start"))
+            events.append(TimelineEvent(at + 9, "sync_end", {"ms": 4.0 + 2 * number}))
+        events.append(TimelineEvent(200.0, "wait", {"ms": 1.0}))
+        events += [TimelineEvent(300.0 + at, "anchor", {"from": 1, "to": 2}) for at in (0, 9)]
+        if number == 1:
+            events.append(TimelineEvent(400.0, "throttle", {"rank": 0}))
+        return Timeline.from_samples([], events)
+
+    summary = merge_timelines([rank(0), rank(1), rank(2)]).summary()
+    assert (summary.sync_count, summary.sync_avg_ms) == (2, 8.0)
+    assert (summary.anchor_count, summary.throttle_count) == (2, 1)
+    assert summary.event_count == 4 + 3 + 2 + 1, "a wait is of one rank alone"
+    assert summary.ranks[0].sync_ms == 8.0
 
 
 def test_the_machine_is_counted_once():

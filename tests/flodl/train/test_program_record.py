@@ -12,12 +12,6 @@ import pytest
 from flodl.train.code_record import redacted_source, write_code
 from flodl.train.program_record import installed_packages, recorded_argv
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_both_packages_have_the_same_rules_for_secrets() -> None:
-    assert (ROOT / "flodl/redaction.py").read_text() == (ROOT / "fdl/secrets.py").read_text()
-
 
 def test_a_command_line_is_recorded_without_its_secrets() -> None:
     argv = [

@@ -8,7 +8,15 @@ import json
 
 import pytest
 
-from fdl.secrets import REDACTED, SHORTEST, is_secret, masked, redact_text, redact_tokens, taints
+from flodl_shared.secrets import (
+    REDACTED,
+    SHORTEST,
+    is_secret,
+    masked,
+    redact_text,
+    redact_tokens,
+    taints,
+)
 
 NAMED_SECRET = """
 OPENAI_API_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN hub_token WANDB_API_KEY wandb-api-key COMET_API_KEY

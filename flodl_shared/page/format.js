@@ -1,0 +1,38 @@
+"use strict";
+/* Numbers as people read them: the rules of the terminal lines, with more digits for small metrics. */
+
+const DASH = "–";
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+function formatNumber(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (size < 1e-3 || size >= 1e15) return value.toExponential(2).replace("e+", "e");
+  if (size < 0.1) return value.toPrecision(4);
+  return value.toFixed(size < 100 ? 4 : 2);
+}
+
+/** 42ms, 1.2s, 2m05s, 3h12m, 5d04h */
+function formatDuration(seconds) {
+  if (!Number.isFinite(seconds) || seconds < 0) return DASH;
+  if (seconds < 1) return `${Math.min(999, Math.round(seconds * 1000))}ms`;
+  if (seconds < 60) return `${(Math.floor(seconds * 10 + 1e-9) / 10).toFixed(1)}s`;
+  const whole = Math.floor(seconds);
+  const two = (part) => String(part).padStart(2, "0");
+  if (seconds < 3600) return `${Math.floor(whole / 60)}m${two(whole % 60)}s`;
+  if (seconds < 48 * 3600) return `${Math.floor(whole / 3600)}h${two(Math.floor((whole % 3600) / 60))}m`;
+  return `${Math.floor(whole / 86400)}d${two(Math.floor((whole % 86400) / 3600))}h`;
+}
+
+/** "2026-05-04T13:37:00+02:00" -> "4 May 2026, 13:37", in the time zone of the text. */
+function formatMoment(iso) {
+  const parts = /^(\d+)-(\d+)-(\d+)T(\d+:\d+)/.exec(iso || "");
+  return parts ? `${Number(parts[3])} ${MONTHS[parts[2] - 1]} ${parts[1]}, ${parts[4]}` : DASH;
+}
+
+/** 1234567 -> "1,234,567" */
+function formatWhole(value) {
+  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
+}
