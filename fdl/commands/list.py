@@ -10,7 +10,7 @@ import typer
 
 from fdl import output
 from fdl.builtins import RESERVED
-from fdl.commands.verb import Call, Json, Verb, group
+from fdl.commands.verb import Call, Group, Json, Verb
 from fdl.node import relative, texts
 from fdl.secrets import REDACTED, redact_tokens
 from fdl.select.classify import RUN
@@ -20,7 +20,7 @@ from fdl.shell_words import join
 if TYPE_CHECKING:
     from rich.table import Table
 
-verbs = group()
+verbs = Group()
 
 SCHEMA_VERSION = 1
 

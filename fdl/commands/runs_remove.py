@@ -21,9 +21,8 @@ from fdl.commands.runs_group import (
     places,
     project_folders,
     remove_all,
-    verbs,
 )
-from fdl.commands.verb import Complete, DryRun, Verb
+from fdl.commands.verb import Complete, DryRun, Group, Verb
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import choose, search, shortened
 from fdl.run_directory.run import RUNNING
@@ -31,6 +30,8 @@ from fdl.run_directory.run import RUNNING
 if TYPE_CHECKING:
     from fdl.run_directory.prune import Surplus
     from fdl.run_directory.run import Run
+
+verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
 OlderThan = Annotated[

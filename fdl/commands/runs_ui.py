@@ -12,6 +12,7 @@ import typer
 
 from fdl import output
 from fdl.commands.runs_group import Places, places
+from fdl.commands.verb import Group, Verb
 from fdl.errors import FdlError
 from fdl.run_directory.find import shortened
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from fdl.run_directory.run import Run
 
 
+verbs = Group()
+
+
+@verbs.command("ui", cls=Verb)
 def ui(
     ctx: typer.Context,
     path: Places = None,
