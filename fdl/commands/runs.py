@@ -20,6 +20,6 @@ verbs = Group(
         "note": "runs_notes",
         "rm": "runs_remove",
         "clean": "runs_remove",
-        "prune": "runs_remove",
+        "prune": "runs_prune",
     },
 )
