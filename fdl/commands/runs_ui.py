@@ -47,7 +47,10 @@ def ui(
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)
-    with PageServer(Catalog.of_places(searched), title, port) as server:
+    catalog = Catalog.of_places(searched)
+    with PageServer(catalog, title, port) as server:
+        # The browser needs longer to start than most runs need to be read.
+        catalog.start()
         output.write(sys.stdout, f"{server.url}\n")
         sys.stdout.flush()
         output.note("Ctrl-C ends the page")
