@@ -126,7 +126,7 @@ def rules(project: Project) -> list[Retention]:
 
 def _of_level(level: Level, root: str) -> Iterator[Retention]:
     from fdl.planning.generate import settings
-    from fdl.variables.fill import known_folder
+    from fdl.variables.fill import folder_name
 
     for preset in (None, *level.commands.values()):
         output = settings(level.manifest.node, preset)["output"]
@@ -139,14 +139,13 @@ def _of_level(level: Level, root: str) -> Iterator[Retention]:
             continue
         written = output.get("dir")
         scope = preset or level.manifest.node
-        name = known_folder(level, written, scope) if written else default_folder(level)
-        if name:
-            yield _rule(Path(os.path.realpath(Path(root, name))), keep, root)
-        elif not written:
+        name = folder_name(level, written, scope) if written else default_folder(level)
+        if not name:
             raise ManifestError(
                 f"{_first(keep, root)}: `output.keep` does not say of which folder",
                 hint="write `dir` beside it",
             )
+        yield _rule(Path(os.path.realpath(Path(root, name))), keep, root)
 
 
 def _rule(folder: Path, keep: Mapping[str, Node], root: str) -> Retention:

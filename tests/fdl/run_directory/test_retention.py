@@ -183,6 +183,14 @@ def test_two_rules_for_one_folder_are_refused(project, fdl):
     )
 
 
+def test_a_rule_of_a_folder_that_a_variable_names_needs_its_value(project, fdl):
+    project({"fdl.yml": 'output: {dir: "${NO_SUCH_FOLDER}", keep: {newest: 1}}'})
+    session = fdl("runs", "prune", "--yes")
+    assert session.exit == 1
+    assert "fdl.yml:1:15" in session.err
+    assert "NO_SUCH_FOLDER" in session.err
+
+
 def test_a_rule_without_a_folder_is_refused(project, fdl):
     project({"fdl.yml": "output: {keep: {newest: 1}}"})
     session = fdl("runs", "prune", "--yes")
