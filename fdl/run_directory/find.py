@@ -44,17 +44,25 @@ def _declared(project: Project) -> Iterator[str]:
         yield from _of_level(level)
 
 
-def levels(project: Project) -> Iterator[Level]:
+def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
     """The manifests of a project, its own first.
 
+    Args:
+        project: The project.
+        strict: Whether one below it that cannot be read is an error; else it is left out.
+
     Raises:
-        ManifestError: The project's own manifest is broken.
+        ManifestError: The project's own manifest is broken, or with ``strict`` another one.
     """
     from fdl.select.nested import below
 
     top = project.level()
     yield top
-    yield from (place.level for place in below(top, project.child) if place.level)
+    for place in below(top, project.child):
+        if place.problem and strict:
+            raise place.problem
+        if place.level:
+            yield place.level
 
 
 def _of_level(level: Level) -> Iterator[str]:

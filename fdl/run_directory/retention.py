@@ -111,7 +111,8 @@ def rules(project: Project) -> list[Retention]:
             other.
     """
     found: dict[Path, Retention] = {}
-    for level in levels(project):
+    # A manifest that cannot be read may keep runs that another rule would delete.
+    for level in levels(project, strict=True):
         for rule in _of_level(level, project.directory):
             known = found.setdefault(rule.folder, rule)
             if known._replace(origin="") != rule._replace(origin=""):

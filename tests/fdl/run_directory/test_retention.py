@@ -167,6 +167,20 @@ def test_a_wrong_rule_is_refused_with_its_place(keeping, prune, rule, problem):
     assert days(folder) == [1, 2, 3, 4, 5, 6]
 
 
+def test_nothing_goes_while_a_manifest_of_the_project_is_broken(project, prune):
+    top = project(
+        {
+            "fdl.yml": "output: {dir: out, keep: {newest: 0}}\ncommands: {train: {path: train}}",
+            "train/fdl.yml": "output: {dir: out/train, keep: 5}",
+        }
+    )
+    trail(top / "out/train" / NAMES[0])
+    refused = prune()
+    assert refused.exit_code == 1
+    assert "train/fdl.yml:1:32: `output.keep` must be a mapping" in refused.stderr
+    assert (top / "out/train" / NAMES[0]).is_dir()
+
+
 def test_two_rules_for_one_folder_are_refused(project, fdl):
     manifest = """
         entry: python main.py
