@@ -64,6 +64,7 @@ SECTIONS = (
     ("Of `ddp.speed_hint`", "SpeedHint", ""),
     ("Of `training`", "Training", "training"),
     ("Of `output`", "Output", "output"),
+    ("Of `output.keep`", "Keep", ""),
 )
 
 
@@ -79,7 +80,7 @@ def manifest_page() -> str:
         for key, rule in model["properties"].items():
             cells = [f"`{key}`", f"{rule['description']} {_values(rule)}".rstrip()]
             if flags:
-                cells.append(f"`{flags[key]}`")
+                cells.append(f"`{flags[key]}`" if key in flags else "")
             rows.append(f"| {' | '.join(cells)} |")
         parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, DryRun, Verb, group
+from fdl.commands.verb import Call, DryRun, Group, Verb
 from fdl.errors import UsageError
 from fdl.scaffold.add_install import Installation, installation
 from fdl.scaffold.add_mode import choose
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fdl.scaffold.add_version import HostVersion
 
-verbs = group()
+verbs = Group()
 
 MODEL = "cardiffnlp/twitter-roberta-base-sentiment-latest"
 """What a playground tries unless told otherwise; its weights are published as a pickle."""

@@ -11,9 +11,9 @@ import typer
 
 from fdl import output
 from fdl.api_ref import as_json, as_list, as_text, find, public, scan, select
-from fdl.commands.verb import Json, Verb, group
+from fdl.commands.verb import Group, Json, Verb
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("api-ref", cls=Verb)

@@ -1,6 +1,6 @@
 """The built-in commands as one Typer application.
 
-The module of a command is imported when its name is typed.
+The module of a command is imported when its name is typed. So is that of a command of a group.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fdl.builtins.tree import children, document, find, is_open, schema, summary
 from fdl.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
+    from fdl.commands.verb import Group
     from fdl.parameters.contract import Schema
     from fdl.planning.planner import Host
     from fdl.prepass import Invocation
@@ -41,8 +42,8 @@ class Builtins(TyperGroup):
         if cmd_name not in BUILTINS:
             return None
         module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
-        found: Any = get_command(import_module(f"fdl.commands.{module}").verbs)
-        return getattr(found, "commands", {}).get(cmd_name, found)
+        verbs: Group = import_module(f"fdl.commands.{module}").verbs
+        return verbs.built(cmd_name) if cmd_name in verbs.names() else verbs.as_command()
 
 
 app = typer.Typer(cls=Builtins, add_completion=False)

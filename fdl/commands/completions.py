@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import DryRun, Verb, group
+from fdl.commands.verb import DryRun, Group, Verb
 from fdl.complete.start_up import (
     Shell,
     block,
@@ -23,7 +23,7 @@ from fdl.complete.start_up import (
 from fdl.errors import FdlError
 from fdl.shell_words import quote
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("completions", cls=Verb)

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Complete, DryRun, Json, Open, Verb, group
+from fdl.commands.verb import Complete, DryRun, Group, Json, Open, Verb
 
-verbs = group("config", "Show the manifest's values with their origins, or change one.")
+verbs = Group("config", "Show the manifest's values with their origins, or change one.")
 
 
 @verbs.command("show", cls=Open)

@@ -13,7 +13,7 @@ import typer
 
 from fdl.commands import bundled
 from fdl.commands.module import run_or_show, start
-from fdl.commands.verb import Call, Program, group
+from fdl.commands.verb import Call, Group, Program
 from fdl.select import bundle
 from fdl.select.command import REFRESH
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fdl.plan import Plan
     from fdl.select.level import Level
 
-verbs = group()
+verbs = Group()
 
 NAME = "ddp-bench"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Json, Verb, group
+from fdl.commands.verb import Call, Group, Json, Verb
 from fdl.diagnose.assemble import assemble
 from fdl.diagnose.survey import survey
 from fdl.diagnose.text import render
 from fdl.errors import FdlError
 from fdl.select.project import locate
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("diagnose", cls=Verb)

@@ -14,7 +14,7 @@ import typer
 
 from fdl import output
 from fdl.commands.module import root, run_or_show
-from fdl.commands.verb import Call, Program, group
+from fdl.commands.verb import Call, Group, Program
 from fdl.select import bundle
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fdl.select.command import Selection
     from fdl.select.level import Level
 
-verbs = group()
+verbs = Group()
 
 NAME = "flodl-hf"
 

@@ -11,7 +11,7 @@ import typer
 
 from fdl import output, scaffold
 from fdl.commands.add import STEPS, report
-from fdl.commands.verb import DryRun, Verb, group
+from fdl.commands.verb import DryRun, Group, Verb
 from fdl.diagnose import environment
 from fdl.errors import FdlError
 from fdl.scaffold import Mode
@@ -22,7 +22,7 @@ from fdl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-verbs = group()
+verbs = Group()
 
 _HOW = {
     Mode.MOUNTED: "Docker, libtorch mounted from this machine",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, DryRun, Verb, group
+from fdl.commands.verb import Call, DryRun, Group, Verb
 from fdl.errors import UsageError
 from fdl.self_install import Place, link, look, newest, path_hint, release, upgrade, write
 from fdl.setup.questions import Questions
@@ -17,7 +17,7 @@ from fdl.terminal import is_set
 from fdl.update import OPT_OUT
 from fdl.version import __version__
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("install", cls=Verb)

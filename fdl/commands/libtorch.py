@@ -13,7 +13,7 @@ import typer
 from fdl import output
 from fdl.commands.libtorch_build import Global, Torch, build
 from fdl.commands.libtorch_check import check
-from fdl.commands.verb import Complete, DryRun, Json, Verb, group
+from fdl.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.errors import FdlError, UsageError
 from fdl.libtorch.store import Store, locate
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fdl.libtorch.active import Variant
     from fdl.libtorch.request import Decision, Request
 
-verbs = group("libtorch", "Install, choose, use and check the C++ library of PyTorch.")
+verbs = Group("libtorch", "Install, choose, use and check the C++ library of PyTorch.")
 
 SCHEMA_VERSION = 1
 

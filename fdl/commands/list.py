@@ -10,7 +10,7 @@ import typer
 
 from fdl import output
 from fdl.builtins import RESERVED
-from fdl.commands.verb import Call, Json, Verb, group
+from fdl.commands.verb import Call, Group, Json, Verb
 from fdl.node import relative, texts
 from fdl.select.classify import RUN
 from fdl.select.survey import BROKEN, Entry, survey
@@ -20,7 +20,7 @@ from flodl_shared.secrets import REDACTED, redact_tokens
 if TYPE_CHECKING:
     from rich.table import Table
 
-verbs = group()
+verbs = Group()
 
 SCHEMA_VERSION = 1
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Json, Open, group
+from fdl.commands.verb import Group, Json, Open
 from fdl.errors import UsageError
 
 if TYPE_CHECKING:
     from fdl.commands.verb import Call
     from fdl.inspect.command import Command
 
-verbs = group()
+verbs = Group()
 
 GHOST = "flodl.distributed.ghost"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Json, Open, group
+from fdl.commands.verb import Call, Group, Json, Open
 from fdl.errors import FdlError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fdl.plan import Plan
     from fdl.select.project import Project
 
-verbs = group()
+verbs = Group()
 
 VARIABLE = "FLODL_REHEARSE"
 """Tells the Trainer of flodl to rehearse, and where to write the result."""

@@ -7,9 +7,11 @@ import sys
 import typer
 
 from fdl import output
-from fdl.commands.runs_group import OneRun, chosen, print_json, verbs
-from fdl.commands.verb import Json, Verb
+from fdl.commands.runs_group import OneRun, chosen, print_json
+from fdl.commands.verb import Group, Json, Verb
 from fdl.errors import FdlError, UsageError
+
+verbs = Group()
 
 
 @verbs.command("diff", cls=Verb)

@@ -1,4 +1,4 @@
-"""What the commands of ``fdl runs`` share: their group, their usual arguments, their questions."""
+"""What the commands of ``fdl runs`` share: their usual arguments and their questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Complete, group
+from fdl.commands.verb import Call, Complete
 from fdl.errors import UsageError
 from fdl.run_directory.find import choose, folders, shortened
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.run_directory.run import Run
-
-verbs = group("runs", "List, compare, follow, act on, label, import and delete runs.")
 
 SCHEMA_VERSION = 1
 

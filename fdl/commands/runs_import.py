@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.runs_group import counted, print_json, project_folders, verbs
-from fdl.commands.verb import DryRun, Json, Verb
+from fdl.commands.runs_group import counted, print_json, project_folders
+from fdl.commands.verb import DryRun, Group, Json, Verb
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import shortened
 
 if TYPE_CHECKING:
     from fdl.run_directory.importing.foreign import Foreign
+
+
+verbs = Group()
 
 
 @verbs.command("import", cls=Verb)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.runs_group import OneRun, chosen, print_json, project_folders, verbs
-from fdl.commands.verb import Complete, Json, Verb
+from fdl.commands.runs_group import OneRun, chosen, print_json, project_folders
+from fdl.commands.verb import Complete, Group, Json, Verb
 from fdl.errors import UsageError
 from fdl.run_directory.find import choose, search, shortened
 from fdl.run_directory.notes import change, require_tag
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from fdl.run_directory.notes import Notes
     from fdl.run_directory.run import Run
+
+
+verbs = Group()
 
 
 @verbs.command("tag", cls=Verb)

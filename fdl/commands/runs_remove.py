@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,25 +11,23 @@ from fdl import output
 from fdl.commands.runs_group import (
     Places,
     State,
-    Where,
     Yes,
     agreed,
     counted,
     list_sizes,
-    only_where,
     places,
     project_folders,
     remove_all,
-    verbs,
 )
-from fdl.commands.verb import Complete, DryRun, Verb
+from fdl.commands.verb import Complete, DryRun, Group, Verb
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import choose, search, shortened
 from fdl.run_directory.run import RUNNING
 
 if TYPE_CHECKING:
-    from fdl.run_directory.prune import Surplus
     from fdl.run_directory.run import Run
+
+verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
 OlderThan = Annotated[
@@ -84,10 +81,11 @@ def rm(
     for run in named:
         names = ", ".join(one.name for one in continued_by(run, every))
         remarks.append(f"resumed by {names}" if names else "")
-    return _delete(named, remarks, yes=yes, dry_run=dry_run)
+    return delete(named, remarks, yes=yes, dry_run=dry_run)
 
 
-def _delete(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
+def delete(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
+    """Delete runs, after listing them and asking; 1 if nobody agreed or one stays."""
     list_sizes(runs, remarks)
     if dry_run:
         return 0
@@ -124,113 +122,4 @@ def clean(
     if not runs:
         output.note("no run goes")
         return 0
-    return _delete(runs, [], yes=yes, dry_run=dry_run)
-
-
-@verbs.command("prune", cls=Verb)
-def prune(
-    ctx: typer.Context,
-    path: Places = None,
-    keep_best: Annotated[
-        int | None, typer.Option(help="Keep the best N runs of each folder, by the metric of --by")
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(help="The metric of --keep-best; `margin:max`: higher is better"),
-        Complete("metrics"),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(help="A setting whose values make the groups of --keep-best, not the folders"),
-        Complete("run-columns"),
-    ] = None,
-    keep: Keep = None,
-    older_than: OlderThan = None,
-    state: State = None,
-    where: Where = None,
-    checkpoints: Annotated[
-        str | None,
-        typer.Option(help="Keep the runs, and of their checkpoints these: last,best,model or none"),
-        Complete("checkpoint-kinds"),
-    ] = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> int:
-    """Delete runs that are not among the best, or checkpoints; ask first.
-
-    A run must match all given conditions. A run that did not measure the metric stays. With
-    --checkpoints the runs stay, and lose the other checkpoints. A checkpoint that a run can resume
-    from always stays.
-
-    Returns:
-        0; 1 when nobody agreed.
-
-    Raises:
-        FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
-    """
-    from fdl.run_directory import prune as pruning
-    from fdl.run_directory.clean import Rule
-
-    best = pruning.keep_best(keep_best, by, group)
-    kept = pruning.kinds(checkpoints) if checkpoints is not None else None
-    has_rule = keep is not None or older_than is not None or state is not None
-    if not has_rule and best is None and where is None and kept is None:
-        raise UsageError(
-            "nothing says what goes",
-            hint="give --keep-best N --by METRIC, --where CONDITION or --checkpoints KINDS",
-        )
-    rule = Rule(keep, older_than, state) if has_rule else None
-    every = search(places(ctx.obj, path))
-    runs = pruning.choose(every, rule, best, datetime.now().astimezone())
-    meeting = {run.path for run in only_where(where, every)}
-    runs = [run for run in runs if run.path in meeting and not run.path.is_symlink()]
-    if kept is not None:
-        return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
-    if not runs:
-        output.note("no run goes")
-        return 0
-    return _delete(runs, [], yes=yes, dry_run=dry_run)
-
-
-def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
-    """Delete checkpoints, after listing them and asking."""
-    from rich.filesize import decimal
-
-    from fdl.run_directory.prune import remove_checkpoints
-    from fdl.run_directory.text import printable
-    from fdl.tables import table
-
-    if not found:
-        output.note("no checkpoint goes")
-        return 0
-    rows = [
-        (
-            printable(str(shortened(one.run.path))),
-            ", ".join(one.names),
-            decimal(one.bytes),
-            f"{one.kept} stays: to resume from" if one.kept else "",
-        )
-        for one in found
-    ]
-    count = counted(sum(len(one.names) for one in found), "checkpoint")
-    total = decimal(sum(one.bytes for one in found))
-    output.show(table([*rows, (count, "", total, "")], right=(2,)))
-    sys.stdout.flush()
-    if dry_run:
-        return 0
-    if not yes and not agreed(f"remove {count}?"):
-        output.note("nothing was removed; --yes removes without asking")
-        return 1
-    freed = removed = code = 0
-    for one in found:
-        try:
-            if remove_checkpoints(one):
-                freed += one.bytes
-                removed += len(one.names)
-            else:
-                output.warning(f"{shortened(one.run.path)} stays: it is running or gone by now")
-        except FdlError as problem:
-            output.error(problem.message, problem.hint)
-            code = 1
-    output.note(f"removed {counted(removed, 'checkpoint')}, {decimal(freed)} freed")
-    return code
+    return delete(runs, [], yes=yes, dry_run=dry_run)

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.runs_group import OneRun, chosen, print_json, verbs
-from fdl.commands.verb import Complete, Json, Verb
+from fdl.commands.runs_group import OneRun, chosen, print_json
+from fdl.commands.verb import Complete, Group, Json, Verb
 from fdl.errors import UsageError
 from fdl.run_directory.find import shortened
+
+verbs = Group()
 
 
 @verbs.command("tell", cls=Verb)

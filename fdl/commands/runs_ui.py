@@ -12,6 +12,7 @@ import typer
 
 from fdl import output
 from fdl.commands.runs_group import Places, places
+from fdl.commands.verb import Group, Verb
 from fdl.errors import FdlError
 from fdl.run_directory.find import shortened
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from fdl.run_directory.run import Run
 
 
+verbs = Group()
+
+
+@verbs.command("ui", cls=Verb)
 def ui(
     ctx: typer.Context,
     path: Places = None,
@@ -42,7 +47,10 @@ def ui(
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)
-    with PageServer(Catalog.of_places(searched), title, port) as server:
+    catalog = Catalog.of_places(searched)
+    with PageServer(catalog, title, port) as server:
+        # The browser needs longer to start than most runs need to be read.
+        catalog.start()
         output.write(sys.stdout, f"{server.url}\n")
         sys.stdout.flush()
         output.note("Ctrl-C ends the page")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
+from fdl.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.errors import FdlError
 from fdl.node import relative
 from fdl.parameters.contract import Schema
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fdl.select.level import Level
     from fdl.select.project import Project
 
-verbs = group("schema", "Manage cached argument schemas of your programs.")
+verbs = Group("schema", "Manage cached argument schemas of your programs.")
 
 _ORIGINS = {
     "program": "program answered",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, DryRun, Verb, group
+from fdl.commands.verb import Call, DryRun, Group, Verb
 from fdl.libtorch.store import locate
 from fdl.self_install import look, path_hint, write
 from fdl.setup import report
@@ -19,7 +19,7 @@ from fdl.setup.facts import gather
 from fdl.setup.plan import plan
 from fdl.setup.questions import Questions
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("setup", cls=Verb)

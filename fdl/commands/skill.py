@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import DryRun, Verb, group
+from fdl.commands.verb import DryRun, Group, Verb
 from fdl.skill import SKILLS, TOOLS, choose, detected, find, install as write
 
 if TYPE_CHECKING:
     from fdl.skill import Tool
 
-verbs = group("skill", "Teach a coding assistant to port models to flodl.")
+verbs = Group("skill", "Teach a coding assistant to port models to flodl.")
 
 
 @verbs.command("list", cls=Verb)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Complete, Json, Verb, group
+from fdl.commands.verb import Call, Complete, Group, Json, Verb
 
 if TYPE_CHECKING:
     from fdl.sweeps.store import Sweep
 
-verbs = group("sweep", "Run, list and continue sweeps: one command with many values.")
+verbs = Group("sweep", "Run, list and continue sweeps: one command with many values.")
 
 SCHEMA_VERSION = 1
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from fdl.args.annotations import Complete
 from fdl.builtins.tree import schema
@@ -14,11 +17,13 @@ from fdl.errors import UsageError
 from fdl.parameters.parser import Parser
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fdl.planning.planner import Host
     from fdl.prepass import Invocation
     from fdl.select.project import Project
 
-__all__ = ["Call", "Complete", "DryRun", "Json", "Open", "Program", "Verb", "group"]
+__all__ = ["Call", "Complete", "DryRun", "Group", "Json", "Open", "Program", "Verb"]
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", "-n", help="Show what would happen and change nothing")
@@ -148,6 +153,57 @@ class Program(Verb):
         return []
 
 
-def group(name: str = "", help: str = "") -> typer.Typer:
-    """A Typer application for a group of built-in commands; without a name, for a single one."""
-    return typer.Typer(name=name, help=help, add_completion=False)
+class Group(typer.Typer):
+    """The commands of one module, or of a group of several modules.
+
+    Building all commands of a group takes longer than most of them do. So a command is built when
+    it is named, and its module is imported then.
+
+    Args:
+        name: The word of the group; empty in a module that has no group of its own.
+        help: What the group is for.
+        modules: The commands that stand in other modules of this package -> those modules. They
+            come after the commands of this module.
+    """
+
+    def __init__(
+        self, name: str = "", help: str = "", modules: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name=name, help=help, add_completion=False)
+        self._modules = modules or {}
+
+    def names(self) -> list[str]:
+        """The names of all commands, in the order of the help page."""
+        return [*(one.name for one in self.registered_commands if one.name), *self._modules]
+
+    def built(self, name: str) -> Any:
+        """The command of a name."""
+        if module := self._modules.get(name):
+            return import_module(f"fdl.commands.{module}").verbs.built(name)
+        alone = typer.Typer(add_completion=False)
+        alone.registered_commands = [one for one in self.registered_commands if one.name == name]
+        return get_command(alone)
+
+    def as_command(self) -> TyperGroup:
+        """The group itself."""
+        commands: Any = _Commands(self)
+        return TyperGroup(name=self.info.name, help=self.info.help, commands=commands)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a group by name. Each is built when it is read."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._names = group.names()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._group.built(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

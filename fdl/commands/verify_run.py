@@ -6,9 +6,9 @@ import typer
 
 from fdl.commands.module import start
 from fdl.commands.runs_group import OneRun
-from fdl.commands.verb import Call, DryRun, Json, Verb, group
+from fdl.commands.verb import Call, DryRun, Group, Json, Verb
 
-verbs = group()
+verbs = Group()
 
 MODULE = "flodl.distributed.verify"
 

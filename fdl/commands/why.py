@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Complete, Json, Open, group
+from fdl.commands.verb import Complete, Group, Json, Open
 
-verbs = group()
+verbs = Group()
 
 
 @verbs.command("why", cls=Open)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Json, Open, group
+from fdl.commands.verb import Call, Group, Json, Open
 from fdl.errors import ManifestError, UsageError
 
 if TYPE_CHECKING:
     from fdl.jobs.chain import Chain, Step
 
-verbs = group()
+verbs = Group()
 
 SCHEMA_VERSION = 1
 

@@ -23,6 +23,7 @@ from fdl.manifest.kinds import (
     one_of,
 )
 from fdl.manifest.mistakes import Unsuitable
+from fdl.manifest.run_folder import KEEP, OUTPUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -369,18 +370,6 @@ TRAINING = Section(
     others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
 )
 
-OUTPUT = Section(
-    "Output",
-    "Where a run writes, and where it can be watched.",
-    Key("dir", Text(), "Folder that receives the folder of each run: `--output`."),
-    Key(
-        "monitor",
-        Whole(least=0, most=65535),
-        "Port of the page that shows the run while it lasts: `--monitor`.",
-    ),
-    Key("timeline", SWITCH, "Whether to record what every rank does when: `--timeline`."),
-)
-
 COMMAND = Section(
     "Command",
     "One entry of ``commands``; which keys go together is judged when it is resolved.",
@@ -562,7 +551,7 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
     sections = sorted(
-        (COMMAND, DDP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name
+        (COMMAND, DDP, KEEP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name
     )
     definitions = {one.name: one.definition() for one in sections}
     return {**ROOT.definition(), "$defs": {**definitions, "Settings": _SETTINGS}}

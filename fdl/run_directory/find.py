@@ -40,12 +40,29 @@ def folders(project: Project | None) -> list[Path]:
 
 
 def _declared(project: Project) -> Iterator[str]:
+    for level in levels(project):
+        yield from _of_level(level)
+
+
+def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
+    """The manifests of a project, its own first.
+
+    Args:
+        project: The project.
+        strict: Whether one below it that cannot be read is an error; else it is left out.
+
+    Raises:
+        ManifestError: The project's own manifest is broken, or with ``strict`` another one.
+    """
     from fdl.select.nested import below
 
     top = project.level()
-    for level in (top, *(place.level for place in below(top, project.child))):
-        if level:
-            yield from _of_level(level)
+    yield top
+    for place in below(top, project.child):
+        if place.problem and strict:
+            raise place.problem
+        if place.level:
+            yield place.level
 
 
 def _of_level(level: Level) -> Iterator[str]:
@@ -56,14 +73,19 @@ def _of_level(level: Level) -> Iterator[str]:
 
             if name := known_folder(level, folder, node):
                 yield name
+    if name := default_folder(level):
+        yield name
+
+
+def default_folder(level: Level) -> str:
+    """The default of ``--output`` of a manifest's program; empty if it is not known."""
     if not level.entry:
-        return
+        return ""
     from fdl.schema import known
 
     schema = known(level)
     option = schema.options.get("output") if schema else None
-    if option and isinstance(option.default, str) and option.default:
-        yield option.default
+    return option.default if option and isinstance(option.default, str) else ""
 
 
 def search(places: Iterable[Path]) -> list[Run]:

@@ -13,6 +13,9 @@ backquotes. A value is a number, a time span (``30m``, ``7d``), a date (``2026-0
 ``false``, text with or without quotes, or a quantity with its explicit name (``last:train_loss``).
 
 A missing value never matches: a condition on it is unknown, and so is ``not`` of it.
+
+The filter of the page of many runs (``fdl/run_pages/page/filter.js``) reads the same language. Both
+are tested with the cases in ``tests/fdl/run_directory/where_cases.py``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.run_directory.find import search
 from fdl.run_directory.run import RUNNING
@@ -15,13 +15,16 @@ from fdl.run_pages.cache import Cache
 from fdl.run_pages.rows import row, signature, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from fdl.run_directory.run import Run
 
 _FRESH_SECONDS = 1.0
 """How long what was found on the disk is taken as it is."""
+
+_FIRST_PART_SECONDS = 0.1
+"""How long runs are read before the first of them are shown. Each part takes twice as long."""
 
 
 class Entry:
@@ -55,6 +58,16 @@ class Entry:
         return content
 
 
+class Made(NamedTuple):
+    """What was read of a run: its row, its metrics by epoch, and the marks of its files."""
+
+    entry: Entry
+    row: dict[str, Any]
+    table: str
+    signature: str
+    grown: tuple[int, ...]
+
+
 class Catalog:
     """The runs of some folders. Several threads may use it.
 
@@ -66,9 +79,13 @@ class Catalog:
     def __init__(self, find: Callable[[], Sequence[Run]], cache: Cache | None = None) -> None:
         self._find = find
         self._cache = cache or Cache()
-        self._lock = threading.Lock()
+        # Held by the thread that reads the disk.
+        self._turn = threading.Lock()
+        # Guards what follows, and tells of each part that was read.
+        self._news = threading.Condition()
         self._entries: dict[str, Entry] = {}
         self._order: list[Entry] = []
+        self._reading = False
         self._looked = 0.0
         self._version = 0
         self._next = 0
@@ -79,49 +96,102 @@ class Catalog:
         return cls(lambda: search(places), cache)
 
     def entries(self) -> list[Entry]:
-        """All runs as they were last seen, in the order of the page."""
-        with self._lock:
-            if not self._looked:
-                self._refresh()
+        """All runs, in the order of the page; they are read at the first call."""
+        if not self._looked:
+            self._refresh()
+        return self.known()
+
+    def known(self) -> list[Entry]:
+        """The runs that were read so far, in the order of the page."""
+        with self._news:
             return list(self._order)
 
-    def by_id(self, number: int) -> Entry | None:
-        """The run with a number, as it was last seen."""
-        return next((one for one in self.entries() if one.id == number), None)
+    def by_ids(self, numbers: Collection[int]) -> list[Entry]:
+        """The runs with some numbers, as they were last seen, in the order of the page."""
+        found = [one for one in self.known() if one.id in numbers]
+        if len(found) < len(numbers) and not self._looked:
+            found = [one for one in self.entries() if one.id in numbers]
+        return found
 
-    def changes(self, since: int) -> dict[str, Any]:
-        """The order of all runs, and the rows that changed after a version, as JSON data."""
-        with self._lock:
+    def start(self) -> None:
+        """Begin to read in another thread, unless that is under way or was just done."""
+        with self._news:
+            if self._reading or self._is_fresh():
+                return
+            self._reading = True
+        threading.Thread(target=self._read_apart, daemon=True).start()
+
+    def changes(self, since: int, patience: float | None = None) -> dict[str, Any]:
+        """The order of the runs, and the rows that changed after a version, as JSON data.
+
+        Args:
+            since: The version that the caller knows.
+            patience: Seconds to wait for the first new row. ``more`` then says whether runs are
+                still being read, and ``total`` how many there are. None waits for all of them.
+        """
+        if patience is None:
             self._refresh()
+        else:
+            self.start()
+        with self._news:
+            if patience is not None:
+                self._news.wait_for(lambda: not self._reading or self._has_news(since), patience)
             return {
                 "version": self._version,
+                "more": self._reading,
+                "total": len(self._entries),
                 "order": [entry.id for entry in self._order],
                 "rows": [
                     {"id": entry.id, **entry.row} for entry in self._order if entry.changed > since
                 ],
             }
 
+    def _has_news(self, since: int) -> bool:
+        return any(entry.changed > since for entry in self._order)
+
+    def _is_fresh(self) -> bool:
+        return bool(self._looked) and time.monotonic() - self._looked < _FRESH_SECONDS
+
+    def _read_apart(self) -> None:
+        try:
+            self._refresh()
+        finally:
+            with self._news:
+                self._reading = False
+                self._news.notify_all()
+
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if self._looked and now - self._looked < _FRESH_SECONDS:
-            return
-        runs = self._find()
-        marks = {str(run.path): signature(run.path) for run in runs}
-        known = self._entries
-        self._entries = {}
-        changed = []
-        for run in runs:
-            key = str(run.path)
-            entry = known.get(key) or Entry(self._number(), run.path)
-            self._entries[key] = entry
-            if entry.signature != marks[key] or self._has_grown(entry, run):
-                changed.append((entry, run))
-        before = [one.id for one in self._order]
-        self._order = list(self._entries.values())
-        if changed or before != [one.id for one in self._order]:
-            self._version += 1
-        self._read(changed, marks)
-        self._looked = time.monotonic()
+        with self._turn:
+            if self._is_fresh():
+                return
+            runs = self._find()
+            marks = {str(run.path): signature(run.path) for run in runs}
+            entries = {}
+            changed = []
+            for run in runs:
+                key = str(run.path)
+                entry = self._entries.get(key) or Entry(self._number(), run.path)
+                entries[key] = entry
+                if entry.signature != marks[key] or self._has_grown(entry, run):
+                    changed.append((entry, run))
+            self._entries = entries
+            self._publish([])
+            self._read(changed, marks)
+            self._looked = time.monotonic()
+
+    def _publish(self, made: Sequence[Made]) -> None:
+        """Let readers see what was read."""
+        with self._news:
+            for one in made:
+                one.entry.take(one.row, one.table)
+                one.entry.signature = one.signature
+                one.entry.grown = one.grown
+                one.entry.changed = self._version + 1
+            before = self._order
+            self._order = [entry for entry in self._entries.values() if entry.row]
+            if made or before != self._order:
+                self._version += 1
+            self._news.notify_all()
 
     def _has_grown(self, entry: Entry, run: Run) -> bool:
         """Whether its state or its curves changed without a change of the other files."""
@@ -133,7 +203,9 @@ class Catalog:
 
     def _read(self, changed: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
         kept = self._cache.read({str(entry.path): marks[str(entry.path)] for entry, _ in changed})
-        made = []
+        fresh, made = [], []
+        length = _FIRST_PART_SECONDS
+        ends = time.monotonic() + length
         for entry, run in changed:
             key = str(entry.path)
             if key in kept and (found := _parsed(kept[key])):
@@ -141,16 +213,20 @@ class Catalog:
             else:
                 content, by_epoch = row(run), json.dumps(table(run))
                 if run.state != RUNNING:
-                    made.append((key, marks[key], json.dumps([content, by_epoch])))
+                    fresh.append((key, marks[key], json.dumps([content, by_epoch])))
             # These depend on the moment and on the working directory, not only on the files.
             content |= {"state": run.state, "seconds": run.seconds, "path": _typed(run)}
-            entry.take(content, by_epoch)
-            entry.signature = marks[key]
-            entry.changed = self._version
-            if run.state == RUNNING:
-                entry.grown = StepFiles.read(run.path).signature()
+            grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
+            made.append(Made(entry, content, by_epoch, marks[key], grown))
+            if time.monotonic() > ends:
+                self._publish(made)
+                made = []
+                length *= 2
+                ends = time.monotonic() + length
         if made:
-            self._cache.write(made)
+            self._publish(made)
+        if fresh:
+            self._cache.write(fresh)
 
     def _number(self) -> int:
         self._next += 1

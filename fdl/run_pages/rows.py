@@ -57,6 +57,8 @@ def row(run: Run) -> dict[str, Any]:
         "path": str(shortened(run.path)),
         "state": run.state,
         "started": run.record["started"],
+        "finished": run.finished.isoformat() if run.finished else None,
+        "imported_from": run.imported_from,
         "seconds": run.seconds,
         "epochs": run.epochs,
         "resumed_from": run.resumed_from,
@@ -95,15 +97,23 @@ def _config(run: Run) -> dict[str, tuple[object, str]]:
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
-    """Last and best value of each metric, the epoch of the best, and which direction is better."""
-    last = run.metrics.last()
+    """What the page shows of each metric, and what its filter compares.
+
+    ``last`` is the value of the last epoch, ``latest`` the last one that was measured. ``epoch`` is
+    that of the best value, and ``higher`` says which direction is better.
+    """
+    last, latest = run.metrics.last(), run.metrics.latest()
     found = {}
     for name in run.metrics.names:
         metric = Metric.parse(name)
-        best = run.metrics.best(metric)
+        least, most = (run.metrics.best(Metric(name, higher)) for higher in (False, True))
+        best = most if metric.higher else least
         found[name] = {
             "last": _or_none(last.get(name)),
+            "latest": _or_none(latest.get(name)),
             "best": _or_none(best.value) if best else None,
+            "min": _or_none(least.value) if least else None,
+            "max": _or_none(most.value) if most else None,
             "epoch": best.epoch if best else None,
             "higher": metric.higher,
         }

@@ -16,7 +16,7 @@ from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fdl.run_pages.catalog import Catalog, Entry
     from fdl.run_pages.curves import Axis
@@ -27,6 +27,8 @@ _HTML = "text/html; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _BINARY = "application/octet-stream"
 _MOST_PIECES = 10_000
+_PATIENCE_SECONDS = 0.5
+"""How long a page waits for rows of runs that are being read."""
 _SAFE = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -98,15 +100,15 @@ class PageServer(ThreadingHTTPServer):
         if path == "/":
             return Answer(served(self.title).encode(), _HTML, csp(served=True))
         if path == "/runs":
-            return _json(self.catalog.changes(int(_number(query, "since", -1))))
+            since = int(_number(query, "since", -1))
+            return _json(self.catalog.changes(since, _PATIENCE_SECONDS))
         if path == "/curves":
             request = _request(query)
-            ids = _ids(query.get("runs", ""))
-            entries = [one for one in self.catalog.entries() if one.id in ids]
+            entries = self.catalog.by_ids(_ids(query.get("runs", "")))
             return Answer(packed(entries, request, band=query.get("band") == "1"), _BINARY)
         word, _, name = path.strip("/").partition("/")
         if word.isdecimal() and name == REPORT:
-            return _report(self.catalog.by_id(int(word[:9])))
+            return _report(self.catalog.by_ids({int(word[:9])}))
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -164,13 +166,11 @@ def _json(content: object) -> Answer:
     return Answer(json.dumps(content, ensure_ascii=False).encode(), _JSON)
 
 
-def _report(entry: Entry | None) -> Answer:
+def _report(found: Sequence[Entry]) -> Answer:
     """A run's report. It may come from anywhere, so it must not read what this server offers."""
     try:
-        if entry is None:
-            raise FileNotFoundError
-        body = (entry.path / REPORT).read_bytes()
-    except OSError:
+        body = (found[0].path / REPORT).read_bytes()
+    except (IndexError, OSError):
         raise Refused(HTTPStatus.NOT_FOUND, "this run has no report") from None
     return Answer(body, _HTML, "sandbox allow-scripts allow-downloads")
 

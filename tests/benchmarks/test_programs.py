@@ -27,7 +27,7 @@ LONG = [
     "ten_models",
     "unequal_ranks",
 ]
-TOOLS = ["libtorch_install", "side_by_side"]
+TOOLS = ["libtorch_install", "runs_page", "side_by_side"]
 """These need the wheel of torch, or other tools on the machine."""
 
 

@@ -19,6 +19,7 @@ from fdl.run_directory.process import boot_id
 from fdl.run_pages.cache import Cache
 from fdl.run_pages.catalog import Catalog
 from fdl.run_pages.server import PageServer
+from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 
 from .chromium import Browser
 from .test_report import texts
@@ -139,10 +140,56 @@ def test_the_filter_takes_words_and_conditions(served):
         choose(served, filter=text)
         assert served.evaluate(shown) == seeds, text
     choose(served, filter="no_such_name > 1")
-    assert texts(served, "#problem") == ["no run has no_such_name"]
+    assert "no run has the metric, setting or fact `no_such_name`" in texts(served, "#problem")
     assert served.evaluate(shown) == [1], "the runs that were shown stay"
     choose(served, filter="seed = 77")
     assert texts(served, "#no-runs") == ["No run meets the filter."]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs on which the language of conditions is tested."""
+    folder = tmp_path_factory.mktemp("three") / "runs"
+    make_three(folder)
+    return folder
+
+
+def test_the_filter_understands_what_where_of_runs_list_understands(three, tmp_path, browser):
+    browser.call("Emulation.setTimezoneOverride", timezoneId="UTC")
+    with page_of(three, tmp_path / "cache") as url:
+        browser.open(url)
+        browser.wait_for("page.model.runs.length === 3")
+        met = "page.model.filtered.map(run => 'abc'[run.name[9] - 1]).sort().join('')"
+        for text, letters in CASES:
+            choose(browser, filter=text)
+            assert (browser.evaluate("page.model.problem"), browser.evaluate(met)) == (
+                "",
+                letters,
+            ), text
+        for text, caret, problem in WRONG:
+            if not text:
+                continue  # an empty filter shows all runs
+            refused = browser.evaluate(
+                "(() => { try { new FilterParser(TEXT, new Names(page.model.runs)).whole() } "
+                "catch (error) { return [error.message, error.place] } })()".replace(
+                    "TEXT", json.dumps(text)
+                )
+            )
+            assert problem in refused[0], text
+            if text.isascii() and "~" not in text:
+                assert refused[1] == len(caret) - 1, text
+        browser.open("about:blank")
+    browser.call("Emulation.setTimezoneOverride", timezoneId="")
+
+
+def test_words_are_searched_and_a_name_of_true_or_false_is_a_condition(three, tmp_path, browser):
+    with page_of(three, tmp_path / "cache") as url:
+        browser.open(url)
+        browser.wait_for("page.model.runs.length === 3")
+        for text, count in (("amp", 1), ("not amp", 1), ("lr", 2), ("lr=0.1", 1), ("paper", 1)):
+            choose(browser, filter=text)
+            assert browser.evaluate("page.model.filtered.length") == count, text
+        browser.open("about:blank")
 
 
 def test_the_table_is_sorted_and_keeps_the_columns(served):

@@ -1,6 +1,7 @@
 """The built-in commands as a Typer application, and the table that is generated from it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from fdl import output
 from fdl.app import app
 from fdl.builtins import BUILTINS, PANELS, PROGRAMS, tree
 from fdl.builtins.table import TABLE
+from fdl.commands.verb import Group, Verb
 from fdl.complete.sources import SOURCES
 from fdl.libtorch.catalog import default_version
 from fdl.parameters.contract import parse
@@ -243,11 +245,54 @@ def test_the_default_version_in_the_help_is_that_of_the_catalog():
     )
 
 
-def test_a_group_is_imported_when_it_is_named():
+@pytest.mark.parametrize(
+    ("command", "modules"),
+    [
+        ("schema manifest", {"schema"}),
+        ("runs list", {"runs", "runs_group", "runs_list"}),
+        ("runs tail --help", set()),
+    ],
+)
+def test_only_the_modules_of_the_typed_command_are_imported(
+    command: str, modules: set[str], folder: Path
+) -> None:
     program = (
-        "import sys\nfrom fdl.__main__ import main\ncode = main(['schema', 'manifest'])\n"
+        f"import sys\nfrom fdl.__main__ import main\ncode = main({command.split()})\n"
         "names = {one.split('.')[2] for one in sys.modules if one.startswith('fdl.commands.')}\n"
-        "sys.stderr.write(' '.join(sorted(names)))\n"
+        "print(*names, file=open('modules', 'w'))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.split() == ["application", "schema", "verb"]
+    subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=True)
+    assert set(Path("modules").read_text().split()) - {"application", "verb"} == modules
+
+
+def test_a_group_has_every_command_of_its_modules() -> None:
+    from fdl.commands import runs
+    from fdl.commands.runs import verbs
+
+    named = verbs.names()
+    folder = Path(runs.__file__).parent
+    written = [
+        name
+        for file in folder.glob("runs_*.py")
+        for name in re.findall(r'@verbs.command\("([a-z]+)"', file.read_text())
+    ]
+    assert sorted(named) == sorted(written)
+    assert [verbs.built(name).name for name in named] == named
+
+
+def test_a_command_is_built_when_it_is_named_and_no_other() -> None:
+    built = []
+
+    class Noted(Verb):
+        def __init__(self, *args: object, **more: object) -> None:
+            super().__init__(*args, **more)
+            built.append(self.name)
+
+    verbs = Group("tools", "Tools.")
+    verbs.command("one", cls=Noted)(lambda: None)
+    verbs.command("two", cls=Noted)(lambda: None)
+    group = verbs.as_command()
+    assert (list(group.commands), built) == (["one", "two"], [])
+    assert group.get_command(None, "two").name == "two"
+    assert group.get_command(None, "three") is None
+    assert built == ["two"]

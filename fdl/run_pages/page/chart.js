@@ -65,13 +65,19 @@ class CurveChart extends Plot {
     return this.page.model.visible.filter((run) => run.curves.includes(this.metric));
   }
 
+  /** How many curves there will be: while runs are being read, all of them count. */
+  get #expected() {
+    const { isReading, total } = this.page.source;
+    return Math.max(this.#runs.length, isReading ? total : 0);
+  }
+
   get #band() {
-    return this.#runs.length <= BANDS_UP_TO && !this.page.model.groups;
+    return this.#expected <= BANDS_UP_TO && !this.page.model.groups;
   }
 
   /** The key under which curves of the resolution that is needed now are kept. */
   #key() {
-    const each = Math.min(MOST_PIECES, Math.max(FEWEST_PIECES, PIECES / Math.max(1, this.#runs.length), 1));
+    const each = Math.min(MOST_PIECES, Math.max(FEWEST_PIECES, PIECES / Math.max(1, this.#expected), 1));
     const count = Math.min(2 ** Math.floor(Math.log2(each)), 2 ** Math.ceil(Math.log2(Math.max(256, this.width))));
     const { range } = this.page.focus;
     return { count, key: JSON.stringify([this.page.axis, range, count, this.#band]) };
@@ -84,23 +90,27 @@ class CurveChart extends Plot {
     const { count, key } = this.#key();
     if (!this.#store.has(key)) this.#store = new Map([...this.#store].slice(-2)).set(key, new Map());
     const kept = this.#store.get(key);
-    const missing = this.#runs.map((run) => run.id).filter((id) => !kept.has(id));
-    if (!missing.length) return;
+    const missing = () => this.#runs.map((run) => run.id).filter((id) => !kept.has(id));
+    // The loop that is under way for this resolution also fetches the curves of new runs.
+    if (this.#request?.key === key || !missing().length) return;
     this.#request?.abort();
-    const request = (this.#request = new AbortController());
+    const request = (this.#request = Object.assign(new AbortController(), { key }));
     const { axis, focus: { range }, source } = this.page;
+    const band = this.#band;
     this.card.setAttribute("aria-busy", "true");
     try {
-      for (let start = 0; start < missing.length && !request.signal.aborted; start += RUNS_PER_REQUEST) {
-        const ids = missing.slice(start, start + RUNS_PER_REQUEST);
-        const found = await source.curves({ metric: this.metric, axis, ids, count, range, band: this.#band, signal: request.signal });
+      for (let ids; !request.signal.aborted && (ids = missing().slice(0, RUNS_PER_REQUEST)).length; ) {
+        const found = await source.curves({ metric: this.metric, axis, ids, count, range, band, signal: request.signal });
         for (const id of ids) kept.set(id, found.get(id) || null);
         this.draw();
       }
     } catch (error) {
       if (error.name !== "AbortError") this.page.lost?.(error);
     } finally {
-      if (this.#request === request) this.card.removeAttribute("aria-busy");
+      if (this.#request === request) {
+        this.#request = null;
+        this.card.removeAttribute("aria-busy");
+      }
     }
   }
 

@@ -33,7 +33,8 @@ class Page {
   }
 
   async start() {
-    await this.refresh();
+    do await this.refresh();
+    while (this.source.isReading && !this.isLost);
     if (!this.content.served) return;
     const next = () => {
       const seconds = document.hidden ? HIDDEN_POLL_SECONDS : POLL_SECONDS;
@@ -134,7 +135,7 @@ class Page {
     const filter = place("filter");
     if (document.activeElement !== filter) filter.value = this.choices.get("filter");
     const running = runs.filter((run) => run.state === "running").length;
-    const parts = [counted(runs.length, "run")];
+    const parts = [`${counted(runs.length, "run")}${this.source.isReading ? " so far" : ""}`];
     if (running) parts.push(`${running} training`);
     place("facts").replaceChildren(...parts.map((text) => element("span", { textContent: text })));
     place("shown").textContent = filtered.length < runs.length || visible.length < filtered.length ? `${filtered.length} of ${runs.length} listed, ${visible.length} drawn` : `all ${counted(runs.length, "run")} listed and drawn`;
@@ -144,6 +145,7 @@ class Page {
   }
 
   #connection(isThere, why = "") {
+    this.isLost = !isThere;
     const status = place("status");
     const running = this.model.runs.some((run) => run.state === "running");
     status.hidden = !this.content.served;

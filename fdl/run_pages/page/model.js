@@ -56,7 +56,7 @@ class Model {
     this.problem = "";
     let meets = () => true;
     try {
-      meets = parseFilter(choices.get("filter"), (name) => this.resolve(name));
+      meets = parseFilter(choices.get("filter"), this.runs);
     } catch (error) {
       // The runs that were shown stay while a condition is being typed.
       this.problem = error.message;
@@ -81,14 +81,6 @@ class Model {
 
   get settings() {
     return [...this.#columns.values()].filter((one) => one.kind === "setting");
-  }
-
-  /** What a name in a filter means: a function of a run; undefined if no run has it. */
-  resolve(name) {
-    // `lr` may also be measured; a user who filters by it means the setting, and writes last:lr else.
-    const column =
-      this.#columns.get(name) || this.#columns.get(`config.${name}`) || this.#columns.get(`last:${name}`);
-    return column?.value;
   }
 
   color(run) {

@@ -8,13 +8,19 @@ function curveOf(x, mean, low = null, high = null, gaps = []) {
 
 class Served {
   #version = -1;
+  /** Whether the server is still reading runs that it has not told of. */
+  isReading = false;
+  /** How many runs there are, those that are still being read included. */
+  total = 0;
 
   /** The rows that changed since the last call, and the order of all. */
   async runs() {
     const reply = await this.#ask(`runs?since=${this.#version}`);
     const found = await reply.json();
     for (const row of found.rows) row.report = row.has_report ? `${row.id}/report.html` : null;
-    const fresh = found.version !== this.#version;
+    const fresh = found.version !== this.#version || found.more !== this.isReading;
+    this.isReading = found.more;
+    this.total = found.total;
     this.#version = found.version;
     return fresh ? found : null;
   }
@@ -38,6 +44,7 @@ class Served {
 }
 
 class Embedded {
+  isReading = false;
   #content;
   #columns = new Map();
   #told = false;

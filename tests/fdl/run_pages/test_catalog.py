@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -51,8 +52,24 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
         "layers": ("[1, 2]", "recorded"),
     }
     assert row["metrics"] == {
-        "loss": {"last": None, "best": 0.25, "epoch": 2, "higher": False},
-        "accuracy": {"last": 0.8, "best": 0.9, "epoch": 2, "higher": True},
+        "loss": {
+            "last": None,
+            "latest": None,
+            "best": 0.25,
+            "min": 0.25,
+            "max": 0.5,
+            "epoch": 2,
+            "higher": False,
+        },
+        "accuracy": {
+            "last": 0.8,
+            "latest": 0.8,
+            "best": 0.9,
+            "min": 0.5,
+            "max": 0.9,
+            "epoch": 2,
+            "higher": True,
+        },
     }
     assert (row["tags"], row["note"]) == (["paper"], "again")
     assert row["environment"] == {"torch": "2.13.0", "engine.engine": "eager"}
@@ -142,3 +159,32 @@ def test_a_run_with_a_damaged_configuration_is_still_shown(tmp_path, cache):
     (run / "metrics.csv").write_text("\0")
     [row] = rows(Catalog.of_places([tmp_path / "runs"], cache)).values()
     assert (row["config"], row["metrics"], row["curves"]) == ({}, {}, [])
+
+
+def test_runs_are_told_in_parts_while_others_are_read(tmp_path, cache, monkeypatch):
+    make_runs(tmp_path / "runs", 4, 20)
+    read, go_on = catalog_module.row, threading.Event()
+    count = iter(range(4))
+
+    def slowly(run):
+        if next(count) == 2:
+            assert go_on.wait(30)
+        return read(run)
+
+    monkeypatch.setattr(catalog_module, "row", slowly)
+    monkeypatch.setattr(catalog_module, "_FIRST_PART_SECONDS", 0.0)
+    monkeypatch.setattr(catalog_module, "_FRESH_SECONDS", 60.0)
+    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    seen = catalog.changes(-1, patience=30)
+    told = [row["id"] for row in seen["rows"]]
+    while len(seen["order"]) < 2:
+        seen = catalog.changes(seen["version"], patience=30)
+        told += [row["id"] for row in seen["rows"]]
+    assert (seen["more"], seen["total"], len(seen["order"])) == (True, 4, 2)
+    assert catalog.changes(seen["version"], patience=0.0)["rows"] == [], "nothing new by now"
+    assert [one.id for one in catalog.by_ids({0, 1})] == [0, 1], "curves need not wait"
+    go_on.set()
+    while seen["more"]:
+        seen = catalog.changes(seen["version"], patience=30)
+        told += [row["id"] for row in seen["rows"]]
+    assert seen["order"] == told == [0, 1, 2, 3]

@@ -1,0 +1,174 @@
+"""``fdl runs list``: the runs of a project, selected, sorted, and as a table, CSV or JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdl import output
+from fdl.commands.runs_group import Places, State, Where, only_where, places, print_json
+from fdl.commands.verb import Call, Complete, Group, Json, Verb
+from fdl.errors import UsageError
+from fdl.run_directory.find import by_metric, shortened, survey, unmeasured
+from fdl.run_directory.metrics import Metric
+
+if TYPE_CHECKING:
+    from fdl.batch.queue import Queued
+    from fdl.run_directory.quantity import Quantity
+    from fdl.run_directory.run import Run
+
+verbs = Group()
+
+
+@verbs.command("list", cls=Verb)
+def list_(
+    ctx: typer.Context,
+    path: Places = None,
+    state: State = None,
+    where: Where = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
+        Complete("metrics"),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
+        Complete("run-columns"),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Metrics, settings and facts to show: lr,seed,val_loss"),
+        Complete("run-columns"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first N of the order, else the newest N")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, numbers in full")] = False,
+    json: Json = False,
+) -> int:
+    """List the runs, and the jobs that a cluster has in its queue.
+
+    On a terminal, the newest run is the last row. In a pipe and with --csv or --json, it is the
+    first. With --sort or --best, the first run is the first row everywhere.
+
+    A run is dead if its record says running and its process no longer exists. A damaged run has a
+    record that cannot be read.
+
+    Raises:
+        FdlError: The manifest is broken, a folder is missing, a name or a condition is wrong.
+    """
+    from fdl.run_directory.clean import require_state
+    from fdl.run_directory.run import LISTED_STATES
+
+    if csv and json:
+        raise UsageError("--csv and --json exclude each other", hint="give one of them")
+    if sort and best:
+        raise UsageError("--sort and --best exclude each other", hint="give one of them")
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit takes 1 or more, not {limit}")
+    state = require_state(state, LISTED_STATES) if state else None
+    searched = places(ctx.obj, path)
+    runs = survey(searched)
+    wanted = _columns(runs, columns)
+    runs = only_where(where, [run for run in runs if state in (None, run.state)])
+    runs, metric = _ordered(runs, best, sort)
+    runs = runs[:limit]
+    waiting = [] if state or where or best or sort or path else _queued(ctx.obj)
+    if json:
+        return _print_as_json(runs, wanted, waiting)
+    if csv:
+        from fdl.run_directory.listing import as_csv
+
+        output.write(sys.stdout, as_csv(runs, wanted))
+        return 0
+    if waiting:
+        from fdl.run_directory.text import queue
+
+        output.show(queue(waiting))
+    elif not runs:
+        shown = ", ".join(str(shortened(place)) for place in searched)
+        which = f" in state {state}" if state else " that meet the condition" if where else ""
+        output.note(f"there are no runs{which} in {shown}")
+    if runs:
+        _show(runs, metric, wanted, is_sorted=bool(sort or best))
+    for run in runs:
+        if run.problem:
+            output.warning(f"{shortened(run.path)} {run.problem}; fdl never removes it")
+    return 0
+
+
+def _columns(runs: list[Run], named: list[str] | None) -> list[Quantity]:
+    """The columns that were asked for; names are separated by commas."""
+    words = [word.strip() for part in named or () for word in part.split(",") if word.strip()]
+    if not words or not runs:
+        return []
+    from fdl.run_directory.quantity import Known
+
+    known = Known(runs)
+    return [known.resolve(word) for word in words]
+
+
+def _ordered(
+    runs: list[Run], best: str | None, sort: str | None
+) -> tuple[list[Run], Metric | None]:
+    """The runs in the order that was asked for, and the metric of ``--best``."""
+    if sort and runs:
+        from fdl.run_directory.order import sorted_by
+
+        return sorted_by(sort, runs), None
+    metric = Metric.parse(best) if best else None
+    if metric and runs:
+        ranked = by_metric(metric, runs)
+        if not ranked:
+            raise unmeasured(metric, runs)
+        return ranked, metric
+    return runs, None
+
+
+def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queued]) -> int:
+    from fdl.run_directory import listing
+    from fdl.run_directory.describe import as_json
+
+    sound = [run for run in runs if not run.problem]
+    documents = [as_json(run) for run in sound]
+    if columns:
+        for document, values in zip(documents, listing.as_json(sound, columns), strict=True):
+            document["columns"] = values
+    damaged = [{"path": str(run.path), "problem": run.problem} for run in runs if run.problem]
+    jobs = [one.as_json() for one in waiting]
+    return print_json({"runs": documents, "damaged": damaged, "queued": jobs})
+
+
+def _show(
+    runs: list[Run], metric: Metric | None, columns: list[Quantity], *, is_sorted: bool
+) -> None:
+    from fdl.run_directory import listing
+
+    on_terminal = sys.stdout.isatty()
+    if on_terminal and not is_sorted:
+        runs = runs[::-1]
+    if columns:
+        output.show(listing.in_columns(runs, columns))
+    elif on_terminal:
+        width = output.columns(sys.stdout) or 80
+        drawn, left = listing.on_terminal(runs, width, metric)
+        output.show(drawn)
+        if left:
+            line = f"{len(left)} more for --columns: {','.join(left)}"
+            output.note(line if len(line) <= width else f"{line[: width - 1]}…")
+    else:
+        output.show(listing.in_pipe(runs, metric))
+
+
+def _queued(call: Call) -> list[Queued]:
+    """The jobs of the project around here that a cluster has in its queue."""
+    from fdl.select.project import locate
+
+    if locate() is None:
+        return []
+    from fdl.batch.queue import queued
+
+    return queued(call.project().directory)
