@@ -12,8 +12,8 @@ class Cause:
     """Something that differs between two runs and may be why they part.
 
     Attributes:
-        kind: seed, data, optimizer, model, computation, threads, ranks, code, packages, or files
-            for settings that name files, runs and lengths.
+        kind: seed, data, optimizer, model, computation, threads, ranks, code, packages, content
+            for data that was changed, or files for settings that name files, runs and lengths.
         name: The setting, the file or the package.
         left: The value of the first run; None if it has none.
         right: That of the second run.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fdl.run_directory.trace import Trace, What
 
 PACKAGES = "packages.txt"
+CONTENT = "content"
+"""The kind of cause that only the digests of the data know."""
 
 _HARMLESS = "files"
 _KINDS: dict[str, re.Pattern[str]] = {
@@ -42,7 +44,7 @@ _KINDS: dict[str, re.Pattern[str]] = {
 _FIRST: dict[What, tuple[str, ...]] = {
     "initial weights": ("seed", "model", "code", "packages", "computation"),
     "data order": ("data", "seed", "ranks", "code", "packages"),
-    "data content": ("data", "seed", "code", "packages"),
+    "data content": ("data", "seed", "code", "packages", CONTENT),
     "loss": ("model", "code", "computation", "threads", "packages", "seed", "data"),
     "gradients": ("optimizer", "model", "code", "computation", "threads", "packages"),
     "weights": ("optimizer", "computation", "threads", "model", "code", "packages", "seed", "data"),

@@ -18,6 +18,7 @@ from flodl.data import Batch
 from flodl.train.digest_times import FIRST_STEPS, SHARE, DigestTimes
 from flodl.train.digests import HostCopies, order_digest, tensor_hash
 from flodl.train.step_trace import StepTrace
+from flodl.train.step_values import StepValues
 from flodl.train.trace_file import MAGIC, NAME, TraceFile, whole_length
 
 N, BATCH = 43, 4
@@ -546,5 +547,7 @@ def test_without_a_run_directory_there_is_no_trace() -> None:
     trace = StepTrace(None)
     assert not trace.is_on
     assert trace.loss_sink() is None
-    assert trace.norm_sink(torch.device("cpu")) is None
+    values = StepValues()
+    trace.take_norms_of(values)
+    assert values.on_norms is None
     trace.close()
