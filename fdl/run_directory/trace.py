@@ -234,7 +234,7 @@ def _where(a: Trace, b: Trace, common: Coverage, first: int, last: int) -> Diffe
         if left is not None and right is not None:
             start = a.batch(one).start
             place = _first_other(left[start:], right[start:])
-            number = one if place is None else a.numberat_step(one, start + place)
+            number = one if place is None else a.number_at(one, start + place)
             step = a.step_of(number)
     for at in range(step, last + 1):
         ones, others = a.batches_of(at), b.batches_of(at)

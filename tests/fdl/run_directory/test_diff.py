@@ -89,11 +89,16 @@ class Bench:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", *who, *words], cwd=self.folder, check=True)
 
-    def fdl(self, *words: str):
+    def change_sample(self, number: int) -> None:
+        """Change the values of one sample in the file of the data."""
+        change = f"import torch; x = torch.load('x.pt'); x[{number}] += 1; torch.save(x, 'x.pt')"
+        subprocess.run([sys.executable, "-c", change], cwd=self.folder / "train", check=True)
+
+    def fdl(self, *words: str, timeout: float = 120):
         env = {**os.environ, "CI": "1", "COLUMNS": "200"}
         path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
         env = {**env, "PATH": path}
-        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=120)
+        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=timeout)
 
     def train(self, name: str, *words: str) -> str:
         """Train into a folder of its own; the path of the run."""
@@ -195,8 +200,7 @@ def test_another_package_is_a_cause_of_what_settings_do_not_explain(bench, base,
 def test_a_changed_sample_is_named(bench, base):
     file = bench.folder / "train/x.pt"
     before = file.read_bytes()
-    change = "import torch; x = torch.load('train/x.pt'); x[5] += 1; torch.save(x, 'train/x.pt')"
-    subprocess.run([sys.executable, "-c", change], cwd=bench.folder, check=True)
+    bench.change_sample(5)
     try:
         other = bench.train("pixel")
     finally:
