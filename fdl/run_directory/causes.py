@@ -39,12 +39,12 @@ _KINDS: dict[str, re.Pattern[str]] = {
         r"engine|precision|amp|autocast|dtype|device|thread|determin|compile"
     ),
 }
-"""Kind of a setting -> what its name looks like. Other settings change the model or the loss."""
+"""Kind of a setting -> what its name looks like. Others (model) may change anything."""
 
 _FIRST: dict[What, tuple[str, ...]] = {
     "initial weights": ("seed", "model", "code", "packages", "computation"),
-    "data order": ("data", "seed", "ranks", "code", "packages"),
-    "data content": ("data", "seed", "code", "packages", CONTENT),
+    "data order": ("data", "seed", "ranks", "code", "packages", "model"),
+    "data content": ("data", "seed", "code", "packages", "model", CONTENT),
     "loss": ("model", "code", "computation", "threads", "packages", "seed", "data"),
     "gradients": ("optimizer", "model", "code", "computation", "threads", "packages"),
     "weights": ("optimizer", "computation", "threads", "model", "code", "packages", "seed", "data"),
