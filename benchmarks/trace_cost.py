@@ -163,8 +163,8 @@ def row_of(case: Case, name: str, label: str, times: dict[str, list[float]]) -> 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("trace_cost", __doc__, rounds=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each training, about")
+    parser = command_line("trace_cost", __doc__, rounds=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each training, about")
     parser.add_argument("--models", nargs="+", default=[*networks(small=True), "tiny_mlp"])
     parser.add_argument("--histograms", action="store_true", help="also measure histograms")
     parser.add_argument(
@@ -175,9 +175,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     ways = subjects(options)
     table_rows = []
     for label in options.models:
-        case = Case(known[label], 500 if label == "tiny_mlp" and not options.quick else 8)
+        case = Case(known[label], 500 if label == "tiny_mlp" and not options.quick else 4)
         case.calibrate(options.seconds)
-        times = in_turns(list(ways), lambda way, case=case: case.train(ways[way]), options.rounds)
+        times = in_turns(
+            list(ways), lambda way, case=case: case.train(ways[way]), options.rounds, warmup=0
+        )
         table_rows += [row_of(case, name, label, times) for name in ways if name != PLAIN]
     text = page(
         options,
