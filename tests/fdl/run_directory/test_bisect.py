@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fdl.errors import FdlError
+from fdl.run_directory.bisect import Finding, search, search_of
 from fdl.run_directory.code_copy import copy_code
-from fdl.run_directory.recipe import recipe_of, shown, swapped
+from fdl.run_directory.diff import compare
+from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
 from fdl.run_directory.run import Run
-from fdl.run_directory.trace_file import Trace
+from fdl.run_directory.trace_file import Trace, read_trace
 from tests.fdl.run_directory.test_diff import Bench
+from tests.flodl.train.test_step_trace import train
 
 # --- Words -------------------------------------------------------------------------------------
 
@@ -132,6 +136,104 @@ def test_code_that_is_not_recorded_in_full_is_refused(
     (run / "code.diff").write_text(code)
     with pytest.raises(FdlError, match="cannot be put together again"):
         copy_code(run, repository / "train", tmp_path / "copy")
+
+
+# --- The search --------------------------------------------------------------------------------
+
+
+class Trainings:
+    """Real trainings in this process, in place of programs: words of a command line -> a run."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.words: list[str] = []
+
+    def run(self, words: str, **settings: Any) -> Run:
+        """Train, and record these words as the command line."""
+        path = train(self._root / words.replace(" ", "_"), epochs=1, **settings).path
+        record = json.loads((path / "run.json").read_text())
+        record |= {"argv": ["main.py", *words.split()], "start": ["python", "main.py"]}
+        (path / "run.json").write_text(json.dumps(record))
+        return Run(path, record)
+
+    def search(self, left: Run, right: Run, **known: Run) -> Finding:
+        """Search for the cause.
+
+        Args:
+            left: The first run.
+            right: The second run.
+            known: What a training with these words gives; ``__`` stands for a blank.
+        """
+        named = {name.replace("__", " "): run for name, run in known.items()}
+
+        def again(recipe: Recipe) -> Trace:
+            words = " ".join(recipe.words)
+            self.words.append(words)
+            return read_trace(named[words.replace("--", "").replace(".", "")].path)
+
+        verdict = compare(left, right)
+        return search(search_of(verdict), verdict, again, lambda _: None)
+
+
+@pytest.fixture
+def trainings(tmp_path: Path) -> Trainings:
+    return Trainings(tmp_path)
+
+
+def test_the_candidate_that_gives_the_second_run_is_certain(trainings: Trainings) -> None:
+    left, right = trainings.run("--clip 9 --lr 1"), trainings.run("--clip 8 --lr 2", lr=0.1)
+    found = trainings.search(
+        left,
+        right,
+        clip__9__lr__1=left,
+        clip__8__lr__2=right,
+        clip__9__lr__2=right,
+        clip__8__lr__1=left,
+    )
+    assert found.certain == ("--lr 2",)
+    assert "It alone turns the first run into the second one" in found.sentence
+    assert trainings.words[:2] == ["--clip 9 --lr 1", "--clip 8 --lr 2"]
+
+
+def test_two_candidates_can_be_the_cause_together(trainings: Trainings) -> None:
+    left = trainings.run("--clip 9 --lr 1", max_grad_norm=9.0)
+    right = trainings.run("--clip 8 --lr 2", max_grad_norm=0.01, lr=0.1)
+    rate = trainings.run("--clip 9 --lr 2", max_grad_norm=9.0, lr=0.1)
+    clip = trainings.run("--clip 8 --lr 1", max_grad_norm=0.01)
+    found = trainings.search(
+        left, right, clip__9__lr__1=left, clip__8__lr__2=right, clip__9__lr__2=rate,
+        clip__8__lr__1=clip,
+    )  # fmt: skip
+    assert set(found.certain) == {"--clip 8", "--lr 2"}
+    assert found.sentence == "Certain cause: --clip 8, --lr 2, together."
+
+
+def test_what_the_first_difference_does_not_depend_on_is_no_cause(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1 --seed 1"), trainings.run("--lr 2 --seed 2", lr=0.1, seed=7)
+    rate, seed = trainings.run("--lr 2 --seed 1", lr=0.1), trainings.run("--lr 1 --seed 2", seed=7)
+    found = trainings.search(
+        left, right, lr__1__seed__1=left, lr__2__seed__2=right, lr__2__seed__1=rate,
+        lr__1__seed__2=seed,
+    )  # fmt: skip
+    assert found.certain == ("--seed 2",)  # the initial weights differ, and no rate changes them
+
+
+def test_a_run_that_does_not_repeat_itself_ends_the_search(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 2", lr=0.1)
+    third = trainings.run("--lr 3", lr=0.02)
+    outside = trainings.search(left, right, lr__1=right, lr__2=right)
+    assert (outside.certain, outside.sentence[:42]) == (
+        (),
+        "The cause is outside of the records: the r",
+    )
+    unstable = trainings.search(left, right, lr__1=third, lr__2=right)
+    assert "The first run cannot be repeated here" in unstable.sentence
+
+
+def test_nothing_is_searched_if_the_runs_agree(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0")
+    with pytest.raises(FdlError, match="the runs agree"):
+        search_of(compare(left, right))
 
 
 # --- Real trainings ----------------------------------------------------------------------------
