@@ -1,4 +1,4 @@
-"""``fdl runs``: list, look into, compare, act on, label, import and delete what trainings leave behind."""
+"""``fdl runs``: what trainings leave behind, and trainings that still run."""
 
 from __future__ import annotations
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl import output
 from fdl.commands.runs_group import OneRun, chosen, print_json
-from fdl.commands.verb import Group, Json, Verb
+from fdl.commands.verb import DryRun, Group, Json, Verb
 from fdl.errors import FdlError, UsageError
+
+if TYPE_CHECKING:
+    from fdl.run_directory.bisect import Finding
+    from fdl.run_directory.diff import Verdict
 
 verbs = Group()
 
@@ -19,6 +26,11 @@ def diff(
     ctx: typer.Context,
     first: OneRun,
     second: OneRun,
+    bisect: Annotated[
+        bool,
+        typer.Option("--bisect", help="Train the first steps again to be certain of the cause"),
+    ] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
     """Find the first step at which two runs differ, and the cause.
@@ -26,11 +38,16 @@ def diff(
     It compares samples, losses, gradient norms and weights, to the bit. The exit code is 0 if the
     runs agree, 1 if they part, and 2 if the records cannot tell.
 
+    With --bisect, it repeats the steps up to the difference in a temporary folder. It swaps one
+    setting, the code, the threads or the ranks at a time, until one gives the second run. Both
+    programs run again with today's data; the runs and the working tree do not change.
+
     Returns:
         0, 1 or 2, as those of ``diff``.
 
     Raises:
-        FdlError: A word means no run, or the records cannot tell.
+        FdlError: A word means no run, or the records cannot tell. With --bisect: a run cannot be
+            repeated.
     """
     from fdl.run_directory.diff import AGREE, PART, UNKNOWN, compare, text
 
@@ -39,11 +56,30 @@ def diff(
         if runs[0].path.samefile(runs[1].path):
             raise UsageError(f"both words mean {runs[0].path}", hint="name two runs")
         verdict = compare(*runs)
+        finding = _searched(verdict, dry_run=dry_run) if bisect and verdict.difference else None
     except FdlError as problem:
         problem.exit_code = UNKNOWN
         raise
     if json:
-        print_json(verdict.as_json())
+        told = {"bisect": finding.as_json()} if finding is not None else {}
+        print_json({**verdict.as_json(), **told})
     else:
         output.write(sys.stdout, text(verdict))
+        if finding is not None:
+            output.write(sys.stdout, f"\n{finding.sentence}\n")
     return AGREE if verdict.difference is None else PART
+
+
+def _searched(verdict: Verdict, *, dry_run: bool) -> Finding | None:
+    """Train the first steps again; with ``dry_run``, only say what would be trained."""
+    from fdl.run_directory.bisect import search, search_of
+    from fdl.run_directory.repeat import Repeats
+
+    plan = search_of(verdict)
+    for line in plan.lines():
+        output.note(line)
+    if dry_run:
+        return None
+    with tempfile.TemporaryDirectory(prefix="fdl-bisect-") as folder:
+        repeats = Repeats(Path(folder), plan.steps)
+        return search(plan, verdict, repeats.train, output.note)

@@ -6,6 +6,7 @@ docs/reference/run-record.md describes the file.
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from fdl.run_directory.cause import Cause
@@ -67,20 +68,22 @@ def differing(left: Run, right: Run, step: int | None) -> Iterator[Cause]:
         step: The step at which the runs part; a later act cannot be the cause. None if they agree.
     """
     one, other = (
-        [a for a in read_acts(r) if a["act"] not in _WITHOUT_EFFECT] for r in (left, right)
+        [act for act in read_acts(run) if act["act"] not in _WITHOUT_EFFECT]
+        for run in (left, right)
     )
-    for number in range(max(len(one), len(other))):
-        mine = one[number] if number < len(one) else None
-        yours = other[number] if number < len(other) else None
+    for mine, yours in zip_longest(one, other):
         if _same(mine, yours):
             continue
         after = min(act["step"] for act in (mine, yours) if act is not None)
         can_be_cause = step is not None and after < step
+        first, second = (act if act and act["step"] == after else None for act in (mine, yours))
         yield Cause(
             "acts" if can_be_cause else "files",
             f"while it trained, after step {after:,}:",
-            *(what(act) if act and act["step"] == after else None for act in (mine, yours)),
-            *(_by(act) if act and act["step"] == after else "" for act in (mine, yours)),
+            what(first) if first else None,
+            what(second) if second else None,
+            _by(first) if first else "",
+            _by(second) if second else "",
         )
         return
 

@@ -12,8 +12,9 @@ class Cause:
     """Something that differs between two runs and may be why they part.
 
     Attributes:
-        kind: acts, seed, data, optimizer, model, computation, threads, ranks, code, packages, or
-            files for what has no effect: settings that name files, runs and lengths, later acts.
+        kind: acts, seed, data, optimizer, model, computation, threads, ranks, code, packages,
+            content for data that was changed, or files for what has no effect: settings that name
+            files, runs and lengths, later acts.
         name: The setting, the file or the package.
         left: The value of the first run; None if it has none.
         right: That of the second run.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fdl.run_directory.trace import Trace, What
 
 PACKAGES = "packages.txt"
+CONTENT = "content"
+"""The kind of cause that only the digests of the data know."""
 
 _HARMLESS = "files"
 _KINDS: dict[str, re.Pattern[str]] = {
@@ -38,12 +40,12 @@ _KINDS: dict[str, re.Pattern[str]] = {
         r"engine|precision|amp|autocast|dtype|device|thread|determin|compile"
     ),
 }
-"""Kind of a setting -> what its name looks like. Other settings change the model or the loss."""
+"""Kind of a setting -> what its name looks like. Others (model) may change anything."""
 
 _FIRST: dict[What, tuple[str, ...]] = {
     "initial weights": ("seed", "model", "code", "packages", "computation"),
-    "data order": ("acts", "data", "seed", "ranks", "code", "packages"),
-    "data content": ("acts", "data", "seed", "code", "packages"),
+    "data order": ("acts", "data", "seed", "ranks", "code", "packages", "model"),
+    "data content": ("acts", "data", "seed", "code", "packages", "model", CONTENT),
     "loss": ("acts", "model", "code", "computation", "threads", "packages", "seed", "data"),
     "gradients": ("acts", "optimizer", "model", "code", "computation", "threads", "packages"),
     "weights": (

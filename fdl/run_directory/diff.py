@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from fdl.run_directory.causes import causes, likely
+from fdl.run_directory.cause import Cause
+from fdl.run_directory.causes import CONTENT, causes, likely
 from fdl.run_directory.find import shortened
 from fdl.run_directory.text import printable
 from fdl.run_directory.trace import coverage, first_difference, read_trace
 
 if TYPE_CHECKING:
-    from fdl.run_directory.cause import Cause
     from fdl.run_directory.run import Run
     from fdl.run_directory.trace import Coverage, Difference, What
 
@@ -80,6 +80,8 @@ def compare(left: Run, right: Run) -> Verdict:
     difference = first_difference(*traces)
     suspect = _suspect(difference)
     found = causes((left, right), traces, suspect, difference.step if difference else None)
+    if difference is not None and difference.what == "data content":
+        found.append(Cause(CONTENT, "the data", None, None, lines=(difference.detail,)))
     return Verdict((left, right), coverage(*traces), difference, suspect, tuple(found))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, final
+from typing import Any
 
+from fdl.run_directory.difference import Coverage, Difference, What, at_step, epoch_of
+from fdl.run_directory.trace_content import contents
 from fdl.run_directory.trace_file import Trace, TraceError, read_trace
 
 __all__ = [
@@ -22,85 +23,10 @@ __all__ = [
     "read_trace",
 ]  # fmt: skip
 
-What: TypeAlias = Literal[
-    "initial weights", "data order", "data content", "loss", "gradients", "weights"
-]
-"""What differs. Within one step, the earlier entry comes first."""
-
 _ORDER: tuple[What, ...] = (
     "initial weights", "data order", "data content", "loss", "gradients", "weights",
 )  # fmt: skip
 _CHUNK = 4096
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """The first step at which two runs differ.
-
-    Attributes:
-        step: Counted from 1; 0 means before step 1. The first step whose record differs.
-        what: What differs.
-        detail: A plain sentence with the values of both runs, first run first.
-        certain_from: The runs part in this step or later; 0: they may differ before step 1.
-        certain_to: The runs part in this step or earlier.
-        left: The value of the first run: sample numbers, a loss, a norm, or a digest.
-        right: That of the second run.
-        agreed_steps: Number of steps that both have and in which everything agrees.
-        epoch: Epoch of the step, counted from 0; None before step 1.
-        place: Place in the batch of the first sample that differs, counted from 0.
-        tensors: Names of the tensors that differ, if the digests name them.
-    """
-
-    step: int
-    what: What
-    detail: str
-    certain_from: int
-    certain_to: int
-    left: object
-    right: object
-    agreed_steps: int
-    epoch: int | None = None
-    place: int | None = None
-    tensors: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Coverage:
-    """What two traces have in common, so what an agreement proves.
-
-    Attributes:
-        first: The first step that both have.
-        last: The last step that both have; below ``first`` if there is none.
-        weights: The steps after which both have a digest of the weights.
-        contents: The steps for whose first batch both have a digest.
-        numbered: Whether the samples of all steps have numbers.
-        norms: Whether both have gradient norms.
-        ranks: Number of ranks; above 1, the traces are those of rank 0.
-    """
-
-    first: int
-    last: int
-    weights: tuple[int, ...]
-    contents: tuple[int, ...]
-    numbered: bool
-    norms: bool
-    ranks: int
-
-    def sentence(self) -> str:
-        """Say what the proof covers."""
-        names = "the same samples in the same order, and " if self.numbered else ""
-        steps = "step" if self.first == self.last else "steps"
-        reach = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        times = len(self.weights)
-        last = f", the last one after step {self.weights[-1]}" if self.weights else ""
-        ranks = f" This is the view of rank 0 of {self.ranks}." if self.ranks > 1 else ""
-        return (
-            f"In {steps} {reach} both have {names}the same loss to the bit. Their weights have "
-            f"equal digests at {times} steps{last}, and their batches at "
-            f"{len(self.contents)} steps.{ranks}"
-        )
 
 
 def coverage(a: Trace, b: Trace) -> Coverage:
@@ -145,7 +71,7 @@ def first_difference(a: Trace, b: Trace) -> Difference | None:
             _weights(a, b, common),
             _ranks(a, b, common),
             _order(a, b, common),
-            _contents(a, b, common),
+            contents(a, b, common),
             _losses(a, b, common),
             _norms(a, b, common),
         )
@@ -196,7 +122,7 @@ def _weights(a: Trace, b: Trace, common: Coverage) -> Difference | None:
             left=left.digest.hex(),
             right=right.digest.hex(),
             agreed_steps=max(0, begin - common.first),
-            epoch=_epoch(a, step),
+            epoch=epoch_of(a, step),
             tensors=names,
         )
     return None
@@ -207,7 +133,7 @@ def _ranks(a: Trace, b: Trace, common: Coverage) -> Difference | None:
         return None
     left, right = a.world_size, b.world_size
     detail = f"a step trains the batches of {_ranked(left)} instead of {_ranked(right)}"
-    return _at(a, common, common.first, "data order", detail, left, right)
+    return at_step(a, common, common.first, "data order", detail, left, right)
 
 
 def _order(a: Trace, b: Trace, common: Coverage) -> Difference | None:
@@ -216,36 +142,12 @@ def _order(a: Trace, b: Trace, common: Coverage) -> Difference | None:
         ones, others = a.batches_of(step), b.batches_of(step)
         if len(ones) != len(others) and step < common.last:
             detail = f"step {step} trains {_batches(len(ones))} instead of {len(others)}"
-            return _at(a, common, step, "data order", detail, len(ones), len(others))
+            return at_step(a, common, step, "data order", detail, len(ones), len(others))
         if not ones or not others or _same_order(a, b, ones[0], others[0], step, last):
             continue
         found = _where(a, b, common, step, last)
         if found is not None:
             return found
-    return None
-
-
-def _contents(a: Trace, b: Trace, common: Coverage) -> Difference | None:
-    agreed = None
-    for step in common.contents:
-        left, right = a.contents[step], b.contents[step]
-        if left.digest != right.digest:
-            begin = step if agreed is None else agreed + 1
-            numbers = a.batches_of(step)
-            begins = a.batch(numbers[0]) if numbers else None
-            epoch = begins.epoch if begins is not None else None
-            return Difference(
-                step=step,
-                what="data content",
-                detail=f"the batch of step {step} has other content",
-                certain_from=max(begin, common.first),
-                certain_to=step,
-                left=left.digest.hex(),
-                right=right.digest.hex(),
-                agreed_steps=step - common.first,
-                epoch=epoch,
-            )
-        agreed = step
     return None
 
 
@@ -290,7 +192,7 @@ def _norms(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     if one != one or other != other:  # nan: it was not recorded
         return None
     detail = f"the gradient norm is {_value(one)} instead of {_value(other)}"
-    return _at(a, common, step, "gradients", detail, one, other)
+    return at_step(a, common, step, "gradients", detail, one, other)
 
 
 # --- Samples -----------------------------------------------------------------------------------
@@ -338,7 +240,7 @@ def _where(a: Trace, b: Trace, common: Coverage, first: int, last: int) -> Diffe
         ones, others = a.batches_of(at), b.batches_of(at)
         if len(ones) != len(others) and at < common.last:
             detail = f"step {at} trains {_batches(len(ones))} instead of {len(others)}"
-            return _at(a, common, at, "data order", detail, len(ones), len(others))
+            return at_step(a, common, at, "data order", detail, len(ones), len(others))
         for one, other in zip(ones, others, strict=False):
             found = _other_samples(a, b, common, at, one, other)
             if found is not None:
@@ -355,7 +257,7 @@ def _other_samples(
         if left.numbered == right.numbered:
             return None
         detail = "the samples of only one of the runs have numbers"
-        return _at(a, common, step, "data order", detail, left.numbered, right.numbered)
+        return at_step(a, common, step, "data order", detail, left.numbered, right.numbered)
     mine, yours = a.samples(one), b.samples(other)
     if mine is None or yours is None:
         return _unnamed(a, b, common, step, left.epoch, right.epoch)
@@ -366,7 +268,7 @@ def _other_samples(
         detail = f"the batch has {len(mine)} samples instead of {len(yours)}"
     else:
         return None
-    known = _at(a, common, step, "data order", detail, mine.tolist(), yours.tolist())
+    known = at_step(a, common, step, "data order", detail, mine.tolist(), yours.tolist())
     return Difference(
         step=known.step, what=known.what, detail=known.detail, certain_from=known.certain_from,
         certain_to=known.certain_to, left=known.left, right=known.right,
@@ -396,20 +298,6 @@ def _unnamed(
 
 
 # --- Values ------------------------------------------------------------------------------------
-
-
-def _at(
-    a: Trace, common: Coverage, step: int, what: What, detail: str, left: object, right: object
-) -> Difference:
-    return Difference(
-        step=step, what=what, detail=detail, certain_from=step, certain_to=step, left=left,
-        right=right, agreed_steps=step - common.first, epoch=_epoch(a, step),
-    )  # fmt: skip
-
-
-def _epoch(trace: Trace, step: int) -> int | None:
-    numbers = trace.batches_of(step)
-    return trace.batch(numbers[0]).epoch if numbers else None
 
 
 def _from(trace: Trace, step: int) -> array[float]:

@@ -25,6 +25,7 @@ from fdl.run_directory.trace_records import (
     unpack_json,
     unpack_order,
     unpack_piece,
+    unpack_samples,
     unpack_values,
 )
 
@@ -81,6 +82,8 @@ class Trace:
             gradients are not clipped.
         weights: Digest of the weights by the step after which it was taken; 0: before the first.
         contents: Digest of the first batch of a step, by step.
+        sample_digests: 8 bytes for each sample of the data, from the first one on; may be shorter
+            than the data, and is empty if the data was not in memory.
         names: Names of the tensors in the first digest of weights.
         state: How the last session ended; empty if the run has not ended, or was killed.
         torn: Bytes of a last record that was not written completely.
@@ -96,6 +99,7 @@ class Trace:
         self.weights: dict[int, Digest] = {}
         self.contents: dict[int, Digest] = {}
         self.names: list[str] = []
+        self.sample_digests = b""
         self.state = ""
         self.torn = 0
         self.damage = ""
@@ -198,6 +202,9 @@ class Trace:
                 digest = unpack_digest(content)
                 kept = self.weights if digest.what == _WEIGHTS else self.contents
                 kept[digest.step] = digest
+            case "S":
+                first, digests = unpack_samples(content)
+                self.sample_digests = self.sample_digests[: 8 * first] + digests
             case "Z":
                 self.state = str(unpack_json(content).get("state", ""))
 

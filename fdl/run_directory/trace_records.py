@@ -23,6 +23,7 @@ _PIECE = struct.Struct("<QQIBB")
 _BATCHES = struct.Struct("<QQQQQQQIIB")
 _VALUES = struct.Struct("<Qc")
 _DIGEST = struct.Struct("<BQ16s")
+_SAMPLES = struct.Struct("<Q")
 
 
 class Record(NamedTuple):
@@ -84,7 +85,7 @@ class Digest(NamedTuple):
     step: int
     digest: bytes
     single: tuple[bytes, ...]
-    """The beginning of the hash of each tensor; may be empty."""
+    """The beginning of the hash of each tensor, or 8 bytes for each sample; may be empty."""
 
 
 def read_records(file: Path) -> Records | None:
@@ -185,6 +186,16 @@ def unpack_digest(content: memoryview) -> Digest:
     what, step, digest = _DIGEST.unpack_from(content)
     rest = bytes(content[_DIGEST.size :])
     return Digest(what, step, digest, tuple(rest[i : i + 8] for i in range(0, len(rest), 8)))
+
+
+def unpack_samples(content: memoryview) -> tuple[int, bytes]:
+    """An ``S`` record: the number of the first sample, and 8 bytes for each.
+
+    Raises:
+        struct.error: It is too short.
+    """
+    (first,) = _SAMPLES.unpack_from(content)
+    return first, bytes(content[_SAMPLES.size :])
 
 
 def _numbers(kind: str, data: bytes) -> array[Any]:

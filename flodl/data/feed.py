@@ -49,6 +49,11 @@ class Feed(ABC):
         """Whether the whole data set is on the device."""
         return False
 
+    @property
+    def resident(self) -> tuple[Tensor, ...]:
+        """The whole data set, each ``[samples, …]`` on the device; empty if it is not there."""
+        return ()
+
     def place(self, order: Tensor) -> Tensor:
         """Return an order in the memory from which :meth:`batches` best takes parts of it."""
         return order
@@ -112,6 +117,11 @@ class ResidentFeed(Feed):
     def is_resident(self) -> bool:
         """Return True."""
         return True
+
+    @property
+    def resident(self) -> tuple[Tensor, ...]:
+        """The whole data set on the device."""
+        return self._tensors
 
     def place(self, order: Tensor) -> Tensor:
         """Return the order on the device."""

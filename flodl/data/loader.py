@@ -216,6 +216,14 @@ class DataLoader:
         """Whether the whole data set is on the device."""
         return self._feed.is_resident
 
+    @property
+    def resident(self) -> tuple[Tensor, ...]:
+        """The whole data set, each ``[samples, …]`` on the device; empty if it is not resident.
+
+        Do not write to it.
+        """
+        return self._feed.resident
+
     def prefetch_depth(self) -> int:
         """Number of batches loaded ahead of the consumer; 0 if the data set is resident."""
         return self._feed.prefetch_depth()

@@ -16,10 +16,8 @@ from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from torch import Tensor
 
     from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
@@ -53,7 +51,6 @@ class RankCheckpoints:
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.loader.batch_size)
         self.trace = StepTrace(None)
-        self._norms: Callable[[Tensor], object] | None = None
         self._writes = False
 
     def begin(self, found: RankStart, label: str) -> None:
@@ -79,12 +76,6 @@ class RankCheckpoints:
             rank=group.rank,
             world_size=group.world_size,
         )
-        self._norms = self.trace.norm_sink(group.device)
-
-    def take_norm(self, norm: Tensor) -> None:
-        """Pass the gradient norm of a step to the trace."""
-        if self._norms is not None:
-            self._norms(norm)
 
     def end_trace(self, logs: EpochLogs) -> None:
         """Write what is left of the trace, and close it."""

@@ -16,9 +16,7 @@ from flodl.train.learning_rate import SteeredRate, set_rate
 from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
+    from collections.abc import Sequence
 
     from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.distributed.policies.sync import SharedGradient
@@ -98,7 +96,6 @@ def engine_of_rank(
     rate: SteeredRate,
     ledger: TimeLedger,
     gradient: SharedGradient | None,
-    norms: Callable[[Tensor], object] | None = None,
     values: StepValues | None = None,
 ) -> StepEngine:
     """Make the engine of this rank; for shared steps, it is an eager engine without trials.
@@ -123,7 +120,6 @@ def engine_of_rank(
         average=parts.average,
         ledger=ledger,
         reduce=gradient,
-        norms=norms,
         values=values,
     )
     if gradient is None:

@@ -115,7 +115,6 @@ class RankWorker:
             self.rate.steered,
             ledger,
             gradient,
-            norms=self.checkpoints.take_norm,
             values=reporter.step_values,
         )
         self.rate.steered.drive(self.engine)
@@ -158,6 +157,7 @@ class RankWorker:
         self._saved_at = self.schedule.position
         self.checkpoints.begin(found, label)
         self.logs.record_losses(self.checkpoints.trace.loss_sink())
+        self.checkpoints.trace.take_norms_of(self._reporter.step_values)
         self._reporter.introduce(
             self.model, self.parts.optimizer, self.engine.report(), start.state.records
         )
@@ -353,6 +353,8 @@ class RankWorker:
         if self.hooks.watches_steps:
             run.loss = self.logs.of(epoch).losses.latest
             self.hooks.call("on_step_end", run)
+        if self.plan.most_steps is not None and run.global_step >= self.plan.most_steps:
+            run.stop(f"only {self.plan.most_steps} steps were asked for")
         if not self.group.leads:
             return
         length = self.config.batches_per_epoch

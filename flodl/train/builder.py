@@ -20,6 +20,7 @@ from flodl.train.learning_rate_settings import RateSettings
 from flodl.train.plan import TrainingPlan
 from flodl.train.record_settings import RecordSettings
 from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
+from flodl.train.repeat import repeat_wanted
 from flodl.train.resume import resume_source
 from flodl.train.setting_checks import (
     check_batch_size,
@@ -283,6 +284,8 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         plan = TrainingPlan(**settings)
         if (file := rehearsal_wanted()) is not None:
             rehearse_for(file, plan)
+        if (repeat := repeat_wanted()) is not None:
+            plan = repeat.applied(plan)
         if self._given is not None and leads and resume_source(plan) is None:
             self._given.begin_run()
         return self._runner(plan)

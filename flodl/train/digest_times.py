@@ -26,6 +26,7 @@ class DigestTimes:
     Args:
         after: Steps that are complete.
         clock: Monotonic seconds.
+        share: Part of the time of the steps that digests may take; infinity: after every step.
 
     Attributes:
         next_step: Number of complete steps from which on :meth:`is_due` must be asked.
@@ -33,9 +34,15 @@ class DigestTimes:
 
     next_step: float
 
-    def __init__(self, after: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        after: int,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        share: float = SHARE,
+    ) -> None:
         self.next_step = after
-        self._clock = clock
+        self._clock, self._share = clock, share
         self._cost: float | None = None
         self._since: tuple[float, int] | None = None
         self._seconds, self._steps = 0.0, 0
@@ -61,7 +68,7 @@ class DigestTimes:
     def taken(self, step: int, seconds: float) -> None:
         """Plan the next digests, after some that took this long."""
         self._cost = seconds
-        every = self._every(seconds) if self._steps else FIRST_STEPS
+        every = self._every(seconds) if self._steps or math.isinf(self._share) else FIRST_STEPS
         self.next_step = (step // every + 1) * every
         self._seconds, self._steps = 0.0, 0
         self.run(step)
@@ -69,7 +76,7 @@ class DigestTimes:
     def _every(self, cost: float) -> int:
         least = 1.0
         if self._seconds > 0:
-            least = max(1.0, cost * self._steps / (SHARE * self._seconds))
+            least = max(1.0, cost * self._steps / (self._share * self._seconds))
         return 1 << math.ceil(math.log2(least))
 
     def _measure(self, step: int) -> None:

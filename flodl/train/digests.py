@@ -68,11 +68,15 @@ class HostCopies:
             self._landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._landed.record(torch.cuda.current_stream(cuda))
 
-    def hashes(self) -> list[bytes]:
-        """Return the hash of each tensor; waits for the copies."""
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors in host memory; waits for the copies."""
         if self._landed is not None:
             self._landed.synchronize()
-        return [tensor_hash(tensor) for tensor in self._tensors]
+        return self._tensors
+
+    def hashes(self) -> list[bytes]:
+        """Return the hash of each tensor; waits for the copies."""
+        return [tensor_hash(tensor) for tensor in self.tensors()]
 
     @staticmethod
     def _on_host(tensor: Tensor) -> Tensor:

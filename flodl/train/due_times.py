@@ -15,11 +15,15 @@ class DueTimes:
     Args:
         checkpoint_steps: Optimizer steps between two checkpoints; None for none.
         every_step: Something is due after every step.
+        last_step: Optimizer steps after which the training stops; None for no limit.
     """
 
-    __slots__ = ("_checkpoint_steps", "_every_step", "next_step", "next_time")
+    __slots__ = ("_checkpoint_steps", "_every_step", "_last_step", "next_step", "next_time")
 
-    def __init__(self, checkpoint_steps: int | None, *, every_step: bool) -> None:
+    def __init__(
+        self, checkpoint_steps: int | None, *, every_step: bool, last_step: int | None = None
+    ) -> None:
+        self._last_step = last_step
         self._checkpoint_steps = checkpoint_steps
         self._every_step = every_step
         self.next_time = 0.0
@@ -45,6 +49,12 @@ class DueTimes:
             self.next_step = guard_step
             if every is not None:
                 self.next_step = min(guard_step, (global_step // every + 1) * every)
+            if self._last_step is not None:
+                self.next_step = min(self.next_step, self._last_step)
+
+    def is_over(self, global_step: int) -> bool:
+        """Whether this optimizer step is the last one."""
+        return self._last_step is not None and global_step >= self._last_step
 
     def checkpoint_due(self, global_step: int) -> bool:
         """Whether a checkpoint is due after this optimizer step."""

@@ -88,7 +88,9 @@ class TrainingLoop:
         self._ledger = ledger
         self._history = history
         self._hooks = Hooks(plan.callbacks)
-        self._due = DueTimes(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
+        self._due = DueTimes(
+            plan.checkpoint_steps, every_step=self._hooks.watches_steps, last_step=plan.most_steps
+        )
         self._interrupt = InterruptRequest(self._due.wake)
         self._assembly = parts = assemble(plan, device)
         self.model, self._loader, self.average = parts.model, parts.batches, parts.average
@@ -103,6 +105,7 @@ class TrainingLoop:
         ledger.load(start.state.ledger)
         done = start.position.global_step
         self._trace = StepTrace.begin(plan, self._loader, after=done, source=start.source)
+        self._trace.take_norms_of(reporter.step_values)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
         self._engine = make_engine(
@@ -117,7 +120,6 @@ class TrainingLoop:
                 scaler=self._scaler,
                 average=self.average,
                 ledger=ledger,
-                norms=self._trace.norm_sink(device),
                 values=reporter.step_values,
             ),
             device=device,
@@ -378,6 +380,8 @@ class TrainingLoop:
         if self._hooks.watches_steps:
             self._engine.present()
             self._hooks.call("on_step_end", run)
+        if self._due.is_over(step):
+            run.stop(f"only {step} steps were asked for")
         # Plan first, then look at the request: a request between the two wakes the loop again.
         self._plan_due(self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)

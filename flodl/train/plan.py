@@ -146,6 +146,10 @@ class TrainingPlan:
     progress: bool | None = None
     run_dir: RunDirectory | None = None
     trace: bool = True
+    every_digest: bool = False
+    """Take the digests of the trace after every step."""
+    most_steps: int | None = None
+    """Optimizer steps of the whole training after which it stops; None for no limit."""
     sharded: bool = False
     distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
 

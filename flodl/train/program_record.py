@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
@@ -15,7 +18,6 @@ from flodl_shared.secrets import REDACTED, redact_text, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 PACKAGES = "packages.txt"
 _PATIENCE = 10.0
@@ -47,6 +49,19 @@ def recorded_argv(
         else:
             shown[place] = redact_text(shown[place], hidden)
     return [program, *shown]
+
+
+def program_start() -> dict[str, Any]:
+    """Return how this program was started: interpreter and script or module, and the folders."""
+    words = sys.argv[1:]
+    before = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
+    if not before or sys.orig_argv[len(sys.orig_argv) - len(words) :] != words:
+        before = [sys.argv[0]]  # started by another program in the same process
+    return {
+        "start": [sys.executable, *before],
+        "cwd": str(Path.cwd()),
+        "project_root": os.environ.get("FDL_PROJECT_ROOT"),
+    }
 
 
 def installed_packages() -> list[str]:

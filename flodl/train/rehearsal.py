@@ -20,7 +20,6 @@ from flodl.launch.settings import DdpRunConfig
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
-from flodl.train.callbacks import Callback
 from flodl.train.largest_batches import Largest, find_largest
 from flodl.train.loop import TrainingLoop
 from flodl.train.parts import make_loader
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics
-    from flodl.train.callbacks import TrainingRun
     from flodl.train.plan import TrainingPlan
 
     EvalFn = Callable[[Any], Mapping[str, float | Tensor]]
@@ -206,7 +204,7 @@ def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
         loader_options={**plan.loader_options, **largest.loader_options},
         num_epochs=1,
         engine="eager" if plan.engine == "auto" else plan.engine,
-        callbacks=(*plan.callbacks, _Stop()),
+        most_steps=STEPS,
         checkpoint_every=1,
         checkpoint_steps=None,
         resume=None,
@@ -218,14 +216,6 @@ def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
         cache=False,
         distributed=DdpRunConfig(),
     )
-
-
-class _Stop(Callback):
-    """Ends a rehearsal over data that can only be iterated."""
-
-    def on_step_end(self, run: TrainingRun) -> None:
-        if run.global_step >= STEPS:
-            run.stop("the rehearsal is complete")
 
 
 @final

@@ -21,11 +21,12 @@ from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.launch.launcher import Launched, detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
-from flodl.train.program_record import ProgramRecord, recorded_argv
+from flodl.train.program_record import ProgramRecord, program_start, recorded_argv
 from flodl.train.run_records import (
     LAST,
     RECORD,
     REHEARSAL,
+    REPEAT,
     checkpoint_to_resume,
     process_facts,
     publish,
@@ -150,10 +151,10 @@ class RunDirectory:
             DistributedError: The environment of the launcher is incomplete.
             ValueError: ``config`` is not a mapping.
         """
-        folder = _from_project(root)
-        if rehearsal := os.environ.get(REHEARSAL):
-            # Whoever asked for the rehearsal removes this folder afterwards.
-            folder = Path(rehearsal).parent / "runs"
+        known = folder = _from_project(root)
+        if asked := os.environ.get(REHEARSAL) or os.environ.get(REPEAT):
+            # Whoever asked for the rehearsal or the repetition removes this folder afterwards.
+            folder = Path(asked).parent / "runs"
         plain = read_metadata(config or {})
         launched = detect(os.environ)
         launch = _launch_record(launched) if launched is not None else {}
@@ -177,7 +178,7 @@ class RunDirectory:
                 return cls._go_on(earlier, launch, metadata, clock)
         source = None
         if resume is not None:
-            source = checkpoint_to_resume(resume, _from_project(resume), folder)
+            source = checkpoint_to_resume(resume, _from_project(resume), known)
         started = clock()
         record = {
             "state": "running",
@@ -186,6 +187,8 @@ class RunDirectory:
             "epochs": 0,
             "error": None,
             "argv": recorded_argv(sys.argv, plain, os.environ),
+            **program_start(),
+            "launched_ranks": launched.world_size if launched is not None else None,
             "resumed_from": str(source) if source is not None else None,
             **launch,
             **job,

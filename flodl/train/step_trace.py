@@ -16,11 +16,11 @@ import torch
 
 from flodl import log
 from flodl.data import DataLoader
-from flodl.train.device_values import DeviceValues
-from flodl.train.digest_times import DigestTimes
+from flodl.train.digest_times import SHARE, DigestTimes
 from flodl.train.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.run_records import RECORD
+from flodl.train.sample_digests import SampleDigests, row_digests
 from flodl.train.trace_file import NAME, TraceFile
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flodl.data import IterableLoader
     from flodl.train.losses import LossLog
     from flodl.train.plan import TrainingPlan
+    from flodl.train.step_values import StepValues
 
 T = TypeVar("T")
 _COPY_BYTES_PER_SECOND = 8e9
@@ -50,6 +51,9 @@ class StepTrace:
         file: The file; None for no trace.
         after: Steps that are complete.
         form: Where the orders of epochs come from, as the format numbers it.
+        clips: Whether every step has a gradient norm.
+        every: Whether digests are taken after every step, whatever they cost.
+        samples: The data, if it is in memory.
 
     Attributes:
         next_step: Number of complete steps from which on :meth:`look` is due.
@@ -64,20 +68,25 @@ class StepTrace:
         after: int = 0,
         form: int = _LISTED,
         facts: Mapping[str, object] | None = None,
+        *,
+        clips: bool = False,
+        every: bool = False,
+        samples: Sequence[Tensor] = (),
     ) -> None:
         self._file = file
         self._facts = dict(facts or {})
         self._form = form
-        self._times = DigestTimes(after)
+        self._clips = clips
+        self._times = DigestTimes(after, share=math.inf if every else SHARE)
         self.next_step = after if file is not None else math.inf
         self.steps = self._norms_told = after
         self._losses_told = self._batches = self._epoch_began = 0
         self._stretch: Stretch | None = None
         self._epoch = -1
         self._orders: set[bytes] = set()
-        self._norms: list[Tensor] = []
-        self._device_norms: DeviceValues | None = None
+        self._values: StepValues | None = None
         self._named = False
+        self._samples = SampleDigests(samples)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
 
@@ -105,6 +114,8 @@ class StepTrace:
         run = plan.run_dir
         if run is None or not run.writes or not plan.trace:
             return cls(None)
+        # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
+        clips = plan.max_grad_norm is not None and plan.scaler is None
         facts = {
             "after": after,
             "continues": _continued(source, run.path),
@@ -117,7 +128,7 @@ class StepTrace:
             "device": str(loader.device),
             "engine": plan.engine,
             "torch": str(torch.__version__),
-            "clips": plan.max_grad_norm is not None and plan.scaler is None,
+            "clips": clips,
         }
         try:
             file = TraceFile(run.path / NAME)
@@ -125,7 +136,15 @@ class StepTrace:
         except OSError as failure:
             _warn(failure)
             return cls(None)
-        return cls(file, after, _form(loader), facts)
+        return cls(
+            file,
+            after,
+            _form(loader),
+            facts,
+            clips=clips,
+            every=plan.every_digest,
+            samples=loader.resident if isinstance(loader, DataLoader) else (),
+        )
 
     @property
     def is_on(self) -> bool:
@@ -235,14 +254,11 @@ class StepTrace:
             with suppress(Exception):
                 losses.take()
 
-    def norm_sink(self, device: torch.device) -> Callable[[Tensor], object] | None:
-        """Return what takes the gradient norm of each step; None without a trace."""
-        if self._file is None:
-            return None
-        if device.type == "cpu":
-            return self._norms.append
-        values = self._device_norms = DeviceValues()
-        return lambda norm: values.add(norm, 0)
+    def take_norms_of(self, values: StepValues | None) -> None:
+        """Record the gradient norms of single steps, if every step has one."""
+        if self._clips and self._file is not None and values is not None:
+            self._values = values
+            values.on_norms = lambda norms: self._guard(self._tell_norms, norms)
 
     # --- Digests -------------------------------------------------------------------------------
 
@@ -259,6 +275,7 @@ class StepTrace:
             copied = 0
             if self._pending is None or self._pending.done():
                 copied = self._guard(self._tell_digests, model, batch, step) or 0
+                self._guard(self._tell_samples, time.perf_counter() - began)
             times.taken(step, time.perf_counter() - began + copied / _COPY_BYTES_PER_SECOND)
         self.next_step = times.next_step if self._file is not None else math.inf
 
@@ -340,17 +357,11 @@ class StepTrace:
         self._end_stretch()
         self._file.losses(self._losses_told, values)
         self._losses_told += len(values)
-        self._tell_norms(wait=False)
 
-    def _tell_norms(self, *, wait: bool) -> None:
-        if self._device_norms is not None:
-            values = [value for _, value in self._device_norms.take(wait=wait)]
-        else:
-            values = torch.stack(self._norms).tolist() if self._norms else []
-            self._norms.clear()
-        if values and self._file is not None:
-            self._file.norms(self._norms_told + 1, values)
-            self._norms_told += len(values)
+    def _tell_norms(self, norms: Sequence[float]) -> None:
+        if self._file is not None:
+            self._file.norms(self._norms_told + 1, norms)
+            self._norms_told += len(norms)
 
     def _end_stretch(self) -> None:
         known, self._stretch = self._stretch, None
@@ -383,13 +394,21 @@ class StepTrace:
         if self._file is not None:
             self._file.digest(_WEIGHTS, step, combined(hashes), hashes if first else ())
             if content is not None:
-                self._file.digest(_BATCH, step + 1, combined(content.hashes()))
+                rows = row_digests(content.tensors())
+                single = [rows[at : at + 8] for at in range(0, len(rows), 8)]
+                self._file.digest(_BATCH, step + 1, combined(content.hashes()), single)
+
+    def _tell_samples(self, seconds: float) -> None:
+        first, digests = self._samples.take(seconds)
+        if digests and self._file is not None:
+            self._file.samples(first, digests)
 
     def _tell_end(self, state: str) -> None:
         if self._pending is not None:
             self._pending.result()
         self._end_stretch()
-        self._tell_norms(wait=True)
+        if self._values is not None:  # those that the page did not take, because of an error
+            self._values.take_norms(wait=True)
         if state and self._file is not None:
             self._file.end({"state": state})
 

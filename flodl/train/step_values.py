@@ -10,7 +10,7 @@ from torch import Tensor
 from flodl.train.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -24,15 +24,17 @@ class StepValues:
     Attributes:
         rates: (step, learning rate) of steps whose rate came from a schedule.
         norms: (step, total 2-norm of the gradients before clipping), one element each.
+        on_norms: Called with norms that have arrived, in the order of their steps.
     """
 
-    __slots__ = ("_arriving", "_count", "_optimizer", "_total", "lr", "norms", "rates")
+    __slots__ = ("_arriving", "_count", "_optimizer", "_total", "lr", "norms", "on_norms", "rates")
 
     def __init__(self) -> None:
         self.rates: list[tuple[int, float]] = []
         self.norms: list[tuple[int, Tensor]] = []
         self.lr: float | None = None
         """The newest learning rate of the first parameter group; None if it is unknown."""
+        self.on_norms: Callable[[list[float]], object] | None = None
         self._arriving = DeviceValues()
         self._optimizer: torch.optim.Optimizer | None = None
         self._total, self._count = 0.0, 0
@@ -64,6 +66,18 @@ class StepValues:
         if rates:
             self.lr = rates[-1][1]
             yield "lr", [at for at, _ in rates], [rate for _, rate in rates]
+        arrived = self.take_norms(wait=wait)
+        if arrived:
+            finite = [norm for _, norm in arrived if math.isfinite(norm)]
+            self._total, self._count = self._total + math.fsum(finite), self._count + len(finite)
+            yield "grad_norm", [at for at, _ in arrived], [norm for _, norm in arrived]
+
+    def take_norms(self, *, wait: bool) -> list[tuple[int, float]]:
+        """Return the (step, norm) pairs that have arrived, in order, and forget them.
+
+        Args:
+            wait: Wait for values that a device has not computed yet.
+        """
         norms = self.norms[:]
         del self.norms[: len(norms)]
         if norms and norms[0][1].device.type == "cpu":
@@ -72,10 +86,9 @@ class StepValues:
             for at, norm in norms:
                 self._arriving.keep(norm, at)
             arrived = self._arriving.take(wait=wait)
-        if arrived:
-            finite = [norm for _, norm in arrived if math.isfinite(norm)]
-            self._total, self._count = self._total + math.fsum(finite), self._count + len(finite)
-            yield "grad_norm", [at for at, _ in arrived], [norm for _, norm in arrived]
+        if arrived and self.on_norms is not None:
+            self.on_norms([norm for _, norm in arrived])
+        return arrived
 
     def _current(self, *, wait: bool) -> float | None:
         if self._optimizer is None:

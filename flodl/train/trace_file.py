@@ -29,6 +29,7 @@ _PIECE = struct.Struct("<QQIBB")
 _BATCHES = struct.Struct("<QQQQQQQIIB")
 _VALUES = struct.Struct("<Qc")
 _DIGEST = struct.Struct("<BQ16s")
+_SAMPLES = struct.Struct("<Q")
 _PIECE_SAMPLES = 1 << 18
 _TRIED = 1 << 14
 """Samples of an order that show whether it pays to compress it."""
@@ -120,6 +121,10 @@ class TraceFile:
     def digest(self, what: int, step: int, digest: bytes, single: Sequence[bytes] = ()) -> None:
         """Write a digest of weights (0) or of a batch (1)."""
         self._add(b"D", _DIGEST.pack(what, step, digest) + b"".join(one[:8] for one in single))
+
+    def samples(self, first: int, digests: bytes) -> None:
+        """Write 8 bytes for each of consecutive samples of the data."""
+        self._add(b"S", _SAMPLES.pack(first) + digests)
 
     def end(self, facts: Mapping[str, Any]) -> None:
         """End the session."""

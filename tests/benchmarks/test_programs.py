@@ -10,7 +10,14 @@ import torch
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
-QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "histogram_cost", "log_cost"]
+QUICK = [
+    "checkpoint_io",
+    "data_feed",
+    "graph_overhead",
+    "histogram_cost",
+    "log_cost",
+    "trace_cost",
+]
 LONG = [
     "page",
     "trainer_overhead",
@@ -22,6 +29,7 @@ LONG = [
     "hf",
     "kills",
     "policy_accuracy",
+    "run_diff",
     "setup_mode",
     "startup",
     "ten_models",

@@ -69,8 +69,6 @@ class StepSettings:
         reduce: Called when the gradients of a step are complete, before they are clipped and used.
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
-        norms: Takes the total 2-norm of the gradients of each step before they are clipped, 0-d;
-            not with a scaler.
         values: Takes the learning rate of a schedule and the norm of clipped gradients.
     """
 
@@ -82,7 +80,6 @@ class StepSettings:
     average: Average | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
-    norms: Callable[[Tensor], object] | None = None
     values: StepValues | None = None
 
 

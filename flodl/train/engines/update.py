@@ -45,7 +45,6 @@ class Update:
         self._max_grad_norm = settings.max_grad_norm
         self._scaler = settings.scaler
         self._average = settings.average
-        self._norms = settings.norms
         self._reduce = settings.reduce
         self._values = settings.values
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
@@ -106,13 +105,8 @@ class Update:
             norm: One element; nobody may write to it afterwards.
         """
         # Reading a tensor that is shared among processes would wait for all of them.
-        if type(norm) is not torch.Tensor:
-            return
-        if self._values is not None:
+        if self._values is not None and type(norm) is torch.Tensor:
             self._values.norms.append((global_step, norm))
-        # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
-        if self._norms is not None and self._scaler is None:
-            self._norms(norm)
 
     def conclude(self, *, moved: bool = True) -> None:
         """End the step; update the average if the parameters have changed."""

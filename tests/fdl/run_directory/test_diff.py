@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,11 +89,16 @@ class Bench:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", *who, *words], cwd=self.folder, check=True)
 
-    def fdl(self, *words: str):
+    def change_sample(self, number: int) -> None:
+        """Change the values of one sample in the file of the data."""
+        change = f"import torch; x = torch.load('x.pt'); x[{number}] += 1; torch.save(x, 'x.pt')"
+        subprocess.run([sys.executable, "-c", change], cwd=self.folder / "train", check=True)
+
+    def fdl(self, *words: str, timeout: float = 120):
         env = {**os.environ, "CI": "1", "COLUMNS": "200"}
         path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
         env = {**env, "PATH": path}
-        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=120)
+        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=timeout)
 
     def train(self, name: str, *words: str) -> str:
         """Train into a folder of its own; the path of the run."""
@@ -191,16 +197,28 @@ def test_another_package_is_a_cause_of_what_settings_do_not_explain(bench, base,
     assert document["certain"]
 
 
-def test_what_no_record_explains_is_said(bench, base):
+def test_a_changed_sample_is_named(bench, base):
     file = bench.folder / "train/x.pt"
     before = file.read_bytes()
-    change = "import torch; x = torch.load('train/x.pt'); x[5] += 1; torch.save(x, 'train/x.pt')"
-    subprocess.run([sys.executable, "-c", change], cwd=bench.folder, check=True)
+    bench.change_sample(5)
     try:
         other = bench.train("pixel")
     finally:
         file.write_bytes(before)
     done = bench.fdl("runs", "diff", base, other)
+    assert done.returncode == 1
+    assert re.search(
+        r"The runs agree for \d step.*\. At step \d, in epoch 1: sample 5 has other content, at "
+        r"position \d of the batch\.\n\nCause: the data was changed\n",
+        done.stdout,
+    )
+
+
+def test_what_no_record_explains_is_said(bench, base, tmp_path):
+    other = shutil.copytree(bench.folder / bench.train("unseen", "--lr", "0.3"), tmp_path / "run")
+    # As if the program had read the rate from a place of its own.
+    shutil.copy(bench.folder / base / "config.json", other)
+    done = bench.fdl("runs", "diff", base, str(other))
     assert done.returncode == 1
     assert "No recorded difference explains this. Not recorded are:\n  - the files of the data" in (
         done.stdout

@@ -103,6 +103,8 @@ def test_an_optimizer_goes_on_from_its_file(told):
 def test_a_training_is_resumed_exactly(told, kind):
     assert told[0][kind]["files"] == ["best.fdl", "last.fdl", "model.fdl"]
     assert told[0][kind]["last"] is True
+    steps = 24 // len(told) // 4  # of an epoch
+    assert told[0][kind]["trace"] == [True, steps + 1, 3 * steps]
     for rank in told:
         assert (rank[kind]["losses"], rank[kind]["weights"], rank[kind]["buffers"]) == (True,) * 3
 

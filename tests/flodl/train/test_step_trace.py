@@ -18,6 +18,7 @@ from flodl.data import Batch
 from flodl.train.digest_times import FIRST_STEPS, SHARE, DigestTimes
 from flodl.train.digests import HostCopies, order_digest, tensor_hash
 from flodl.train.step_trace import StepTrace
+from flodl.train.step_values import StepValues
 from flodl.train.trace_file import MAGIC, NAME, TraceFile, whole_length
 
 N, BATCH = 43, 4
@@ -266,8 +267,10 @@ def test_a_changed_value_in_the_first_batch_is_content(tmp_path: Path, plain: Se
     assert (found.what, found.step, found.epoch) == ("data content", 1, 0)
 
 
-def test_a_changed_value_later_is_a_loss_at_its_step(tmp_path: Path, plain: Seen) -> None:
-    other = train(tmp_path, data=samples(changed=plain.samples[5][1]))
+def test_a_changed_value_later_is_a_loss_at_its_step(tmp_path: Path) -> None:
+    streamed = {"loader_options": {"streaming": True}}  # so there are no digests of all samples
+    plain = train(tmp_path, **streamed)
+    other = train(tmp_path, data=samples(changed=plain.samples[5][1]), **streamed)
     found = first_difference(read_trace(plain.path), read_trace(other.path))
     assert found is not None
     assert (found.what, found.step) == ("loss", 6)
@@ -546,5 +549,7 @@ def test_without_a_run_directory_there_is_no_trace() -> None:
     trace = StepTrace(None)
     assert not trace.is_on
     assert trace.loss_sink() is None
-    assert trace.norm_sink(torch.device("cpu")) is None
+    values = StepValues()
+    trace.take_norms_of(values)
+    assert values.on_norms is None
     trace.close()

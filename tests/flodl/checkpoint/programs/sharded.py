@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 import flodl.checkpoint.sharded
+from fdl.run_directory.trace import first_difference, read_trace
 from flodl import (
     FlowBuilder,
     RunDirectory,
@@ -202,7 +203,8 @@ def own_run(name):
 
 
 def a_training_is_resumed_exactly(ema):
-    straight = training(3, own_run(f"straight-{ema}"), ema).run()
+    whole_run = own_run(f"straight-{ema}")
+    straight = training(3, whole_run, ema).run()
     name = f"runs-{ema}"
     first = own_run(name)
     training(1, first, ema).run()
@@ -224,6 +226,8 @@ def a_training_is_resumed_exactly(ema):
         model = graph(shard=False)
         model.load_checkpoint(second.last_checkpoint)
         told["last"] = values(model) == values(resumed.model)
+        traces = read_trace(whole_run.path), read_trace(second.path)
+        told["trace"] = first_difference(*traces) is None, traces[1].first, traces[1].last
     else:
         values(resumed.model)
     return told

@@ -1,0 +1,95 @@
+"""The source code of a run, put together again in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+from fdl.errors import FdlError
+from fdl.run_directory.code_changes import CODE, read_code
+
+_HIDDEN = ("<secret>", "# its content is not recorded")
+_SECONDS = 120
+
+
+def repository(folder: Path) -> Path | None:
+    """The top folder of the git work tree around a folder; None if there is none."""
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+
+
+def copy_code(run: Path, cwd: Path, target: Path) -> Path:
+    """Write the code of a run into a new folder, and return its working directory there.
+
+    The commit comes from the repository around ``cwd``, the changes from ``code.diff``. Folders and
+    files that git does not track, such as data, become links to the originals. The repository and
+    the working tree are only read.
+
+    Raises:
+        FdlError: The record does not say the whole code, or git does not know the commit.
+    """
+    top, code = repository(cwd), read_code(run)
+    if top is None or code is None or not code.commit:
+        raise _refused(run, "there is no git repository with its commit")
+    text = (run / CODE).read_text(encoding="utf-8", errors="surrogateescape")
+    if code.truncated or any(mark in text for mark in _HIDDEN):
+        raise _refused(run, f"{CODE} leaves something out")
+    target.mkdir(parents=True)
+    _unpack(top, code.commit, target, run)
+    changes = "".join(line for line in text.splitlines(True) if not line.startswith("# "))
+    if changes.strip():
+        _apply(changes, target, run)
+    _link_untracked(top, target, run)
+    return target / cwd.relative_to(top)
+
+
+def _unpack(top: Path, commit: str, target: Path, run: Path) -> None:
+    archive = _git(top, run, "archive", "--format=tar", f"--output={target / '.code.tar'}", commit)
+    if archive.returncode:
+        raise _refused(run, f"git does not know its commit {commit[:12]} in {top}")
+    with tarfile.open(target / ".code.tar") as stream:
+        stream.extractall(target, filter="data")
+    (target / ".code.tar").unlink()
+
+
+def _apply(changes: str, target: Path, run: Path) -> None:
+    file = target / ".code.diff"
+    file.write_text(changes, encoding="utf-8", errors="surrogateescape")
+    done = _git(target, run, "apply", "--whitespace=nowarn", str(file))
+    file.unlink()
+    if done.returncode:
+        told = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _refused(run, f"{CODE} does not fit its commit ({told[0] if told else 'git apply'})")
+
+
+def _link_untracked(top: Path, target: Path, run: Path) -> None:
+    """Link what git does not track, unless the copy has it: data, caches, environments."""
+    listed = _git(top, run, "ls-files", "--others", "--directory", "-z")
+    for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
+        place, origin = target / name.rstrip("/"), top / name.rstrip("/")
+        if os.path.lexists(place) or run.resolve().is_relative_to(origin.resolve()):
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(origin, target_is_directory=origin.is_dir())
+
+
+def _git(folder: Path, run: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    # The ceiling keeps `apply` from taking the folder for a part of a repository around it.
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    environ = os.environ | quiet | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *words],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False,
+            env=environ,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _refused(run, f"git fails: {error}") from error
+
+
+def _refused(run: Path, why: str) -> FdlError:
+    return FdlError(
+        f"the code of {run} cannot be put together again: {why}",
+        hint="fdl runs diff without --bisect compares the records alone",
+    )

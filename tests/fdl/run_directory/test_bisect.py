@@ -1,0 +1,298 @@
+"""`fdl runs diff --bisect`: what is swapped, what is trained, and what that proves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdl.errors import FdlError
+from fdl.run_directory.bisect import Finding, search, search_of
+from fdl.run_directory.code_copy import copy_code
+from fdl.run_directory.diff import compare
+from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
+from fdl.run_directory.run import Run
+from fdl.run_directory.trace_file import Trace, read_trace
+from tests.fdl.run_directory.test_diff import Bench
+from tests.flodl.train.test_step_trace import train
+
+# --- Words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "other", "name", "expected"),
+    [
+        ("--lr 0.1 --seed 1", "--lr 0.2 --seed 1", "lr", "--lr 0.2 --seed 1"),
+        ("--lr=0.1 data", "--lr 0.2 data", "lr", "--lr 0.2 data"),
+        ("--seed 1", "--seed 1 --clip 3", "clip", "--seed 1 --clip 3"),
+        ("--seed 1 --clip 3", "--seed 1", "clip", "--seed 1"),
+        ("--amp", "--no-amp", "amp", "--no-amp"),
+        ("--shift -1 --lr 2", "--shift -0.5 --lr 3", "shift", "--shift -0.5 --lr 2"),
+        ("--layers 3 4 --lr 2", "--layers 5 --lr 2", "layers", "--layers 5 --lr 2"),
+        ("a b --lr 2", "c --lr 2", "", "c --lr 2"),
+    ],
+)
+def test_one_option_is_swapped(words: str, other: str, name: str, expected: str) -> None:
+    assert " ".join(swapped(words.split(), other.split(), name)) == expected
+
+
+def test_of_a_repeated_option_the_last_is_shown() -> None:
+    assert shown(["--lr", "0.1", "--lr=0.2"]) == "--lr=0.2"
+
+
+def run_with(folder: Path, **record: object) -> Run:
+    facts = {"state": "complete", "argv": ["main.py", "--lr", "1"], "cwd": str(folder),
+             "start": ["python", "main.py"], **record}  # fmt: skip
+    return Run(folder, facts)
+
+
+def test_a_recipe_is_what_the_record_says(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(json.dumps({"threads": 3}))
+    recipe = recipe_of(run_with(tmp_path, launched_ranks=2), Trace(tmp_path))
+    assert (recipe.start, recipe.words) == (("python", "main.py"), ("--lr", "1"))
+    assert (recipe.threads, recipe.ranks, recipe.code) == (3, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"start": None}, "does not say how its program was started"),
+        ({"argv": ["main.py", "--key", "<secret>"]}, "has a secret"),
+        ({"cwd": "/not/here"}, "does not exist here"),
+    ],
+)
+def test_a_run_that_cannot_be_repeated_says_why(
+    tmp_path: Path, record: dict[str, object], why: str
+) -> None:
+    with pytest.raises(FdlError, match=why):
+        recipe_of(run_with(tmp_path, **record), Trace(tmp_path))
+
+
+# --- Code --------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = tmp_path / "project"
+    (top / "train").mkdir(parents=True)
+    (top / "train/main.py").write_text("one = 1\n")
+    (top / ".gitignore").write_text("data\n")
+    git(top, "init", "-q", ".")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "one")
+    (top / "data").mkdir()
+    (top / "data/x.bin").write_bytes(b"abc")
+    return top
+
+
+def record_code(top: Path, changes: str, truncated: str = "no") -> Path:
+    run = top / "runs/2026-01-31T10-00-00"
+    run.mkdir(parents=True)
+    commit = git(top, "rev-parse", "HEAD").strip()
+    head = f"# flodl code 1\n# commit: {commit}\n# program: main.py\n# truncated: {truncated}\n"
+    (run / "code.diff").write_text(head + changes)
+    return run
+
+
+def test_the_code_of_a_run_is_put_together_and_nothing_else_changes(
+    repository: Path, tmp_path: Path
+) -> None:
+    program = repository / "train/main.py"
+    program.write_text("one = 2\n")
+    run = record_code(repository, git(repository, "diff", "HEAD"))
+    program.write_text("today = 3\n")
+    status, branches = git(repository, "status", "--short"), git(repository, "worktree", "list")
+    inside = copy_code(run, program.parent, tmp_path / "copy")
+    assert inside == tmp_path / "copy/train"
+    assert (inside / "main.py").read_text() == "one = 2\n"
+    assert (tmp_path / "copy/data/x.bin").read_bytes() == b"abc"
+    assert not (tmp_path / "copy/runs").exists()
+    assert program.read_text() == "today = 3\n"
+    assert git(repository, "status", "--short") == status
+    assert git(repository, "worktree", "list") == branches
+
+
+@pytest.mark.parametrize("hidden", ["truncated", "secret", "commit"])
+def test_code_that_is_not_recorded_in_full_is_refused(
+    repository: Path, tmp_path: Path, hidden: str
+) -> None:
+    run = record_code(repository, "", "1024 KiB" if hidden == "truncated" else "no")
+    code = (run / "code.diff").read_text()
+    if hidden == "secret":
+        code += 'diff --git a/k.py b/k.py\n+key = "<secret>"\n'
+    if hidden == "commit":
+        code = code.replace(git(repository, "rev-parse", "HEAD").strip(), "0" * 40)
+    (run / "code.diff").write_text(code)
+    with pytest.raises(FdlError, match="cannot be put together again"):
+        copy_code(run, repository / "train", tmp_path / "copy")
+
+
+# --- The search --------------------------------------------------------------------------------
+
+
+class Trainings:
+    """Real trainings in this process, in place of programs: words of a command line -> a run."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.words: list[str] = []
+
+    def run(self, words: str, **settings: Any) -> Run:
+        """Train, and record these words as the command line."""
+        path = train(self._root / words.replace(" ", "_"), epochs=1, **settings).path
+        record = json.loads((path / "run.json").read_text())
+        record |= {"argv": ["main.py", *words.split()], "start": ["python", "main.py"]}
+        (path / "run.json").write_text(json.dumps(record))
+        return Run(path, record)
+
+    def search(self, left: Run, right: Run, **known: Run) -> Finding:
+        """Search for the cause.
+
+        Args:
+            left: The first run.
+            right: The second run.
+            known: What a training with these words gives; ``__`` stands for a blank.
+        """
+        named = {name.replace("__", " "): run for name, run in known.items()}
+
+        def again(recipe: Recipe) -> Trace:
+            words = " ".join(recipe.words)
+            self.words.append(words)
+            return read_trace(named[words.replace("--", "").replace(".", "")].path)
+
+        verdict = compare(left, right)
+        return search(search_of(verdict), verdict, again, lambda _: None)
+
+
+@pytest.fixture
+def trainings(tmp_path: Path) -> Trainings:
+    return Trainings(tmp_path)
+
+
+def test_the_candidate_that_gives_the_second_run_is_certain(trainings: Trainings) -> None:
+    left, right = trainings.run("--clip 9 --lr 1"), trainings.run("--clip 8 --lr 2", lr=0.1)
+    found = trainings.search(
+        left,
+        right,
+        clip__9__lr__1=left,
+        clip__8__lr__2=right,
+        clip__9__lr__2=right,
+        clip__8__lr__1=left,
+    )
+    assert found.certain == ("--lr 2",)
+    assert "It alone turns the first run into the second one" in found.sentence
+    assert trainings.words[:2] == ["--clip 9 --lr 1", "--clip 8 --lr 2"]
+
+
+def test_two_candidates_can_be_the_cause_together(trainings: Trainings) -> None:
+    left = trainings.run("--clip 9 --lr 1", max_grad_norm=9.0)
+    right = trainings.run("--clip 8 --lr 2", max_grad_norm=0.01, lr=0.1)
+    rate = trainings.run("--clip 9 --lr 2", max_grad_norm=9.0, lr=0.1)
+    clip = trainings.run("--clip 8 --lr 1", max_grad_norm=0.01)
+    found = trainings.search(
+        left, right, clip__9__lr__1=left, clip__8__lr__2=right, clip__9__lr__2=rate,
+        clip__8__lr__1=clip,
+    )  # fmt: skip
+    assert set(found.certain) == {"--clip 8", "--lr 2"}
+    assert found.sentence == "Certain cause: --clip 8, --lr 2, together."
+
+
+def test_what_the_first_difference_does_not_depend_on_is_no_cause(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1 --seed 1"), trainings.run("--lr 2 --seed 2", lr=0.1, seed=7)
+    rate, seed = trainings.run("--lr 2 --seed 1", lr=0.1), trainings.run("--lr 1 --seed 2", seed=7)
+    found = trainings.search(
+        left, right, lr__1__seed__1=left, lr__2__seed__2=right, lr__2__seed__1=rate,
+        lr__1__seed__2=seed,
+    )  # fmt: skip
+    assert found.certain == ("--seed 2",)  # the initial weights differ, and no rate changes them
+
+
+def test_a_run_that_does_not_repeat_itself_ends_the_search(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 2", lr=0.1)
+    third = trainings.run("--lr 3", lr=0.02)
+    outside = trainings.search(left, right, lr__1=right, lr__2=right)
+    assert (outside.certain, outside.sentence[:42]) == (
+        (),
+        "The cause is outside of the records: the r",
+    )
+    unstable = trainings.search(left, right, lr__1=third, lr__2=right)
+    assert "The first run cannot be repeated here" in unstable.sentence
+
+
+def test_nothing_is_searched_if_the_runs_agree(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0")
+    with pytest.raises(FdlError, match="the runs agree"):
+        search_of(compare(left, right))
+
+
+# --- Real trainings ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bisect"))
+
+
+def bisected(bench: Bench, left: str, right: str):
+    """What a search finds, and its lines."""
+    done = bench.fdl("runs", "diff", left, right, "--bisect", "--json", timeout=900)
+    assert done.returncode == 1, done.stderr
+    return json.loads(done.stdout)["bisect"], done.stderr
+
+
+@pytest.mark.slow
+def test_a_search_is_certain_and_leaves_nothing(bench: Bench) -> None:
+    program = bench.folder / "train/main.py"
+    before = program.read_text()
+    base = bench.train("base")
+    program.write_text(before.replace("SCALE = 1.0", "SCALE = 1.5"))
+    code = bench.train("code")
+    program.write_text(before)
+    rate = bench.train("lr", "--lr", "0.2", "--clip", "1e8")
+    both = bench.train("both", "--lr", "0.2", "--dropout", "0.5")
+    files = sorted(path for path in bench.folder.rglob("*") if ".git/" not in str(path))
+
+    found, told = bisected(bench, base, rate)
+    assert found["certain"] == ["--lr 0.2"]
+    assert "At most " in told
+    assert "  the first run again: the same as the first run\n" in told
+    found, _ = bisected(bench, base, code)
+    assert found["certain"] == ["the code of the second run"]
+    found, _ = bisected(bench, base, both)
+    assert found["certain"] == ["--dropout 0.5"]  # the first step has no other cause
+    assert files == sorted(path for path in bench.folder.rglob("*") if ".git/" not in str(path))
+
+
+@pytest.mark.slow
+def test_what_lies_outside_of_the_records_is_said(bench: Bench) -> None:
+    base = bench.train("old")
+    file = bench.folder / "train/x.pt"
+    before = file.read_bytes()
+    bench.change_sample(5)
+    try:
+        other = bench.train("new", "--clip", "1e8")
+        found, told = bisected(bench, base, other)
+    finally:
+        file.write_bytes(before)
+    assert found["certain"] == []
+    assert "the first run again: not the same as the first run" in told
+
+
+@pytest.mark.slow
+def test_a_dry_run_trains_nothing(bench: Bench) -> None:
+    left, right = bench.train("dry-a"), bench.train("dry-b", "--lr", "0.3")
+    done = bench.fdl("runs", "diff", left, right, "--bisect", "--dry-run")
+    assert done.returncode == 1
+    assert "  the first run with --lr 0.3\n" in done.stderr
+    assert "again:" not in done.stderr
