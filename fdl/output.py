@@ -117,6 +117,18 @@ def show(*parts: RenderableType) -> None:
     write(sys.stdout, drawn(*parts))
 
 
+def json_text(document: object) -> str:
+    """A document as indented JSON, ending in a newline."""
+    import json
+
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def print_json(document: object) -> None:
+    """Print a document as JSON on stdout."""
+    write(sys.stdout, json_text(document))
+
+
 class Palette:
     """The few styles of text that rich does not draw; without ``on`` text stays as it is."""
 

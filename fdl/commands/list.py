@@ -70,8 +70,6 @@ def _as_table(entries: list[Entry], root: str) -> Table:
 
 
 def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
-    import json
-
     document = {
         "schema_version": SCHEMA_VERSION,
         "env": env,
@@ -87,7 +85,7 @@ def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
             for entry in entries
         ],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return output.json_text(document)
 
 
 def _place(entry: Entry, root: str) -> str:

@@ -98,12 +98,9 @@ def plan(
     from fdl.distribution import as_json, as_text
 
     if json:
-        from json import dumps
-
-        text = dumps(as_json(found), indent=2, ensure_ascii=False) + "\n"
+        output.print_json(as_json(found))
     else:
-        text = as_text(found, output.palette(sys.stdout))
-    output.write(sys.stdout, text)
+        output.write(sys.stdout, as_text(found, output.palette(sys.stdout)))
     return 0
 
 

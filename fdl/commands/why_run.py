@@ -83,8 +83,6 @@ def _verdicts(chain: Chain, *, force: bool) -> list[tuple[Step, bool | None, str
 
 
 def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
-    import json
-
     document = {
         "schema_version": SCHEMA_VERSION,
         "commands": [
@@ -92,4 +90,4 @@ def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
             for step, runs, why in verdicts
         ],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return output.json_text(document)

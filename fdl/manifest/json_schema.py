@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
 from fdl.manifest.schema import json_schema
+from fdl.output import json_text
 from fdl.parameters.contract import LIST_TYPES, STYLES
 from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
 
@@ -19,7 +19,7 @@ _ARGUMENTS = {"$ref": "#/$defs/Arguments"}
 @cache
 def as_json() -> str:
     """The document as text, ending in a newline."""
-    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
+    return json_text(document())
 
 
 def document() -> dict[str, Any]:
