@@ -11,7 +11,7 @@ import time
 
 from fdl import output
 from fdl.errors import FdlError
-from fdl.run.program import cannot_start, marked
+from fdl.run.program import cannot_start, deliver, marked
 from fdl.which import locate
 
 TYPE_CHECKING = False
@@ -181,7 +181,7 @@ class _Attendant:
                     return self._ended(child, os.waitstatus_to_exitcode(status))
             elif number not in _ENDING and not self._announces(number):
                 if not known:
-                    _hand_on(number, child)
+                    deliver(child, number)
             elif self._asked(number, known, child):
                 return self._kill(child)
 
@@ -234,7 +234,7 @@ class _Attendant:
         if self._plan.service:
             # The docker command passes signals to the container itself.
             if not known:
-                _hand_on(number, child)
+                deliver(child, number)
             return
         from fdl.run.tree import descendants, foreground, send
 
@@ -266,7 +266,7 @@ class _Attendant:
         return code if code >= 0 else 128 - code
 
     def _end_leftovers(self, child: int) -> None:
-        from fdl.run.tree import alive, deliver, descendants, end
+        from fdl.run.tree import alive, descendants, end
 
         # A shell ends at once, but the program is the command that it has waited for.
         limit = _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
@@ -328,14 +328,6 @@ def _reads_keys() -> bool:
     from fdl.run.group import reads_keys
 
     return reads_keys()
-
-
-def _hand_on(number: int, child: int) -> None:
-    try:
-        os.kill(child, number)
-    except OSError:
-        # The child has ended or runs as another user now. Either way, no signal can reach it.
-        return
 
 
 def _in_terminal_foreground() -> bool:
