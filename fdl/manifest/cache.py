@@ -13,6 +13,7 @@ import sys
 import time
 
 from fdl import light_json
+from fdl.light_record import Record
 from fdl.node import Node, Removed
 from fdl.version import __version__
 
@@ -32,16 +33,15 @@ FORMAT = 3
 _TICK_NS = 10_000_000
 
 
-class Key:
+class Key(Record):
     """The key of a cache entry: the manifest's directory and path, and its overlays.
 
     ``overlays`` maps environments to their overlays, weakest first.
     """
 
-    def __init__(self, directory: str, base: str, overlays: dict[str, str]) -> None:
-        self.directory = directory
-        self.base = base
-        self.overlays = overlays
+    directory: str
+    base: str
+    overlays: dict[str, str]
 
     @property
     def location(self) -> str:
@@ -55,13 +55,12 @@ class Key:
         return [FORMAT, __version__, sys.hexversion, self.base, self.overlays]
 
 
-class Content:
+class Content(Record):
     """The cached data: the merged tree, the files that made it, the keys that were deleted."""
 
-    def __init__(self, node: Node, layers: tuple[str, ...], removed: list[Removed]) -> None:
-        self.node = node
-        self.layers = layers
-        self.removed = removed
+    node: Node
+    layers: tuple[str, ...]
+    removed: list[Removed]
 
 
 def stamp(file: str) -> Stamp | None:
