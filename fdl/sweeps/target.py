@@ -15,7 +15,7 @@ from fdl.schema.subcommand import select
 from fdl.secrets import is_secret
 from fdl.select.classify import PATH, SECTIONS
 from fdl.select.level import Level, enter
-from fdl.suggest import nearest
+from fdl.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,10 +173,9 @@ class Target:
         return list(negatives[:1])
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
-        close = nearest(key, names)
         return UsageError(
             f"`--each {key}`: `{self._typed}` has no setting `{key}`",
-            hint=f"did you mean `{close}`?" if close else f"`{self._typed} --help` lists them",
+            hint=did_you_mean(key, names, f"`{self._typed} --help` lists them"),
         )
 
     def _typed_output(self) -> str:
