@@ -11,6 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
     from rich.console import Console, RenderableType
@@ -214,6 +215,12 @@ def see(usage: str, command: str) -> None:
 def warning(text: str, hint: str = "") -> None:
     """Print ``warning: TEXT`` on stderr; ``-q`` does not mute it."""
     _labelled(palette(sys.stderr).yellow("warning"), text, hint)
+
+
+def warnings(texts: Iterable[str]) -> None:
+    """Print several warnings."""
+    for text in texts:
+        warning(text)
 
 
 def note(text: str) -> None:

@@ -39,8 +39,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
     project = call.project()
     walk = survey(project.level(), project.child, RESERVED)
     entries = list(islice(walk, _LIMIT))
-    for warning in project.warnings:
-        output.warning(warning)
+    output.warnings(project.warnings)
     if next(walk, None):
         output.warning(f"the list ends after {_LIMIT} commands; folders name each other in circles")
     if json:

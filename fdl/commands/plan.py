@@ -88,8 +88,7 @@ def plan(
     if sync_ms is not None:
         raise UsageError("--sync-ms goes with --simulate", hint=_USAGE)
     found = look_at(ctx.obj, _with_own(command, lengths))
-    for text in found.warnings:
-        output.warning(text)
+    output.warnings(found.warnings)
     if found.plan.kind != "entry":
         raise UsageError(
             f"`fdl {' '.join(found.plan.command)}` is a shell command: it starts once",

@@ -46,8 +46,7 @@ def why_run(
         raise UsageError("there is no command to explain", hint="fdl why-run train")
     chain = chain_of(project, [words], call.invocation, call.here())
     verdicts = _verdicts(chain, force=call.invocation.work.force)
-    for text in project.warnings:
-        output.warning(text)
+    output.warnings(project.warnings)
     if json:
         text = _as_json(verdicts)
     else:
