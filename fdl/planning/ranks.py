@@ -7,7 +7,7 @@ program that declares no such flags.
 from __future__ import annotations
 
 from fdl.errors import ManifestError
-from fdl.manifest.schema import node_range, solo_device
+from fdl.manifest.ddp import node_range, solo_device
 from fdl.node import origin
 from fdl.plan import Flag, Ranks, Variable
 from fdl.planning import torchrun
