@@ -81,4 +81,4 @@ def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
             f"CUDA_VISIBLE_DEVICES={found.restriction} keeps {hidden} of {len(found.gpus)} GPUs "
             "out of this check"
         )
-    return found.visible or found.gpus, found
+    return found.counted, found
