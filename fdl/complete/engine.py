@@ -269,15 +269,9 @@ class _Place:
     def _add_declared(self, level: Level, name: str, tail: list[str], current: str) -> None:
         """Offer the arguments under ``args:``; without any, the ``--`` before those of a script."""
         if level.commands[name].get("args"):
-            from fdl.complete.arguments import Arguments
-            from fdl.complete.snippet import values
             from fdl.planning.declared import declared
 
-            schema = declared(level, name)
-            place = (level.manifest.directory, level.root)
-            parameters = schema.parameters if schema else ()
-            arguments = Arguments(parameters, lambda one, *_: values(one, *place))
-            arguments.add(self._offer, tail, current)
+            self._add_parameters(level, declared(level, name), tail, current)
         elif not tail:
             self._offer.add("--", "Arguments of the command follow")
 
@@ -311,14 +305,21 @@ class _Place:
             if not asks_for_flags:
                 self._offer.add_files(OTHERWISE, folder)
         else:
-            from fdl.complete.arguments import Arguments
-            from fdl.complete.snippet import values
-
-            place = (level.manifest.directory, level.root)
-            arguments = Arguments(schema.parameters, lambda one, *_: values(one, *place), folder)
-            arguments.add(self._offer, tail, current)
+            self._add_parameters(level, schema, tail, current, folder)
         if asks_for_flags and not self._offer.value_due:
             self._offer.add("--refresh-schema", "Ask the program again which arguments it takes")
+
+    def _add_parameters(
+        self, level: Level, schema: Schema | None, tail: list[str], current: str, folder: str = ""
+    ) -> None:
+        """Offer what a schema declares; the snippets of its completers run at the level's place."""
+        from fdl.complete.arguments import Arguments
+        from fdl.complete.snippet import values
+
+        place = (level.manifest.directory, level.root)
+        parameters = schema.parameters if schema else ()
+        arguments = Arguments(parameters, lambda one, *_: values(one, *place), folder)
+        arguments.add(self._offer, tail, current)
 
     def _add_groups(self, schema: Schema | None) -> None:
         """Offer the words that may stand behind a help flag."""
