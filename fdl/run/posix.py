@@ -214,8 +214,11 @@ class _Attendant:
         again = self._sent_at is not None
         pressed = self._pressed_at is not None and now - self._pressed_at <= _TWICE_WITHIN_S
         if known and number == _signal.SIGINT:
+            from fdl.run.group import reads_keys
+
             self._pressed_at = now
-            again = (again or pressed) and not _reads_keys()
+            # Prompts and full-screen programs read single keys, and use Ctrl-C themselves.
+            again = (again or pressed) and not reads_keys()
         else:
             again = again or pressed
             self._sent_at = now
@@ -321,13 +324,6 @@ class _Attendant:
                 return False
             time.sleep(_PAUSE_S)
         return True
-
-
-def _reads_keys() -> bool:
-    """Whether the program reads single keys: prompts and full-screen programs use Ctrl-C."""
-    from fdl.run.group import reads_keys
-
-    return reads_keys()
 
 
 def _in_terminal_foreground() -> bool:
