@@ -13,7 +13,6 @@ import sys
 import time
 
 from fdl import light_json
-from fdl.light_record import Record
 from fdl.node import Node, Removed
 from fdl.version import __version__
 
@@ -33,15 +32,16 @@ FORMAT = 3
 _TICK_NS = 10_000_000
 
 
-class Key(Record):
+class Key:
     """The key of a cache entry: the manifest's directory and path, and its overlays.
 
     ``overlays`` maps environments to their overlays, weakest first.
     """
 
-    directory: str
-    base: str
-    overlays: dict[str, str]
+    def __init__(self, directory: str, base: str, overlays: dict[str, str]) -> None:
+        self.directory = directory
+        self.base = base
+        self.overlays = overlays
 
     @property
     def location(self) -> str:
@@ -55,12 +55,13 @@ class Key(Record):
         return [FORMAT, __version__, sys.hexversion, self.base, self.overlays]
 
 
-class Content(Record):
+class Content:
     """The cached data: the merged tree, the files that made it, the keys that were deleted."""
 
-    node: Node
-    layers: tuple[str, ...]
-    removed: list[Removed]
+    def __init__(self, node: Node, layers: tuple[str, ...], removed: list[Removed]) -> None:
+        self.node = node
+        self.layers = layers
+        self.removed = removed
 
 
 def stamp(file: str) -> Stamp | None:
