@@ -229,8 +229,7 @@ def _select(project: Project, invocation: Invocation) -> Selection:
 def _warn(project: Project) -> None:
     from fdl import output
 
-    for text in project.warnings:
-        output.warning(text)
+    output.warnings(project.warnings)
 
 
 def _sweep(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:

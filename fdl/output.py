@@ -11,6 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
     from rich.console import Console, RenderableType
@@ -117,6 +118,18 @@ def show(*parts: RenderableType) -> None:
     write(sys.stdout, drawn(*parts))
 
 
+def json_text(document: object) -> str:
+    """A document as indented JSON, ending in a newline."""
+    import json
+
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def print_json(document: object) -> None:
+    """Print a document as JSON on stdout."""
+    write(sys.stdout, json_text(document))
+
+
 class Palette:
     """The few styles of text that rich does not draw; without ``on`` text stays as it is."""
 
@@ -202,6 +215,12 @@ def see(usage: str, command: str) -> None:
 def warning(text: str, hint: str = "") -> None:
     """Print ``warning: TEXT`` on stderr; ``-q`` does not mute it."""
     _labelled(palette(sys.stderr).yellow("warning"), text, hint)
+
+
+def warnings(texts: Iterable[str]) -> None:
+    """Print several warnings."""
+    for text in texts:
+        warning(text)
 
 
 def note(text: str) -> None:

@@ -39,3 +39,12 @@ def nearest(word: str, known: Iterable[str], limit: int = 2) -> str | None:
     if best is None or best[0] > limit or best[0] >= max(len(word), len(best[2])):
         return None
     return best[2]
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, typed: str = "{}") -> str:
+    """The hint for a mistyped name: ``did you mean `NAME`?``, else another one.
+
+    ``typed`` is what to type, with braces in the place of the name.
+    """
+    close = nearest(word, known)
+    return f"did you mean `{typed.replace('{}', close)}`?" if close else otherwise

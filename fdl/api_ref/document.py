@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from itertools import groupby
 
 from fdl.api_ref.entries import Entry
 from fdl.api_ref.select import Name
-from fdl.output import Palette
+from fdl.output import Palette, json_text
 
 SCHEMA_VERSION = 1
 
@@ -22,7 +21,7 @@ def as_json(version: str, entries: Sequence[Entry]) -> str:
         "version": version,
         "types": [asdict(entry) for entry in entries],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return json_text(document)
 
 
 def as_list(names: Sequence[Name], palette: Palette) -> str:

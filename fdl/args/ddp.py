@@ -11,7 +11,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from fdl.args._base import FdlArgs
 from fdl.args._fields import option
 from fdl.args._record import DEFAULT
-from fdl.manifest.schema import NAMED_MODES, is_endpoint, node_range, solo_device
+from fdl.manifest.ddp import NAMED_MODES, is_endpoint, node_range, solo_device
 
 _GROUP = "distributed"
 _option = partial(option, group=_GROUP)

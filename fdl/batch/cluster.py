@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl import output
 from fdl.batch.queue import FOLDER, Record, remember
 from fdl.errors import FdlError
+from fdl.signals import handled, interrupt
 
 if TYPE_CHECKING:
     from fdl.batch.settings import Settings
@@ -31,7 +31,7 @@ _LATE_FILE_S = 5.0
 _CANCELED = "CANCELLED"
 
 
-class Ended:
+class Ended(NamedTuple):
     """How a job ended.
 
     Attributes:
@@ -39,11 +39,8 @@ class Ended:
         state: Its state as ``sacct`` names it.
     """
 
-    __slots__ = ("code", "state")
-
-    def __init__(self, code: int | None, state: str) -> None:
-        self.code = code
-        self.state = state
+    code: int | None
+    state: str
 
     @property
     def canceled(self) -> bool:
@@ -149,20 +146,15 @@ class Cluster:
 
     @contextmanager
     def _canceling(self, waiting: dict[int, Any]) -> Iterator[None]:
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGTERM, interrupt)
-        try:
-            yield
-        except KeyboardInterrupt:
-            ids = sorted({job.job_id.partition("_")[0] for job in waiting.values()})
-            with suppress(OSError, subprocess.CalledProcessError):
-                subprocess.run(["scancel", *ids], check=True, capture_output=True)
-                output.note(f"canceled {_counted(ids)}")
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        with handled(("SIGTERM",), interrupt):
+            try:
+                yield
+            except KeyboardInterrupt:
+                ids = sorted({job.job_id.partition("_")[0] for job in waiting.values()})
+                with suppress(OSError, subprocess.CalledProcessError):
+                    subprocess.run(["scancel", *ids], check=True, capture_output=True)
+                    output.note(f"canceled {_counted(ids)}")
+                raise
 
     def _refused(self, text: str) -> FdlError:
         lines = [line for line in text.splitlines() if "sbatch: error" in line]

@@ -40,8 +40,7 @@ def api_ref(
     """
     package = find(path, Path.cwd(), os.environ)
     reference = scan(package)
-    for problem in reference.problems:
-        output.warning(problem)
+    output.warnings(reference.problems)
     names = select(reference, name) if name else public(reference)
     if json:
         entries = [one.alone for one in names] if name else reference.entries

@@ -112,11 +112,10 @@ def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
 
 
 def _unknown(names: list[str], word: str, known: list[str]) -> int:
-    from fdl.suggest import nearest
+    from fdl.suggest import did_you_mean
 
     typed = " ".join(names)
-    close = nearest(word, known)
-    hint = f"did you mean `fdl {typed} {close}`?" if close else f"it has {', '.join(known)}"
+    hint = did_you_mean(word, known, f"it has {', '.join(known)}", typed=f"fdl {typed} {{}}")
     output.error(f"unknown command: {typed} {word}", hint)
     output.see(usage(names), f"fdl {typed}")
     return 1

@@ -86,17 +86,14 @@ def _of_project() -> Level | None:
 
 def _refuse(unknown: Selection) -> int:
     """Say that a word is not a command, and where the commands are listed."""
-    from fdl.suggest import nearest
+    from fdl.suggest import did_you_mean
 
     own = _of_project()
     names = [*unknown.level.commands, *(own.commands if own else ())]
-    close = nearest(unknown.name, names)
     typed = unknown.level.typed()
     what = "option" if unknown.name.startswith("-") else "command"
-    output.error(
-        f"unknown {what}: {NAME} {unknown.name}",
-        f"did you mean `{typed} {close}`?" if close else "",
-    )
+    hint = did_you_mean(unknown.name, names, typed=f"{typed} {{}}")
+    output.error(f"unknown {what}: {NAME} {unknown.name}", hint)
     output.see(f"{typed} <command> [ARGS]", typed)
     return 1
 

@@ -141,7 +141,7 @@ def list_(json: Json = False, everywhere: Global = False) -> int:
     found = store.installed()
     if json:
         entries = [{"variant": one.id, "active": one.id == id, **_described(one)} for one in found]
-        _print_json(entries)
+        output.print_json(entries)
         return 0
     if not found:
         output.note(f"no libtorch is installed in {store.folder}; type: fdl libtorch install")
@@ -164,7 +164,7 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     described = _described(variant)
     if json:
         chosen = {"active": variant.id, "chosen_in": str(store.active_file)}
-        _print_json({"schema_version": SCHEMA_VERSION, **chosen, **described})
+        output.print_json({"schema_version": SCHEMA_VERSION, **chosen, **described})
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
     rows = [("Active", variant.id), ("Choice", str(store.active_file))]
@@ -430,12 +430,6 @@ def _described(variant: Variant) -> dict[str, object]:
         "source": facts.get("source"),
         "path": variant.path,
     }
-
-
-def _print_json(document: object) -> None:
-    from json import dumps
-
-    output.write(sys.stdout, dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:

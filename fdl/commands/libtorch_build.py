@@ -117,7 +117,7 @@ def _archs_of_gpus() -> tuple[Architecture, ...]:
     from fdl.libtorch.architectures import Architecture
 
     found = nvidia(os.environ)
-    archs = {Architecture(*gpu.capability) for gpu in found.visible or found.gpus}
+    archs = {Architecture(*gpu.capability) for gpu in found.counted}
     if not archs:
         because = f" ({found.problem})" if found.problem else ""
         raise BuildError(

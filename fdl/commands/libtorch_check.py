@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,10 +45,7 @@ def check(
     folder, variant = _target(target, everywhere=everywhere)
     report = examine(facts_of(folder), gpus, nvidia, os.environ, variant)
     if json:
-        from json import dumps
-
-        shown = dumps(document(report), indent=2, ensure_ascii=False) + "\n"
-        output.write(sys.stdout, shown)
+        output.print_json(document(report))
     else:
         output.show(text(report))
     return 0 if report.ok else 1
@@ -85,4 +81,4 @@ def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
             f"CUDA_VISIBLE_DEVICES={found.restriction} keeps {hidden} of {len(found.gpus)} GPUs "
             "out of this check"
         )
-    return found.visible or found.gpus, found
+    return found.counted, found

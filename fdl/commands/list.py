@@ -39,8 +39,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
     project = call.project()
     walk = survey(project.level(), project.child, RESERVED)
     entries = list(islice(walk, _LIMIT))
-    for warning in project.warnings:
-        output.warning(warning)
+    output.warnings(project.warnings)
     if next(walk, None):
         output.warning(f"the list ends after {_LIMIT} commands; folders name each other in circles")
     if json:
@@ -70,8 +69,6 @@ def _as_table(entries: list[Entry], root: str) -> Table:
 
 
 def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
-    import json
-
     document = {
         "schema_version": SCHEMA_VERSION,
         "env": env,
@@ -87,7 +84,7 @@ def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
             for entry in entries
         ],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return output.json_text(document)
 
 
 def _place(entry: Entry, root: str) -> str:

@@ -88,8 +88,7 @@ def plan(
     if sync_ms is not None:
         raise UsageError("--sync-ms goes with --simulate", hint=_USAGE)
     found = look_at(ctx.obj, _with_own(command, lengths))
-    for text in found.warnings:
-        output.warning(text)
+    output.warnings(found.warnings)
     if found.plan.kind != "entry":
         raise UsageError(
             f"`fdl {' '.join(found.plan.command)}` is a shell command: it starts once",
@@ -98,12 +97,9 @@ def plan(
     from fdl.distribution import as_json, as_text
 
     if json:
-        from json import dumps
-
-        text = dumps(as_json(found), indent=2, ensure_ascii=False) + "\n"
+        output.print_json(as_json(found))
     else:
-        text = as_text(found, output.palette(sys.stdout))
-    output.write(sys.stdout, text)
+        output.write(sys.stdout, as_text(found, output.palette(sys.stdout)))
     return 0
 
 

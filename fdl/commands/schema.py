@@ -54,10 +54,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         for one in origins(project.level(), project.child)
     ]
     if json:
-        from json import dumps
-
-        records = [one._asdict() for one in found]
-        output.write(sys.stdout, dumps(records, indent=2, ensure_ascii=False) + "\n")
+        output.print_json([one._asdict() for one in found])
         return 0
     if not found:
         output.note("no schema is known; `fdl schema refresh` asks the project's programs")

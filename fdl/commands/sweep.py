@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,7 +90,9 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
 
     sweeps = find(_call(ctx).project())
     if json:
-        return _print_json({"sweeps": [_as_json(one) for one in sweeps]})
+        found = [_as_json(one) for one in sweeps]
+        output.print_json({"schema_version": SCHEMA_VERSION, "sweeps": found})
+        return 0
     if not sweeps:
         output.note("there are no sweeps; `fdl COMMAND --each KEY=A,B` makes one")
         return 0
@@ -119,7 +120,8 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
 
     sweep = _chosen(_call(ctx), name)
     if json:
-        return _print_json(_as_json(sweep))
+        output.print_json({"schema_version": SCHEMA_VERSION, **_as_json(sweep)})
+        return 0
     runs = sweep.runs()
     rows = [
         (
@@ -157,11 +159,3 @@ def _as_json(sweep: Sweep) -> dict[str, object]:
         for row in sweep.rows
     ]
     return {"name": sweep.name, "path": str(sweep.path), **settings, "runs": rows}
-
-
-def _print_json(document: dict[str, object]) -> int:
-    from json import dumps
-
-    text = dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
-    output.write(sys.stdout, f"{text}\n")
-    return 0

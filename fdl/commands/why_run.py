@@ -46,8 +46,7 @@ def why_run(
         raise UsageError("there is no command to explain", hint="fdl why-run train")
     chain = chain_of(project, [words], call.invocation, call.here())
     verdicts = _verdicts(chain, force=call.invocation.work.force)
-    for text in project.warnings:
-        output.warning(text)
+    output.warnings(project.warnings)
     if json:
         text = _as_json(verdicts)
     else:
@@ -83,8 +82,6 @@ def _verdicts(chain: Chain, *, force: bool) -> list[tuple[Step, bool | None, str
 
 
 def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
-    import json
-
     document = {
         "schema_version": SCHEMA_VERSION,
         "commands": [
@@ -92,4 +89,4 @@ def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
             for step, runs, why in verdicts
         ],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return output.json_text(document)

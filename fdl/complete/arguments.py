@@ -62,7 +62,7 @@ class Arguments:
             if offer.value_due:
                 return
         if current.startswith("-"):
-            one = self._option(name)
+            one = self._words.get(name)
             if equals and one is not None:
                 self._add_values(offer, one, name + equals, text, typed)
             elif not equals:
@@ -87,16 +87,12 @@ class Arguments:
             name, equals, _ = token.partition("=")
             whole = name.startswith("--") or name in self._words
             for part in [name] if whole else [f"-{char}" for char in name[1:]]:
-                one = self._option(part)
+                one = self._words.get(part)
                 if one is not None:
                     typed.given.add(one.name)
                     bare = one.shape == "flag" or part in one.negatives
                     typed.open = None if equals or bare else one
         return typed
-
-    def _option(self, name: str) -> Parameter | None:
-        """The option of a word: ``--epochs``, or ``-n`` alone."""
-        return self._words.get(name)
 
     def _add_options(self, offer: Offer, current: str, typed: Typed) -> None:
         for one in self._options.values():

@@ -121,7 +121,7 @@ class _Place:
         """Offer what a sweep can vary: options of the program, else the settings of a manifest."""
         from fdl.planning.generate import FIELDS
 
-        level, _ = _descend(self._project(self._found), self._tokens) if self._found else (None, [])
+        level = self._project(self._found).descend(self._tokens)[0] if self._found else None
         keys = [(f"{section}.{field}", "") for section, field, _ in FIELDS if field != "dir"]
         if level is not None and level.entry:
             from fdl.schema import known
@@ -137,7 +137,7 @@ class _Place:
         if self._found is None or word in ("--", *HIDDEN) or self._is_built_in(word):
             return
         tokens = self._tokens[: self._tokens.index("--")]
-        level, _ = _descend(self._project(self._found), tokens)
+        level, _ = self._project(self._found).descend(tokens)
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
@@ -197,7 +197,7 @@ class _Place:
         from fdl.complete.commands import listed
 
         *folders, _ = current.split("/")
-        level, rest = _descend(project, folders)
+        level, rest = project.descend(folders)
         for name, _, text in listed(level, project, describe=self._describe):
             word = "/".join([*folders, name])
             if not rest and word not in self._tokens:
@@ -254,7 +254,7 @@ class _Place:
     def _add_of_manifest(self, project: Project, current: str) -> None:
         from fdl.select.classify import RUN
 
-        level, rest = _descend(project, self._tokens)
+        level, rest = project.descend(self._tokens)
         if rest and rest[0] in level.commands:
             if level.kind(rest[0]) == RUN:
                 self._add_declared(level, rest[0], rest[1:], current)
@@ -269,15 +269,9 @@ class _Place:
     def _add_declared(self, level: Level, name: str, tail: list[str], current: str) -> None:
         """Offer the arguments under ``args:``; without any, the ``--`` before those of a script."""
         if level.commands[name].get("args"):
-            from fdl.complete.arguments import Arguments
-            from fdl.complete.snippet import values
             from fdl.planning.declared import declared
 
-            schema = declared(level, name)
-            place = (level.manifest.directory, level.root)
-            parameters = schema.parameters if schema else ()
-            arguments = Arguments(parameters, lambda one, *_: values(one, *place))
-            arguments.add(self._offer, tail, current)
+            self._add_parameters(level, declared(level, name), tail, current)
         elif not tail:
             self._offer.add("--", "Arguments of the command follow")
 
@@ -311,14 +305,21 @@ class _Place:
             if not asks_for_flags:
                 self._offer.add_files(OTHERWISE, folder)
         else:
-            from fdl.complete.arguments import Arguments
-            from fdl.complete.snippet import values
-
-            place = (level.manifest.directory, level.root)
-            arguments = Arguments(schema.parameters, lambda one, *_: values(one, *place), folder)
-            arguments.add(self._offer, tail, current)
+            self._add_parameters(level, schema, tail, current, folder)
         if asks_for_flags and not self._offer.value_due:
             self._offer.add("--refresh-schema", "Ask the program again which arguments it takes")
+
+    def _add_parameters(
+        self, level: Level, schema: Schema | None, tail: list[str], current: str, folder: str = ""
+    ) -> None:
+        """Offer what a schema declares; the snippets of its completers run at the level's place."""
+        from fdl.complete.arguments import Arguments
+        from fdl.complete.snippet import values
+
+        place = (level.manifest.directory, level.root)
+        parameters = schema.parameters if schema else ()
+        arguments = Arguments(parameters, lambda one, *_: values(one, *place), folder)
+        arguments.add(self._offer, tail, current)
 
     def _add_groups(self, schema: Schema | None) -> None:
         """Offer the words that may stand behind a help flag."""
@@ -376,21 +377,6 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
         # A word that names a command as well is refused when it runs; until then, the command.
         return None
     return invocation.first_word_env
-
-
-def _descend(project: Project, tokens: list[str]) -> tuple[Level, list[str]]:
-    """The deepest level that the words enter, and the words behind.
-
-    Raises:
-        ManifestError: A manifest on the way is broken or missing.
-    """
-    from fdl.select.classify import PATH
-    from fdl.select.level import enter
-
-    level, rest = project.level(), list(tokens)
-    while rest and rest[0] in level.commands and level.kind(rest[0]) == PATH:
-        level = enter(level, rest.pop(0), project.child)
-    return level, rest
 
 
 def _unless_here(directory: str) -> str:

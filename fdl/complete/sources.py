@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fdl.libtorch.catalog import Artifact
     from fdl.run_directory.run import Run
-    from fdl.select.level import Level
     from fdl.select.project import Project
 
     Values = Iterable[tuple[str, str]]
@@ -284,14 +283,9 @@ SOURCES: dict[str, Source] = {
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
     from fdl.complete.commands import listed
     from fdl.select.classify import PATH
-    from fdl.select.level import enter
 
-    level: Level = project.level()
-    for name in before:
-        if name not in level.commands or level.kind(name) != PATH:
-            return []
-        level = enter(level, name, project.child)
-    found = listed(level, project)
+    level, rest = project.descend(before)
+    found = [] if rest else listed(level, project)
     return [(name, text) for name, kind, text in found if kind == PATH or not programs_only]
 
 

@@ -17,11 +17,6 @@ _INSTALL = "fdl libtorch install"
 CodeKind = Literal["native", "jit", "missing"]
 
 
-def counted(nvidia: Nvidia) -> tuple[Gpu, ...]:
-    """The GPUs that a variant must serve: the visible ones, or all if none is visible."""
-    return nvidia.visible or nvidia.gpus
-
-
 def architectures(variant: Variant | None) -> tuple[Architecture, ...] | None:
     """The architectures a variant has code for, none for CPU; None if the variant gives none."""
     said = variant.facts.get("archs", "") if variant else ""
@@ -39,29 +34,21 @@ def code_for(gpu: Gpu, archs: Sequence[Architecture]) -> CodeKind:
 
 def is_served(nvidia: Nvidia, archs: Sequence[Architecture]) -> bool:
     """Whether every GPU that counts runs code of these architectures."""
-    return all(code_for(gpu, archs) != "missing" for gpu in counted(nvidia))
+    return all(code_for(gpu, archs) != "missing" for gpu in nvidia.counted)
 
 
 def remedy(nvidia: Nvidia, variant: Variant) -> str:
     """The command that installs a libtorch for every GPU that counts."""
-    gpus = counted(nvidia)
-    torch = variant.facts.get("torch", "").partition("+")[0]
-    known = torch in catalog.versions()
-    version = torch if known else catalog.default_version()
+    gpus = nvidia.counted
     try:
-        available = catalog.artifacts(version, catalog.this_platform())
-        choice = catalog.choose(gpus, available, nvidia.driver)
+        choice = catalog.advise(variant.facts.get("torch", ""), gpus, nvidia.driver)
     except FdlError as refused:
         return refused.hint
     if choice.uncovered and choice.outdated:
         return "update the NVIDIA driver"
     if choice.uncovered or choice.artifact.cuda is None:
-        wanted = sorted({gpu.capability for gpu in gpus})
-        archs = ";".join(f"{major}.{minor}" for major, minor in wanted)
-        return f'fdl libtorch build --archs "{archs}"'
-    usual = version == catalog.default_version()
-    name = choice.artifact.variant
-    return f"fdl libtorch install {name}" + ("" if usual else f" --torch {version}")
+        return catalog.build_command(gpus)
+    return catalog.install_command(choice.artifact)
 
 
 def installation(nvidia: Nvidia) -> str:
@@ -69,8 +56,7 @@ def installation(nvidia: Nvidia) -> str:
     if nvidia.failure:
         return f"repair the driver, then: {_INSTALL}; or at once: {_INSTALL} cpu"
     try:
-        available = catalog.artifacts(catalog.default_version(), catalog.this_platform())
-        catalog.choose(counted(nvidia), available, nvidia.driver)
+        catalog.advise(catalog.default_version(), nvidia.counted, nvidia.driver)
     except FdlError as refused:
         return refused.hint
     return _INSTALL

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.hardware.container import read
+from fdl.libtorch.layout import version_facts
 from fdl.venv import project_prefix, python_of, site_packages
 
 
@@ -46,7 +47,7 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
     It is the nearest ``.venv`` above, else the activated environment, else that of this process.
     """
     prefix = Path(project_prefix(str(start), environ))
-    if _read(prefix / "pyvenv.cfg"):
+    if read(prefix / "pyvenv.cfg"):
         return Environment(
             executable=python_of(str(prefix)),
             version=_interpreter_version(prefix / "pyvenv.cfg"),
@@ -57,7 +58,7 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
 
 
 def _interpreter_version(configuration: Path) -> str:
-    for line in _read(configuration).splitlines():
+    for line in read(configuration).splitlines():
         key, _, value = line.partition("=")
         # venv writes `version`; uv and virtualenv write the other key.
         if key.strip() in ("version", "version_info"):
@@ -67,32 +68,8 @@ def _interpreter_version(configuration: Path) -> str:
 
 def _torch(folders: Iterable[str]) -> Wheel | None:
     for folder in folders:
-        text = _read(Path(folder, "torch", "version.py"))
+        text = read(Path(folder, "torch", "version.py"))
         if text:
-            said = _literals(text)
-            return Wheel(said.get("__version__", ""), said.get("cuda", ""))
+            said = version_facts(text)
+            return Wheel(*(str(said.get(key) or "") for key in ("__version__", "cuda")))
     return None
-
-
-def _literals(text: str) -> dict[str, str]:
-    """The string constants of a module, by name: ``cuda: Optional[str] = '13.0'``."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return {}
-    found = {}
-    for statement in body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        value = getattr(statement, "value", None)
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found.update({one.id: value.value for one in targets if isinstance(one, ast.Name)})
-    return found
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -12,7 +12,6 @@ from fdl.diagnose.codes import CODES
 from fdl.diagnose.compatibility import (
     architectures,
     code_for,
-    counted,
     driver_floor,
     installation,
     oldest_cuda,
@@ -101,7 +100,7 @@ def _of_visibility(facts: Facts) -> Iterator[Finding]:
 def _of_driver(facts: Facts) -> Iterator[Finding]:
     """A driver that runs no CUDA of the catalog; what is in use has findings of its own."""
     active, torch = facts.stock.active, facts.environment.torch
-    if not counted(facts.nvidia) or (active and active.cuda) or (torch and torch.cuda):
+    if not facts.nvidia.counted or (active and active.cuda) or (torch and torch.cuda):
         return
     cuda = oldest_cuda()
     if not runs_under(facts.nvidia, cuda, wsl=facts.system.wsl):
@@ -143,7 +142,7 @@ def _of_libtorch(facts: Facts) -> Iterator[Finding]:
             )
         return
     yield from _of_gpus(facts, variant)
-    if variant.cuda and counted(facts.nvidia):
+    if variant.cuda and facts.nvidia.counted:
         yield from _of_driver_age(
             facts, variant.cuda, "driver-too-old", variant.id, remedy(facts.nvidia, variant)
         )
@@ -159,7 +158,7 @@ def _of_gpus(facts: Facts, variant: Variant) -> Iterator[Finding]:
         )
         return
     made_for = " ".join(map(str, archs)) or "the processor alone"
-    for gpu in counted(facts.nvidia):
+    for gpu in facts.nvidia.counted:
         name = f"GPU {gpu.index} ({gpu.name}, {gpu.sm})"
         code = code_for(gpu, archs)
         if code == "missing":
@@ -178,7 +177,7 @@ def _of_gpus(facts: Facts, variant: Variant) -> Iterator[Finding]:
 
 def _of_torch(facts: Facts) -> Iterator[Finding]:
     torch = facts.environment.torch
-    if torch is None or not counted(facts.nvidia):
+    if torch is None or not facts.nvidia.counted:
         return
     if not torch.cuda and not runs_under(facts.nvidia, oldest_cuda(), wsl=facts.system.wsl):
         # No other torch could use the GPUs before the driver is updated, which is found above.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from fdl.output import json_text
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -182,7 +183,7 @@ class Report(_Record):
 
     def as_json(self) -> str:
         """The document as text, ending in a newline."""
-        return json.dumps(self.model_dump(), indent=2, ensure_ascii=False) + "\n"
+        return json_text(self.model_dump())
 
 
 def schema_as_json() -> str:
@@ -192,7 +193,7 @@ def schema_as_json() -> str:
         **_untitled(Report.model_json_schema(mode="serialization")),
         "title": "fdl diagnose --json",
     }
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    return json_text(made)
 
 
 def _untitled(schema: Any) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 from fdl.diagnose.environment import Environment, find
 from fdl.errors import FdlError
 from fdl.hardware import Nvidia, System, nvidia, system
-from fdl.libtorch.active import FOLDER, Variant
+from fdl.libtorch.active import FOLDER, KINDS, Variant
 from fdl.libtorch.need import needed_by
-from fdl.libtorch.store import KINDS, Store, home, locate
+from fdl.libtorch.store import Store, home, locate
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fdl.errors import ManifestError
 from fdl.node import Node, origin
-from fdl.suggest import nearest
+from fdl.suggest import did_you_mean
 
 VARIABLE = "env:"
 """Begins an input that is an environment variable: ``env:HF_HOME``."""
@@ -90,10 +90,12 @@ class Patterns:
         while parent and not os.path.isdir(os.path.join(self._folder, parent)):
             parent, name = os.path.split(parent)
         folder = os.path.join(self._folder, parent)
-        close = nearest(name, sorted(os.listdir(folder)) if os.path.isdir(folder) else ())
-        if close:
-            return f"did you mean `{os.path.join(parent, close)}`?"
-        return f"patterns start at {self._folder}; `**` stands for folders of any depth"
+        return did_you_mean(
+            name,
+            sorted(os.listdir(folder)) if os.path.isdir(folder) else (),
+            f"patterns start at {self._folder}; `**` stands for folders of any depth",
+            typed=os.path.join(parent, "{}"),
+        )
 
 
 def _below(folder: str, entered: set[str]) -> Iterator[str]:

@@ -93,6 +93,11 @@ class Nvidia:
         return tuple(gpu for gpu in self.gpus if gpu.visible)
 
     @property
+    def counted(self) -> tuple[Gpu, ...]:
+        """The GPUs that a libtorch must serve: the visible ones, or all if none is visible."""
+        return self.visible or self.gpus
+
+    @property
     def problem(self) -> str:
         """All troubles with their remedies as one text; empty if there are none."""
         return "; ".join(f"{one.message} (remedy: {one.remedy})" for one in self.troubles)

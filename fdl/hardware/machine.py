@@ -26,7 +26,7 @@ def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
     return System(
         os=_os(root),
         cpu=_cpu(root),
-        threads=_threads(),
+        threads=threads(),
         memory=main_memory(root),
         docker="container" if container else docker,
         container=container,
@@ -74,7 +74,8 @@ def _cpu(root: Path) -> str:
     return platform.processor() or platform.machine()
 
 
-def _threads() -> int:
+def threads() -> int:
+    """Hardware threads that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -33,16 +33,16 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     project, words = behind_environment(call, words)
     if words:
         command = resolved(call, project, words)
-        _warn(command.warnings)
+        output.warnings(command.warnings)
         tree, fields = command.page()
         if as_json:
-            return _json({**command.as_dict(), "fields": records(command.fields)})
+            return output.json_text({**command.as_dict(), "fields": records(command.fields)})
     else:
         report = _report(project)
         tree, fields = report.tree, report.fields
-        _warn([*project.root.warnings, *_unreachable(project.root), *_unread(project)])
+        output.warnings([*project.root.warnings, *_unreachable(project.root), *_unread(project)])
         if as_json:
-            return _json(records(fields))
+            return output.json_text(records(fields))
     width = terminal_columns()
     palette = output.Palette(on=False) if width is None else output.palette(sys.stdout)
     return listing(tree, fields, project.directory, palette, width)
@@ -66,7 +66,7 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
         project, words = behind_environment(call, words)
         found = (_of_command if words else _of_manifest)(call, project, asked, words)
     if as_json:
-        return _json(explanation_json(found))
+        return output.json_text(explanation_json(found))
     return explanation(found, output.palette(sys.stdout), terminal_columns())
 
 
@@ -75,7 +75,7 @@ def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str
     from fdl.manifest.source import shown
 
     path, report = parse(asked), _report(project)
-    _warn(project.root.warnings)
+    output.warnings(project.root.warnings)
     found = report.explain(path)
     if found:
         return found
@@ -88,7 +88,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     from fdl.shell_words import join
 
     command = resolved(call, project, words)
-    _warn(command.warnings)
+    output.warnings(command.warnings)
     found = command.find(asked)
     if found:
         return found
@@ -144,14 +144,3 @@ def _unread(project: Project) -> list[str]:
     except ManifestError as problem:
         return [f"{problem.message}; {problem.hint}"]
     return []
-
-
-def _warn(texts: Iterable[str]) -> None:
-    for text in texts:
-        output.warning(text)
-
-
-def _json(document: object) -> str:
-    import json
-
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

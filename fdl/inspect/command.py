@@ -203,15 +203,15 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
 def unknown(found: Selection) -> UsageError:
     """The error for a word that does not name a command, with the nearest name."""
     from fdl.prepass import GLOBAL_FLAGS
-    from fdl.suggest import nearest
+    from fdl.suggest import did_you_mean
 
     level, token = found.level, found.name
     if token.startswith("-"):
-        close = nearest(token, ("--json", *GLOBAL_FLAGS))
-        hint = f"did you mean `{close}`?" if close else "options of a command stand behind it"
+        flags = ("--json", *GLOBAL_FLAGS)
+        hint = did_you_mean(token, flags, "options of a command stand behind it")
         return UsageError(f"unknown option: {token}", hint=hint, exit_code=2)
-    close = nearest(token, level.commands)
-    hint = f"did you mean `{level.typed(close)}`?" if close else "`fdl list` names them all"
+    every = "`fdl list` names them all"
+    hint = did_you_mean(token, level.commands, every, typed=level.typed("{}"))
     problem = f"unknown command: {' '.join([*level.names, token])}"
     if not level.names:
         problem += f"; and there is no fdl.{token}.yml in {level.root}"

@@ -206,10 +206,7 @@ def _nested(project: Project, keys: tuple[str, ...]) -> tuple[Level, tuple[str, 
 
 def _require_reader(project: Project, names: Sequence[str]) -> None:
     """Refuse settings of a manifest whose folder has no program."""
-    level = project.level()
-    for name in names:
-        level = enter(level, name, project.child)
-    require_reader(level)
+    require_reader(project.descend(names)[0])
 
 
 def _planned(call: Call, project: Project, change: Change) -> Command | None:

@@ -69,14 +69,11 @@ def explain(path: str, asked: str) -> list[Field]:
     ]
     found = found or [field for _, field in known if field.name.startswith(f"{asked}.")]
     if not found:
-        from fdl.suggest import nearest
+        from fdl.suggest import did_you_mean
 
-        close = nearest(asked, [field.name for _, field in known])
-        names = ", ".join(field.name for _, field in known)
-        raise UsageError(
-            f"{where} records no `{asked}`",
-            hint=f"did you mean `{close}`?" if close else f"it records: {names or 'nothing'}",
-        )
+        names = [field.name for _, field in known]
+        every = f"it records: {', '.join(names) or 'nothing'}"
+        raise UsageError(f"{where} records no `{asked}`", hint=did_you_mean(asked, names, every))
     return found
 
 

@@ -12,9 +12,8 @@ from fdl.freshness.rule import Rule
 from fdl.light_record import Record
 from fdl.node import Node, origin
 from fdl.plan import Plan
-from fdl.select.classify import PATH
 from fdl.select.command import Selection
-from fdl.select.level import Level, enter
+from fdl.select.level import Level
 from fdl.select.project import Project
 from fdl.suggest import nearest
 
@@ -87,15 +86,8 @@ class Chain:
 
     def _specs(self, plan: Plan) -> list[tuple[Level, Node]]:
         """The entries of a command with their levels: a preset's, then that of its folder."""
-        level, name = self._project.level(), ""
-        for word in plan.command:
-            if word not in level.commands:
-                break
-            if level.kind(word) != PATH:
-                name = word
-                break
-            level = enter(level, word, self._project.child)
-        specs = [(level, level.commands[name])] if name else []
+        level, rest = self._project.descend(plan.command)
+        specs = [(level, level.commands[name]) for name in rest[:1] if name in level.commands]
         if plan.kind == "entry" and level.spec is not None and level.parent is not None:
             specs.append((level.parent, level.spec))
         return specs or [(level, level.manifest.node)]

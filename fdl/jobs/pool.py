@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from fdl import output
 from fdl.jobs.job import DONE, FAILED, SKIPPED, STOPPED, Job, Outcome
 from fdl.jobs.lines import Printer, streams
+from fdl.signals import handled
 
 _ENDING = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM")
 _OTHERS = ("SIGUSR1", "SIGUSR2", "SIGTSTP")
@@ -65,7 +66,7 @@ def run_all(
 
         devices = groups(gpus_each, os.environ)[: max(1, at_once)]
     pool = _Pool(jobs, devices, after or {}, keep_going=keep_going)
-    with _signals_to(pool.events):
+    with handled((*_ENDING, *_OTHERS), pool.events.put):
         outcomes = pool.run(skips or (lambda _: ""), ended or (lambda _: None))
     if pool.printer.problem:
         raise pool.printer.problem
@@ -255,19 +256,6 @@ class _Pool:
         for process, _, _ in self._running.values():
             with suppress(OSError):
                 os.killpg(process.pid, number)
-
-
-@contextmanager
-def _signals_to(events: SimpleQueue[int | tuple[int, int]]) -> Iterator[None]:
-    """Put signals into a queue meanwhile; those that are ignored stay ignored."""
-    numbers = [getattr(signal, name) for name in (*_ENDING, *_OTHERS) if hasattr(signal, name)]
-    heeded = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, lambda got, _: events.put(got)) for one in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _summarize(outcomes: Sequence[Outcome]) -> None:

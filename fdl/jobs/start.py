@@ -36,8 +36,7 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
         chain = _typed(project, invocation, host or here())
     from fdl import output
 
-    for text in project.warnings:
-        output.warning(text)
+    output.warnings(project.warnings)
     return finish(chain, project, invocation)
 
 

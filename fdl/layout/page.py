@@ -5,6 +5,7 @@ Our own few lines instead of rich or textwrap, so that ``fdl --help`` starts as 
 
 from __future__ import annotations
 
+from fdl.light_record import Record
 from fdl.output import Palette, columns
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ def wrap(text: str, width: int) -> list[str]:
     return lines or [""]
 
 
-class Row:
+class Row(Record):
     """One line of a table: a label, its description, and an aside behind it.
 
     Attributes:
@@ -56,16 +57,11 @@ class Row:
         notes: Dimmed words that flow on behind the description, such as a default.
     """
 
-    __slots__ = ("aside", "depth", "label", "notes", "text")
-
-    def __init__(
-        self, label: str, text: str = "", aside: str = "", depth: int = 0, notes: str = ""
-    ) -> None:
-        self.label = label
-        self.text = text
-        self.aside = aside
-        self.depth = depth
-        self.notes = notes
+    label: str
+    text: str = ""
+    aside: str = ""
+    depth: int = 0
+    notes: str = ""
 
 
 class Page:

@@ -69,13 +69,12 @@ def option_tables(
 
 
 def _unknown(wanted: str, groups: Iterable[str]) -> UsageError:
-    from fdl.suggest import nearest
+    from fdl.suggest import did_you_mean
 
     words = [*groups, ALL_GROUPS]
-    close = nearest(wanted, words)
     return UsageError(
         f"no group of options is called `{wanted}`; groups: {', '.join(words)}",
-        hint=f"did you mean `--help {close}`?" if close else "",
+        hint=did_you_mean(wanted, words, typed="--help {}"),
     )
 
 

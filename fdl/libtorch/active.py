@@ -23,7 +23,7 @@ LOCK_FILE = "libtorch.lock"
 
 CPU_ID = "precompiled/cpu"
 
-_KINDS = ("precompiled", "builds")
+KINDS = ("precompiled", "builds")
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
@@ -54,7 +54,7 @@ class Variant:
 def is_id(text: str) -> bool:
     """Whether a text has the form of a variant's id; the variant need not be installed."""
     kind, _, name = text.partition("/")
-    return kind in _KINDS and _NAME.issuperset(name) and bool(name.strip("."))
+    return kind in KINDS and _NAME.issuperset(name) and bool(name.strip("."))
 
 
 def own_choice(project: str) -> str:

@@ -172,6 +172,34 @@ def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "")
     )
 
 
+def advise(torch: str, gpus: Sequence[Gpu], driver: str = "") -> Choice:
+    """The choice on this machine, of a torch version such as ``2.10.0+cu128`` if it is known.
+
+    Raises:
+        LibtorchError: There are no archives for this platform, or for this driver.
+    """
+    release = torch.partition("+")[0]
+    version = release if release in versions() else default_version()
+    return choose(gpus, artifacts(version, this_platform()), driver)
+
+
+def install_command(artifact: Artifact) -> str:
+    """The command that installs an archive."""
+    option = "" if artifact.torch == default_version() else f" --torch {artifact.torch}"
+    return f"fdl libtorch install {artifact.variant}{option}"
+
+
+def archs_argument(gpus: Sequence[Gpu]) -> str:
+    """The value of ``--archs`` for a build that serves some GPUs: ``6.1;12.0``."""
+    found = sorted({gpu.capability for gpu in gpus})
+    return ";".join(f"{major}.{minor}" for major, minor in found)
+
+
+def build_command(gpus: Sequence[Gpu]) -> str:
+    """The command that builds libtorch for some GPUs."""
+    return f'fdl libtorch build --archs "{archs_argument(gpus)}"'
+
+
 def this_platform(system: str = sys.platform, machine: str | None = None) -> str:
     """The platform of this machine, as named in the catalog.
 

@@ -15,13 +15,14 @@ from fdl.libtorch.catalog import (
     Artifact,
     Choice,
     artifacts,
+    build_command,
     choose,
     default_version,
     find,
     this_platform,
     versions,
 )
-from fdl.libtorch.layout import CPU
+from fdl.libtorch.layout import CPU, cuda_variant
 from fdl.libtorch.sources import (
     Source,
     Wanted,
@@ -185,11 +186,6 @@ def _as_locked(request: Request, names: Sequence[str]) -> Request:
     )
 
 
-def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
-    """The GPUs that a variant should serve: the visible ones, or all if none is visible."""
-    return nvidia.visible or nvidia.gpus
-
-
 def usable(nvidia: Nvidia) -> Nvidia:
     """The same facts, for a choice that depends on them.
 
@@ -206,12 +202,6 @@ def usable(nvidia: Nvidia) -> Nvidia:
     )
 
 
-def archs_argument(gpus: Sequence[Gpu]) -> str:
-    """The value of ``--archs`` for a build that serves some GPUs: ``6.1;12.0``."""
-    found = sorted({gpu.capability for gpu in gpus})
-    return ";".join(f"{major}.{minor}" for major, minor in found)
-
-
 def _archive(
     request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str, str]
 ) -> Decision:
@@ -221,7 +211,7 @@ def _archive(
         artifact = find(torch, request.variant, platform)
         return Decision(official(artifact, environ))
     found = usable(nvidia())
-    gpus = considered(found)
+    gpus = found.counted
     choice = choose(gpus, artifacts(torch, platform), found.driver)
     notes, remedy = _explain(choice, found, gpus)
     return Decision(official(choice.artifact, environ), notes, remedy)
@@ -235,7 +225,7 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
         # The lock has decided; the name of its wheel does not tell the variant.
         return Decision(python_package(torch, None, exact=False, environ=environ))
     found = usable(nvidia())
-    gpus = considered(found)
+    gpus = found.counted
     if not gpus:
         source = python_package(torch, CPU, exact=True, environ=environ)
         return Decision(source, _about_gpus(found, gpus))
@@ -264,7 +254,7 @@ def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[
         return tuple(notes), ""
     left = ", ".join(_shown(gpu) for gpu in choice.uncovered)
     notes.append(f"no archive has code for all GPUs; {choice.artifact.variant} leaves out {left}")
-    return tuple(notes), f'fdl libtorch build --archs "{archs_argument(gpus)}"'
+    return tuple(notes), build_command(gpus)
 
 
 def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -312,7 +302,6 @@ def variant_of_cuda(version: str) -> str:
     Raises:
         UsageError: It is not a CUDA version.
     """
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", version)
-    if match is None:
+    if not re.fullmatch(r"\d{1,2}\.\d", version):
         raise UsageError(f"`{version}` is not a CUDA version", hint="write it like --cuda 12.8")
-    return f"cu{match[1]}{match[2]}"
+    return cuda_variant(version)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal
 from fdl.errors import LibtorchError
 from fdl.libtorch.active import (
     FOLDER,
+    KINDS,
     LOCK_FILE,
     Variant,
     active,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
-
-KINDS = ("precompiled", "builds")
 
 
 @dataclass(frozen=True, slots=True)

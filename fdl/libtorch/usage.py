@@ -6,11 +6,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fdl.libtorch.active import Variant
+from fdl.output import json_text
 
 SCHEMA_VERSION = 1
 
@@ -65,12 +66,12 @@ def render(
         return _cargo(variant, system)
     if format == "json":
         return _json(variables(variant.path, system).applied_to(environ), environ)
-    found = variables(variant.path, system)
+    shell = "fish" if Path(environ.get("SHELL", "")).name == "fish" else "posix"
     if format == "direnv":
-        return _posix(found)
-    if system == "win32":
-        return _powershell(found)
-    return _fish(found) if Path(environ.get("SHELL", "")).name == "fish" else _posix(found)
+        shell = "posix"
+    elif system == "win32":
+        shell = "powershell"
+    return _commands(variables(variant.path, system), shell)
 
 
 def exports(folder: str, environ: Mapping[str, str]) -> str:
@@ -78,38 +79,29 @@ def exports(folder: str, environ: Mapping[str, str]) -> str:
     return render("shell", Variant("", folder, {}), environ)
 
 
-def _posix(found: Variables) -> str:
-    text = ""
-    for name, value in found.values.items():
-        text += f"export {name}={shlex.quote(value)}\n"
-    for name, folder in found.folders.items():
-        # An empty element would mean the working directory.
-        text += f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"\n'
-    return text
+def _commands(found: Variables, shell: str) -> str:
+    """The lines of a shell that set the variables."""
+    quote, assign, prepend, end = _SHELLS[shell]
+    lines = [assign.format(name, quote(value)) for name, value in found.values.items()]
+    lines += [prepend.format(name, quote(folder + end)) for name, folder in found.folders.items()]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _fish(found: Variables) -> str:
-    def quoted(text: str) -> str:
-        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-    text = ""
-    for name, value in found.values.items():
-        text += f"set -gx {name} {quoted(value)}\n"
-    for name, folder in found.folders.items():
-        text += f"set -gx {name} {quoted(folder)} ${name}\n"
-    return text
+def _fish_quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _powershell(found: Variables) -> str:
-    def quoted(text: str) -> str:
-        return "'" + text.replace("'", "''") + "'"
+def _powershell_quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
-    text = ""
-    for name, value in found.values.items():
-        text += f"$env:{name} = {quoted(value)}\n"
-    for name, folder in found.folders.items():
-        text += f"$env:{name} = {quoted(folder + ';')} + $env:{name}\n"
-    return text
+
+# Shell -> how it quotes, sets a variable, and puts a folder before a list of folders. In the list
+# of a POSIX shell, an empty element would mean the working directory.
+_SHELLS: dict[str, tuple[Callable[[str], str], str, str, str]] = {
+    "posix": (shlex.quote, "export {0}={1}", 'export {0}={1}"${{{0}:+:${0}}}"', ""),
+    "fish": (_fish_quoted, "set -gx {0} {1}", "set -gx {0} {1} ${0}", ""),
+    "powershell": (_powershell_quoted, "$env:{0} = {1}", "$env:{0} = {1} + $env:{0}", ";"),
+}
 
 
 def _cmake(variant: Variant) -> str:
@@ -136,7 +128,7 @@ def _cmake(variant: Variant) -> str:
         "configurePresets": [preset],
         "buildPresets": [{"name": "libtorch", "configurePreset": "libtorch"}],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return json_text(document)
 
 
 def _escaped(path: str) -> str:
@@ -163,4 +155,4 @@ def _cargo(variant: Variant, system: str) -> str:
 def _json(after: Mapping[str, str], before: Mapping[str, str]) -> str:
     """The variables that differ, with the whole value of each; lists of folders included."""
     changed = {name: value for name, value in after.items() if before.get(name) != value}
-    return json.dumps(changed, indent=2, ensure_ascii=False) + "\n"
+    return json_text(changed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fdl.manifest.kinds import Judged, Key, ListOf, Section, Table, Text, Whole
 
-_PARTS = {1: "days-hours", 2: "days-hours:minutes", 3: "days-hours:minutes:seconds"}
-
 
 def minutes(value: object) -> float | None:
     """The minutes that SLURM reads in a time: ``90``, ``1:30:00``, ``2-12``; None if it is none."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
 from fdl.manifest.schema import json_schema
+from fdl.output import json_text
 from fdl.parameters.contract import LIST_TYPES, STYLES
 from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
 
@@ -14,107 +14,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _ARGUMENTS = {"$ref": "#/$defs/Arguments"}
-
-
-@cache
-def as_json() -> str:
-    """The document as text, ending in a newline."""
-    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
-
-
-def document() -> dict[str, Any]:
-    """The document: what one manifest file may hold, overlays included.
-
-    It refuses nothing that fdl accepts. Rules over several keys or files are checked only by fdl.
-    """
-    made = json_schema()
-    made["$defs"]["Arguments"] = _contract()
-    made["properties"]["schema"]["anyOf"] = [_ARGUMENTS, {"type": "null"}]
-    # An empty file is an empty manifest.
-    made["type"] = ["object", "null"]
-    return {"$schema": DIALECT, "title": "fdl.yml", **made}
-
-
-def _contract() -> dict[str, Any]:
-    """The allowed content of ``schema:``: the document that ``--fdl-schema`` prints."""
-    shared = {
-        "type": {
-            "description": "Type of one value, or of each value of a list",
-            "enum": [*TYPES, *LIST_TYPES],
-        },
-        "description": _text("One sentence for the help page"),
-        "default": {
-            "description": "Value when it is not given",
-            "anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}, {"type": "null"}],
-        },
-        "choices": {
-            "description": "Allowed values",
-            "type": ["array", "null"],
-            "items": _SCALAR,
-        },
-        "completer": _text("Shell snippet that prints one completion candidate per line"),
-        "place": _text("`file:line` of the declaration"),
-        "computed": _words("Keys whose value only the running program knows"),
-    }
-    option = {
-        **shared,
-        "short": {
-            "description": "Letter of the short form",
-            "type": ["string", "null"],
-            "pattern": f"^[^-=\\s{''.join(sorted(RESERVED_SHORT))}]$",
-        },
-        "env": _text("Environment variable the program reads when the option is not given"),
-        "bare": _switch("Whether the default is what the option means without a value"),
-        "group": _text("Heading of the option on a help page"),
-        "commas": _switch("Whether one word may hold several values of a list, split at commas"),
-        "flags": _words("Every spelling with its dashes; the first long one is used"),
-        "negatives": _words("The spellings that turn a flag off"),
-        "nargs": {
-            "description": "Words that one option takes: a number, `*` or `+`",
-            "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", None]}],
-        },
-        "counted": _switch("Whether the flag may be repeated and its number counts"),
-        "required": _switch("Whether the program refuses to start without it"),
-    }
-    argument = {
-        "name": {"description": "What the help page calls it", "type": "string", "minLength": 1},
-        **shared,
-        "required": _switch("Whether it must be given"),
-        "variadic": _switch("Whether it takes all that remains; the last one only"),
-    }
-    names = {"not": {"enum": sorted(RESERVED_LONG)}, "pattern": "^[^\\W_][\\w.-]*$"}
-    return _mapping(
-        {
-            "description": _text("What the program is for"),
-            "args": {
-                "description": "Positional arguments, in order",
-                "type": ["array", "null"],
-                "items": _mapping(argument),
-            },
-            "options": {
-                "description": "Long name, without dashes in front -> option",
-                "type": ["object", "null"],
-                "propertyNames": names,
-                "additionalProperties": _mapping(option),
-            },
-            "commands": {
-                "description": "Subcommand -> its arguments",
-                "type": ["object", "null"],
-                "additionalProperties": _ARGUMENTS,
-            },
-            "style": {
-                "description": "How settings are written if an option declares no spelling",
-                "enum": [*STYLES, None],
-            },
-            "collapsed": {
-                "description": "Group that a help page shows as one line -> what it is for",
-                "type": ["object", "null"],
-                "additionalProperties": {"type": ["string", "null"]},
-            },
-            "strict": _switch("Whether a flag that is not declared is a mistake"),
-            "origins": _switch("Whether the program itself lets its variables beat the manifest"),
-        }
-    )
 
 
 def _mapping(properties: dict[str, Any]) -> dict[str, Any]:
@@ -131,3 +30,103 @@ def _words(description: str) -> dict[str, Any]:
 
 def _switch(description: str) -> dict[str, Any]:
     return {"description": description, "type": ["boolean", "null"]}
+
+
+_SHARED = {
+    "type": {
+        "description": "Type of one value, or of each value of a list",
+        "enum": [*TYPES, *LIST_TYPES],
+    },
+    "description": _text("One sentence for the help page"),
+    "default": {
+        "description": "Value when it is not given",
+        "anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}, {"type": "null"}],
+    },
+    "choices": {
+        "description": "Allowed values",
+        "type": ["array", "null"],
+        "items": _SCALAR,
+    },
+    "completer": _text("Shell snippet that prints one completion candidate per line"),
+    "place": _text("`file:line` of the declaration"),
+    "computed": _words("Keys whose value only the running program knows"),
+}
+_OPTION = {
+    **_SHARED,
+    "short": {
+        "description": "Letter of the short form",
+        "type": ["string", "null"],
+        "pattern": f"^[^-=\\s{''.join(sorted(RESERVED_SHORT))}]$",
+    },
+    "env": _text("Environment variable the program reads when the option is not given"),
+    "bare": _switch("Whether the default is what the option means without a value"),
+    "group": _text("Heading of the option on a help page"),
+    "commas": _switch("Whether one word may hold several values of a list, split at commas"),
+    "flags": _words("Every spelling with its dashes; the first long one is used"),
+    "negatives": _words("The spellings that turn a flag off"),
+    "nargs": {
+        "description": "Words that one option takes: a number, `*` or `+`",
+        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", None]}],
+    },
+    "counted": _switch("Whether the flag may be repeated and its number counts"),
+    "required": _switch("Whether the program refuses to start without it"),
+}
+_ARGUMENT = {
+    "name": {"description": "What the help page calls it", "type": "string", "minLength": 1},
+    **_SHARED,
+    "required": _switch("Whether it must be given"),
+    "variadic": _switch("Whether it takes all that remains; the last one only"),
+}
+_NAMES = {"not": {"enum": sorted(RESERVED_LONG)}, "pattern": "^[^\\W_][\\w.-]*$"}
+_CONTRACT = _mapping(
+    {
+        "description": _text("What the program is for"),
+        "args": {
+            "description": "Positional arguments, in order",
+            "type": ["array", "null"],
+            "items": _mapping(_ARGUMENT),
+        },
+        "options": {
+            "description": "Long name, without dashes in front -> option",
+            "type": ["object", "null"],
+            "propertyNames": _NAMES,
+            "additionalProperties": _mapping(_OPTION),
+        },
+        "commands": {
+            "description": "Subcommand -> its arguments",
+            "type": ["object", "null"],
+            "additionalProperties": _ARGUMENTS,
+        },
+        "style": {
+            "description": "How settings are written if an option declares no spelling",
+            "enum": [*STYLES, None],
+        },
+        "collapsed": {
+            "description": "Group that a help page shows as one line -> what it is for",
+            "type": ["object", "null"],
+            "additionalProperties": {"type": ["string", "null"]},
+        },
+        "strict": _switch("Whether a flag that is not declared is a mistake"),
+        "origins": _switch("Whether the program itself lets its variables beat the manifest"),
+    }
+)
+"""The allowed content of ``schema:``: the document that ``--fdl-schema`` prints."""
+
+
+@cache
+def as_json() -> str:
+    """The document as text, ending in a newline."""
+    return json_text(document())
+
+
+def document() -> dict[str, Any]:
+    """The document: what one manifest file may hold, overlays included.
+
+    It refuses nothing that fdl accepts. Rules over several keys or files are checked only by fdl.
+    """
+    made = json_schema()
+    made["$defs"]["Arguments"] = _CONTRACT
+    made["properties"]["schema"]["anyOf"] = [_ARGUMENTS, {"type": "null"}]
+    # An empty file is an empty manifest.
+    made["type"] = ["object", "null"]
+    return {"$schema": DIALECT, "title": "fdl.yml", **made}

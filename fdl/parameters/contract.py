@@ -308,10 +308,9 @@ def _row(document: object, path: Path, known: Iterable[str]) -> Row:
         raise ContractError(path, "must be a mapping")
     for key in document:
         if known and key not in known:
-            from fdl.suggest import nearest
+            from fdl.suggest import did_you_mean
 
-            close = nearest(str(key), known)
-            guess = f"did you mean `{close}`?" if close else f"known here: {', '.join(known)}"
+            guess = did_you_mean(str(key), known, f"known here: {', '.join(known)}")
             raise ContractError((*path, str(key)), f"is unknown; {guess}")
     return {key: value for key, value in document.items() if value is not None}
 

@@ -47,67 +47,55 @@ def document(
     ``commands`` holds the documents of subcommands. The other arguments are those of
     :class:`~fdl.parameters.contract.Schema`.
     """
-    made: dict[str, Any] = {"description": description} if description else {}
     listed = list(parameters)
-    arguments = [
-        {
-            "name": one.name,
-            **_described(one),
-            "required": one.required,
-            **({"variadic": True} if one.variadic else {}),
-        }
-        for one in listed
-        if one.kind == "arg"
-    ]
-    options = {
-        one.name: {
-            **_described(one),
-            **({"bare": True} if one.shape == "optional" and one.default is not UNSET else {}),
-            **({"commas": False} if one.shape == "list" and not one.commas else {}),
-            **({"short": one.short} if one.short else {}),
-            **({"env": one.env} if one.env else {}),
-            **({"group": one.group} if one.group else {}),
-            **({"flags": list(one.flags)} if one.flags else {}),
-            **({"negatives": list(one.negatives)} if one.negatives else {}),
-            **({} if one.nargs is None else {"nargs": one.nargs}),
-            **({"counted": True} if one.counted else {}),
-            **({"required": True} if one.required else {}),
-        }
-        for one in listed
-        if one.kind == "option"
+    made = {
+        "description": description,
+        "args": [_argument(one) for one in listed if one.kind == "arg"],
+        "options": {one.name: _option(one) for one in listed if one.kind == "option"},
+        "commands": dict(commands or {}),
+        "style": style,
+        "collapsed": dict(collapsed or {}),
     }
-    if arguments:
-        made["args"] = arguments
-    if options:
-        made["options"] = options
-    if commands:
-        made["commands"] = dict(commands)
-    if style:
-        made["style"] = style
-    if collapsed:
-        made["collapsed"] = dict(collapsed)
-    made["strict"] = strict
-    if origins:
-        made["origins"] = True
-    return made
+    return {**_filled(made), "strict": strict, **_filled({"origins": origins})}
+
+
+def _argument(one: Parameter) -> dict[str, Any]:
+    last = _filled({"variadic": one.variadic})
+    return {"name": one.name, **_described(one), "required": one.required, **last}
+
+
+def _option(one: Parameter) -> dict[str, Any]:
+    made = {
+        "short": one.short,
+        "env": one.env,
+        "group": one.group,
+        "flags": list(one.flags),
+        "negatives": list(one.negatives),
+        "nargs": one.nargs,
+        "counted": one.counted,
+        "required": one.required,
+    }
+    bare = _filled({"bare": one.shape == "optional" and one.default is not UNSET})
+    commas = {"commas": False} if one.shape == "list" and not one.commas else {}
+    return {**_described(one), **bare, **commas, **_filled(made)}
 
 
 def _described(one: Parameter) -> dict[str, Any]:
-    row: dict[str, Any] = {"type": one.type_name}
-    if one.help:
-        row["description"] = one.help
     default = None if one.default is UNSET else plain(one.default)
-    if default is not None and default != [] and not one.hides(default):
-        row["default"] = default
-    if one.choices:
-        row["choices"] = [plain(choice) for choice in one.choices]
-    if one.completer:
-        row["completer"] = one.completer
-    if one.place:
-        row["place"] = one.place
-    if one.computed:
-        row["computed"] = list(one.computed)
-    return row
+    is_told = default is not None and default != [] and not one.hides(default)
+    made = {
+        "choices": [plain(choice) for choice in one.choices],
+        "completer": one.completer,
+        "place": one.place,
+        "computed": list(one.computed),
+    }
+    head = {"type": one.type_name, **_filled({"description": one.help})}
+    return {**head, **({"default": default} if is_told else {}), **_filled(made)}
+
+
+def _filled(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what is empty."""
+    return {key: value for key, value in row.items() if value}
 
 
 def plain(value: Any) -> Any:

@@ -146,11 +146,10 @@ class _Reading:
         name, equals, text = argv[index][2:].partition("=")
         one = self._options.get(name)
         if one is None:
-            from fdl.suggest import nearest
+            from fdl.suggest import did_you_mean
 
-            guess = nearest(name, [*self._options, *RESERVED_LONG])
-            hint = f", did you mean `--{guess}`?" if guess else ""
-            raise RefusedError(f"unknown flag `--{name}`{hint}")
+            guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
+            raise RefusedError(f"unknown flag `--{name}`{guess and f', {guess}'}")
         return self._take(one, argv, index, text if equals else None)
 
     def _read_cluster(self, argv: Sequence[str], index: int) -> int:

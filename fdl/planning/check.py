@@ -13,7 +13,7 @@ from fdl.parameters.contract import spelled, spellings
 from fdl.parameters.parameter import is_number
 from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
 from fdl.planning.typed_ranks import OPTIONS
-from fdl.suggest import nearest
+from fdl.suggest import did_you_mean, nearest
 from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
@@ -171,13 +171,11 @@ def check_preset(schema: Schema, level: Level, name: str) -> None:
         one = spelling.declared(key)
         if one is None and schema.strict:
             known = [word.lstrip("-") for word in schema.spellings]
-            close = nearest(key, [*(word.replace("-", "_") for word in known), *known])
+            names = [*(word.replace("-", "_") for word in known), *known]
             raise ManifestError(
                 f"{origin(node, level.root)}: preset `{level.typed(name)}`: the program has no "
                 f"option `{key}`",
-                hint=f"did you mean `{close}`?"
-                if close
-                else f"`{level.typed()} --help` lists its options",
+                hint=did_you_mean(key, names, f"`{level.typed()} --help` lists its options"),
             )
         for item in _items(node) if one and one.shape != "flag" else ():
             if one and (problem := _refusal(one, spelled(item.value))):
@@ -208,8 +206,7 @@ def _refusal(one: Parameter, text: str) -> str:
 
 
 def _guess(one: Parameter, text: str) -> str:
-    close = None if is_secret(one.name, text) else nearest(text, one.choice_texts())
-    return f"did you mean `{close}`?" if close else ""
+    return "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
 
 
 def _same(choice: str, text: str) -> bool:

@@ -6,10 +6,8 @@ program that declares no such flags.
 
 from __future__ import annotations
 
-import os
-
 from fdl.errors import ManifestError
-from fdl.manifest.schema import node_range, solo_device
+from fdl.manifest.ddp import node_range, solo_device
 from fdl.node import origin
 from fdl.plan import Flag, Ranks, Variable
 from fdl.planning import torchrun
@@ -289,18 +287,13 @@ class Distribution:
         if "simulate_ms" in self._ddp:
             count, why = 1, "simulated ranks use one thread each"
         else:
-            cores = _cores()
+            from fdl.hardware.machine import threads
+
+            cores = threads()
             count = max(1, cores // ranks.here)
             why = f"{_counted(cores, 'core')} shared by {_counted(ranks.here, 'rank')}"
         self._plan.set(Variable(THREADS_VARIABLE, str(count), "fdl"))
         self._plan.notes.append(f"{THREADS_VARIABLE}={count}: {why}")
-
-
-def _cores() -> int:
-    """Hardware threads that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _counted(count: int, word: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.light_record import Record
-from fdl.manifest.schema import (
+from fdl.manifest.ddp import (
     BACKENDS,
     NAMED_MODES,
     POLICIES,

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fdl.run.program import deliver
+
 _ROUNDS = 50
 _PAUSE_S = 0.01
 
@@ -48,10 +50,7 @@ def kill_foreground(child: int, spared: set[int]) -> None:
         if not doomed:
             return
         for pid in doomed:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+            deliver(pid, signal.SIGKILL)
         time.sleep(_PAUSE_S)
 
 

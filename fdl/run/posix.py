@@ -11,7 +11,7 @@ import time
 
 from fdl import output
 from fdl.errors import FdlError
-from fdl.run.program import cannot_start, marked
+from fdl.run.program import cannot_start, deliver, marked
 from fdl.which import locate
 
 TYPE_CHECKING = False
@@ -181,7 +181,7 @@ class _Attendant:
                     return self._ended(child, os.waitstatus_to_exitcode(status))
             elif number not in _ENDING and not self._announces(number):
                 if not known:
-                    _hand_on(number, child)
+                    deliver(child, number)
             elif self._asked(number, known, child):
                 return self._kill(child)
 
@@ -214,8 +214,11 @@ class _Attendant:
         again = self._sent_at is not None
         pressed = self._pressed_at is not None and now - self._pressed_at <= _TWICE_WITHIN_S
         if known and number == _signal.SIGINT:
+            from fdl.run.group import reads_keys
+
             self._pressed_at = now
-            again = (again or pressed) and not _reads_keys()
+            # Prompts and full-screen programs read single keys, and use Ctrl-C themselves.
+            again = (again or pressed) and not reads_keys()
         else:
             again = again or pressed
             self._sent_at = now
@@ -234,7 +237,7 @@ class _Attendant:
         if self._plan.service:
             # The docker command passes signals to the container itself.
             if not known:
-                _hand_on(number, child)
+                deliver(child, number)
             return
         from fdl.run.tree import descendants, foreground, send
 
@@ -266,7 +269,7 @@ class _Attendant:
         return code if code >= 0 else 128 - code
 
     def _end_leftovers(self, child: int) -> None:
-        from fdl.run.tree import alive, deliver, descendants, end
+        from fdl.run.tree import alive, descendants, end
 
         # A shell ends at once, but the program is the command that it has waited for.
         limit = _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
@@ -321,21 +324,6 @@ class _Attendant:
                 return False
             time.sleep(_PAUSE_S)
         return True
-
-
-def _reads_keys() -> bool:
-    """Whether the program reads single keys: prompts and full-screen programs use Ctrl-C."""
-    from fdl.run.group import reads_keys
-
-    return reads_keys()
-
-
-def _hand_on(number: int, child: int) -> None:
-    try:
-        os.kill(child, number)
-    except OSError:
-        # The child has ended or runs as another user now. Either way, no signal can reach it.
-        return
 
 
 def _in_terminal_foreground() -> bool:

@@ -56,3 +56,11 @@ def too_long(plan: Plan, variables: dict[str, str]) -> FdlError:
     problem = cannot_start(plan, f"Argument list too long: {measured}")
     problem.hint = "write the values to a file, and pass the name of the file"
     return problem
+
+
+def deliver(pid: int, number: int) -> None:
+    """Send a signal to one process, if it still exists and belongs to this user."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fdl.run.group import processes
-from fdl.run.program import JOB_VARIABLE
+from fdl.run.program import JOB_VARIABLE, deliver
 
 _PAUSE_S = 0.02
 _ROUNDS = 50
@@ -125,14 +125,6 @@ def mark_of(pid: int) -> str:
     start = f"{JOB_VARIABLE}=".encode()
     found = (one.removeprefix(start) for one in variables if one.startswith(start))
     return os.fsdecode(next(found, b""))
-
-
-def deliver(pid: int, number: int) -> None:
-    """Send a signal to one process, if it still exists and belongs to this user."""
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return
 
 
 def _inside(found: str, mark: str) -> bool:

@@ -76,15 +76,9 @@ def reached(bundled: Level, words: Sequence[str]) -> tuple[Level, list[str]]:
     Raises:
         ManifestError: The manifest of a command is missing or broken.
     """
-    from fdl.select.classify import PATH
-    from fdl.select.level import enter
+    from fdl.select.level import descend
 
-    if not words or words[0] not in bundled.commands:
-        return bundled, list(words)
-    command, *rest = words
-    if bundled.kind(command) == PATH:
-        return enter(bundled, command, load), rest
-    return bundled, rest
+    return descend(bundled, words, load)
 
 
 def names(bundled: Level, found: Found | None) -> Iterator[tuple[str, str]]:

@@ -12,11 +12,11 @@ import os
 
 from fdl.errors import ManifestError
 from fdl.node import origin
-from fdl.select.classify import classify
+from fdl.select.classify import PATH, classify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fdl.manifest import Manifest
     from fdl.node import Node
@@ -127,6 +127,20 @@ def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Le
         )
     names = (*level.names, name)
     return Level(manifest, names, level.root, level.commands[name], level.scopes, level)
+
+
+def descend(
+    level: Level, words: Sequence[str], load: Callable[[str], Manifest | None]
+) -> tuple[Level, list[str]]:
+    """The deepest level that the words enter, and the words behind.
+
+    Raises:
+        ManifestError: A manifest on the way is broken or missing.
+    """
+    rest = list(words)
+    while rest and rest[0] in level.commands and level.kind(rest[0]) == PATH:
+        level = enter(level, rest.pop(0), load)
+    return level, rest
 
 
 def require_entry(level: Level, name: str) -> None:

@@ -90,6 +90,16 @@ class Project:
 
         return Level(self.root, (), self.directory, None)
 
+    def descend(self, words: Sequence[str]) -> tuple[Level, list[str]]:
+        """The deepest level that the words of a command enter, and the words behind.
+
+        Raises:
+            ManifestError: A manifest on the way is broken or missing.
+        """
+        from fdl.select.level import descend
+
+        return descend(self.level(), words, self.child)
+
     def secrets(self) -> list[str]:
         """The secret texts of the manifests read so far.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
-from fdl.libtorch.layout import WHEELS
+from fdl.libtorch.layout import CPU, WHEELS, cuda_variant
 from fdl.setup.facts import VENV, Facts, ProjectFacts
 from fdl.setup.questions import Questions
 from fdl.setup.steps import Program
@@ -39,9 +39,7 @@ def require_choice(
         LibtorchError: Neither the user nor the environment has decided.
     """
     if not project.venv_has_torch and not environ.get(TORCH_INDEX):
-        require_driver(
-            facts, questions, "a torch", f"{TORCH_INDEX}={WHEELS}/{_tag(None)} fdl setup"
-        )
+        require_driver(facts, questions, "a torch", f"{TORCH_INDEX}={WHEELS}/{CPU} fdl setup")
 
 
 def native(
@@ -61,7 +59,7 @@ def native(
     # pip takes a torch without CUDA for the one that is asked for.
     again = ("--force-reinstall",) if cuda and project.venv_torch_is_cpu else ()
     if again or not project.venv_has_torch:
-        index = environ.get(TORCH_INDEX) or f"{WHEELS}/{_tag(cuda)}"
+        index = environ.get(TORCH_INDEX) or f"{WHEELS}/{cuda_variant(cuda) if cuda else CPU}"
         yield Program(
             (*install, *again, "--no-deps", "--index-url", index, "torch"),
             project.root,
@@ -81,8 +79,3 @@ def _install(facts: Facts, project: ProjectFacts) -> tuple[str, ...]:
     if facts.own_pip:
         return (sys.executable, "-m", "pip", "--python", python, "install")
     return ("uv", "pip", "install", "--python", python) if facts.has_uv else own
-
-
-def _tag(cuda: str | None) -> str:
-    """``cu128`` for ``12.8`` and ``12.8.1``."""
-    return f"cu{''.join(cuda.split('.')[:2])}" if cuda else "cpu"

@@ -15,6 +15,7 @@ from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import Artifact, artifacts, default_version, this_platform
 from fdl.libtorch.need import needed_by
 from fdl.libtorch.store import Store
+from fdl.venv import site_packages
 
 VENV = ".venv"
 """The virtual environment of a project, used by the commands of its manifest."""
@@ -118,7 +119,7 @@ def gather(store: Store, environ: Mapping[str, str]) -> Facts:
 def _project(root: Path) -> ProjectFacts:
     venv = root / VENV
     has_venv = (venv / "pyvenv.cfg").is_file()
-    packages = [*venv.glob("lib/python3*/site-packages"), venv / "Lib" / "site-packages"]
+    packages = [Path(one) for one in site_packages(str(venv))]
 
     def holds(name: str) -> bool:
         return has_venv and any((folder / name / "__init__.py").is_file() for folder in packages)

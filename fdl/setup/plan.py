@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fdl.errors import FdlError
-from fdl.libtorch.request import considered
 from fdl.setup import environment
 from fdl.setup.facts import Facts, ProjectFacts
 from fdl.setup.questions import Questions
@@ -59,7 +58,7 @@ def plan(
     if facts.project is not None:
         mode = _mode(facts, facts.project, questions)
         if mode in (_DOCKER, _BOTH):
-            has_gpu = bool(considered(facts.nvidia)) and outcome.cuda is not None
+            has_gpu = bool(facts.nvidia.counted) and outcome.cuda is not None
             steps += environment.images(facts.project, cuda=has_gpu)
         if mode in (_NATIVE, _BOTH):
             if not facts.needs_libtorch:

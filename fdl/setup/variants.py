@@ -10,8 +10,7 @@ from fdl.errors import LibtorchError
 from fdl.hardware import Gpu
 from fdl.libtorch.active import CPU_ID, Variant
 from fdl.libtorch.architectures import covers, recorded
-from fdl.libtorch.catalog import CPU, Artifact, choose
-from fdl.libtorch.request import archs_argument, considered
+from fdl.libtorch.catalog import CPU, Artifact, archs_argument, build_command, choose
 from fdl.setup.facts import Facts
 from fdl.setup.questions import Questions
 from fdl.setup.steps import Activate, Install, Program, Step
@@ -95,7 +94,7 @@ def require_driver(facts: Facts, questions: Questions, what: str, decision: str)
 
 def _for_gpus(facts: Facts, questions: Questions) -> Outcome:
     """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
-    gpus = considered(facts.nvidia)
+    gpus = facts.nvidia.counted
     if failure := facts.nvidia.failure:
         note = f"the GPUs are left out, because {failure.message}"
         return Outcome(notes=(note,), hint=failure.remedy)
@@ -132,7 +131,7 @@ def _for_mixed_gpus(
 ) -> Outcome:
     """No archive has code for all GPUs: ask the user, or take the best one available."""
     archs = archs_argument(gpus)
-    build = f'fdl libtorch build --archs "{archs}"'
+    build = build_command(gpus)
     left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
     note = f"no archive has code for all GPUs; {best.variant} leaves out {left}"
     if not questions.on:
@@ -182,7 +181,7 @@ def _without_archives(facts: Facts) -> Outcome:
         return Outcome(
             notes=(problem.message,) if problem else (), hint=problem.hint if problem else ""
         )
-    variant = "auto" if considered(facts.nvidia) else CPU
+    variant = "auto" if facts.nvidia.counted else CPU
     note = "there are no archives for this processor, so torch's Python package is taken"
     return Outcome((Install(variant, activate=True, source="wheel"),), None, (note,))
 

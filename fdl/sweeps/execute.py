@@ -17,7 +17,7 @@ from fdl.prepass import Work
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
 from fdl.sweeps import record
-from fdl.sweeps.axis import Point, name_of, points
+from fdl.sweeps.axis import name_of, points
 from fdl.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.sweeps.target import Target
 
@@ -106,7 +106,8 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Hos
         refuse(invocation.work)
     maker = Maker(project, request, invocation, place)
     search = _search(request)
-    rows = [] if search else [Row(name_of(one), one) for one in points_of(request)]
+    combinations = [] if search else points(request.axes, side_by_side=request.zip)
+    rows = [Row(name_of(one), one) for one in combinations]
     folder, started = maker.target.folder(), now()
     name = request.name or started.partition(".")[0].replace(":", "-")
     # A value that the program refuses ends the sweep before its first run.
@@ -145,15 +146,6 @@ def resume(
         for row in rows:
             row.state = WAITING
         return Runner(sweep, maker, request, _search(request)).run(rows)
-
-
-def points_of(request: Request) -> list[Point]:
-    """Every combination that a request without a search asks for.
-
-    Raises:
-        UsageError: The lengths differ, or there are too many.
-    """
-    return points(request.axes, side_by_side=request.zip)
 
 
 def _search(request: Request) -> Search | None:

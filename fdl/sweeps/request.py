@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.node import origin
 from fdl.parameters.contract import spelled
-from fdl.suggest import nearest
+from fdl.suggest import did_you_mean
 from fdl.sweeps.axis import Axis, axis, parse, refuse_repeated
 
 if TYPE_CHECKING:
@@ -135,14 +135,10 @@ def of_manifest(project: Project, name: str, work: Work) -> Request:
     known = blocks.mapping if blocks else {}
     block = known.get(name)
     if block is None:
-        close = nearest(name, known)
+        example = f"sweeps: {{{name}: {{command: train, each: {{lr: [0.001, 0.003]}}}}}}"
+        others = f"it has: {', '.join(known)}" if known else example
         raise UsageError(
-            f"the manifest has no sweep `{name}`",
-            hint=f"did you mean `{close}`?"
-            if close
-            else f"it has: {', '.join(known)}"
-            if known
-            else f"sweeps: {{{name}: {{command: train, each: {{lr: [0.001, 0.003]}}}}}}",
+            f"the manifest has no sweep `{name}`", hint=did_you_mean(name, known, others)
         )
     return _of_block(block, name, project, work)
 

@@ -10,7 +10,6 @@ from fdl.schema import known
 from fdl.select.project import Project
 from fdl.sweeps.execute import begin
 from fdl.sweeps.request import of_flags, take_flags
-from fdl.sweeps.target import level_of
 
 if TYPE_CHECKING:
     from fdl.manifest import Found
@@ -26,14 +25,13 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     acts = not invocation.dry_run
     project = Project(found, env, executes=acts, write_cache=acts)
     words = [word for word in invocation.tokens if not word.startswith("-")]
-    schema = known(level_of(project, words))
+    schema = known(project.descend(words)[0])
     declared = [
         one for option in (schema.options.values() if schema else ()) for one in option.spellings
     ]
     invocation.tokens = take_flags(invocation.tokens, invocation.work, declared)
     if not invocation.work.wants_sweep():
         return None
-    for text in project.warnings:
-        output.warning(text)
+    output.warnings(project.warnings)
     request = of_flags(invocation.tokens, invocation.work)
     return begin(project, request, invocation, host or here())

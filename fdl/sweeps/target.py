@@ -12,9 +12,8 @@ from fdl.planning.spelling import Spelling, output_keys, valued
 from fdl.run_directory.find import USUAL_FOLDER
 from fdl.schema import known
 from fdl.schema.subcommand import select
-from fdl.select.classify import PATH, SECTIONS
-from fdl.select.level import Level, enter
-from fdl.suggest import nearest
+from fdl.select.classify import SECTIONS
+from fdl.suggest import did_you_mean
 from flodl_shared.secrets import is_secret
 
 if TYPE_CHECKING:
@@ -27,20 +26,6 @@ if TYPE_CHECKING:
 _OUTPUT = "output.dir"
 _FLAGS = {f"{section}.{field}": flag for section, field, flag in FIELDS}
 _SWITCHES = [f"{section}.{field}" for section, field, _ in FIELDS if field in SWITCHES]
-
-
-def level_of(project: Project, words: Sequence[str]) -> Level:
-    """The deepest level that the words of a command enter.
-
-    Raises:
-        ManifestError: A manifest on the way is broken.
-    """
-    level = project.level()
-    for word in words:
-        if word not in level.commands or level.kind(word) != PATH:
-            break
-        level = enter(level, word, project.child)
-    return level
 
 
 class Target:
@@ -58,7 +43,7 @@ class Target:
         self._schema: Schema | None = None
         style = ""
         if plan.kind == "entry":
-            level = level_of(project, plan.command)
+            level, _ = project.descend(plan.command)
             found = known(level)
             self._schema = select(found, plan.subcommand).schema if found else None
             style = level.style
@@ -173,10 +158,9 @@ class Target:
         return list(negatives[:1])
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
-        close = nearest(key, names)
         return UsageError(
             f"`--each {key}`: `{self._typed}` has no setting `{key}`",
-            hint=f"did you mean `{close}`?" if close else f"`{self._typed} --help` lists them",
+            hint=did_you_mean(key, names, f"`{self._typed} --help` lists them"),
         )
 
     def _typed_output(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from fdl.light_record import Record
 from fdl.shell_words import join
 from fdl.venv import listed, project_prefix, python_of, site_packages
 from fdl.version import __version__
@@ -26,7 +27,7 @@ _SUFFIX = ".dist-info"
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
-class Package:
+class Package(Record):
     """One installed distribution.
 
     Attributes:
@@ -36,13 +37,10 @@ class Package:
         is_own: Whether it is the one that this process runs from.
     """
 
-    __slots__ = ("is_own", "name", "prefix", "version")
-
-    def __init__(self, name: str, version: str, prefix: str, *, is_own: bool = False) -> None:
-        self.name = name
-        self.version = version
-        self.prefix = prefix
-        self.is_own = is_own
+    name: str
+    version: str
+    prefix: str
+    is_own: bool = False
 
 
 def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:

@@ -10,12 +10,13 @@ from fdl.errors import BuildError
 from fdl.hardware.machine import main_memory
 from fdl.libtorch.active import Variant, read_text
 from fdl.libtorch.architectures import recorded
-from fdl.libtorch.build.journal import Counter, Journal, interruptible
+from fdl.libtorch.build.journal import Counter, Journal
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.store import Store
 from fdl.output import note
 from fdl.progress import Progress
 from fdl.rewrite import put
+from fdl.signals import handled, interrupt
 
 _BUILD_LOCK = "builds/sources"
 """The lock of one build against all others: builds share the sources and the processors."""
@@ -46,7 +47,8 @@ def execute(plan: BuildPlan, store: Store, cuda: str = CONTAINER_CUDA) -> Varian
         LibtorchError: The variant cannot be written.
         KeyboardInterrupt: The user interrupted; compiled files are kept too.
     """
-    with interruptible(), store.lock(_BUILD_LOCK):
+    # SIGTERM, and the end of the terminal, have the effect of Ctrl-C.
+    with handled(("SIGTERM", "SIGHUP"), interrupt), store.lock(_BUILD_LOCK):
         _prepare(plan, cuda)
         with Journal(plan.log) as journal:
             journal.write(

@@ -10,8 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self, TextIO
 
@@ -178,24 +177,3 @@ def _signal_group(child: subprocess.Popen[str], number: int) -> None:
         return
     with suppress(ProcessLookupError):
         os.killpg(child.pid, number)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM, and the end of the terminal, have the effect of Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [signal.Signals[name] for name in names]
-    # `nohup` makes a signal ignored, which must stay. Only the main thread may set handlers.
-    heeded = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        heeded = []
-    before = {number: signal.signal(number, interrupt) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

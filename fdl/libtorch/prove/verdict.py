@@ -83,13 +83,12 @@ def remedy(verdicts: Sequence[Verdict], facts: Facts, nvidia: Nvidia | None = No
     driver = [one.reason for one in failed if one.cause == "driver"]
     if driver:
         return f"update the NVIDIA driver: {driver[0]}"
-    capabilities = sorted({one.gpu.capability for one in verdicts})
+    gpus = [one.gpu for one in verdicts]
     if not facts.is_libtorch:
-        numbers = [f"{major}{minor}" for major, minor in capabilities]
+        numbers = [f"{major}{minor}" for major, minor in sorted({one.capability for one in gpus})]
         flags = " ".join(f"-gencode arch=compute_{one},code=sm_{one}" for one in numbers)
         return f"compile it for these GPUs: nvcc {flags}"
-    archs = ";".join(f"{major}.{minor}" for major, minor in capabilities)
-    return f'fdl libtorch build --archs "{archs}"'
+    return catalog.build_command(gpus)
 
 
 def _by_record(gpu: Gpu, facts: Facts) -> Verdict:
@@ -156,17 +155,13 @@ def _too_old(facts: Facts, nvidia: Nvidia | None) -> str:
 
 def _other_variant(gpus: Sequence[Gpu], facts: Facts, nvidia: Nvidia | None) -> str:
     """The command that installs a variant for all GPUs; empty if there is none."""
-    version = facts.torch.partition("+")[0]
-    torch = version if version in catalog.versions() else catalog.default_version()
     try:
-        available = catalog.artifacts(torch, catalog.this_platform())
-        choice = catalog.choose(gpus, available, nvidia.driver if nvidia else "")
+        choice = catalog.advise(facts.torch, gpus, nvidia.driver if nvidia else "")
     except LibtorchError:
         return ""
     if choice.uncovered or choice.artifact.cuda is None or _holds(facts, choice.artifact):
         return ""
-    option = "" if torch == catalog.default_version() else f" --torch {torch}"
-    return f"fdl libtorch install {choice.artifact.variant}{option}"
+    return catalog.install_command(choice.artifact)
 
 
 def _holds(facts: Facts, artifact: catalog.Artifact) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fdl.errors import FetchError, LibtorchError
 from fdl.libtorch import layout
+from fdl.libtorch.catalog import numbers
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_known, slot
 from fdl.progress import Progress
@@ -56,8 +57,7 @@ def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
         with suppress(LibtorchError):
             contents = _peek(file, wanted)
             if contents is not None:
-                numbers = [int(one) for one in re.findall(r"\d+", contents.torch)[:3]]
-                found.append((numbers, file))
+                found.append((numbers(contents.torch)[:3], file))
     return [file for _, file in sorted(found, reverse=True)]
 
 

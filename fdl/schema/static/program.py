@@ -1,11 +1,12 @@
 """The script behind an entry -> the schema that its source declares."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH112, PTH118, PTH207
+# ruff: noqa: PTH112, PTH118
 from __future__ import annotations
 
-import glob
+import ast
 import os
+import sys
 from functools import partial
 
 from fdl.schema.program import script_of
@@ -14,14 +15,18 @@ from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
 from fdl.schema.static.rows import COMPUTED, Program, Row
 from fdl.schema.static.source import Library, Roots
+from fdl.venv import site_packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from fdl.schema.static.interpret import Call, Definition
     from fdl.schema.static.source import Module
     from fdl.select.level import Level
+
+    Declare = Callable[[Program, Definition, Interpreter], None]
 
 _ABSL = {"string": "string", "integer": "int", "float": "float", "bool": "bool",
          "boolean": "bool", "enum": "string", "list": "string", "multi_string": "string",
@@ -89,10 +94,10 @@ class _Reader:
             "*.ArgumentParser": self._parser,
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
-            "tyro.cli": lambda call: self._of_record(call, records.TYRO),
-            "simple_parsing.parse": lambda call: self._of_record(call, records.SIMPLE),
-            "fire.Fire": self._fire,
-            "typer.run": self._typer_run,
+            "tyro.cli": partial(self._declared, partial(_of_record, records.TYRO)),
+            "simple_parsing.parse": partial(self._declared, partial(_of_record, records.SIMPLE)),
+            "fire.Fire": partial(self._declared, _signature_of_fire),
+            "typer.run": partial(self._declared, commands.signature),
             "*.LightningCLI": self._lightning,
             "omegaconf.OmegaConf.from_cli": self._key_value,
         }
@@ -121,38 +126,13 @@ class _Reader:
                 records.declare(parser.program, found, self._interpreter, records.HUGGING_FACE)
         return parser
 
-    def _of_record(self, call: Call, rules: str) -> object:
-        found = self._first(call)
+    def _declared(self, declare: Declare, call: Call) -> object:
+        """Declare what the function or class takes that is the first argument of a call."""
+        node = next(iter(call.node.args), None)
+        found = self._interpreter.definition(node, call.module) if node is not None else None
         if found is not None:
             parser = self._keep(Parser(Program(), rank=2))
-            if getattr(found.node, "bases", None) is None:
-                commands.signature(parser.program, found, self._interpreter)
-            else:
-                records.declare(parser.program, found, self._interpreter, rules)
-        return COMPUTED
-
-    def _first(self, call: Call) -> Definition | None:
-        """The function or class that is the first argument of a call."""
-        if not call.node.args:
-            return None
-        return self._interpreter.definition(call.node.args[0], call.module)
-
-    def _typer_run(self, call: Call) -> object:
-        found = (
-            self._interpreter.definition(call.node.args[0], call.module) if call.node.args else None
-        )
-        if found is not None:
-            parser = self._keep(Parser(Program(), rank=2))
-            commands.signature(parser.program, found, self._interpreter)
-        return COMPUTED
-
-    def _fire(self, call: Call) -> object:
-        found = (
-            self._interpreter.definition(call.node.args[0], call.module) if call.node.args else None
-        )
-        if found is not None and getattr(found.node, "bases", None) is None:
-            parser = self._keep(Parser(Program(), rank=2))
-            _signature_of_fire(parser.program, found, self._interpreter)
+            declare(parser.program, found, self._interpreter)
         return COMPUTED
 
     def _absl(self, kind: str, name: str, call: Call) -> object:
@@ -190,9 +170,19 @@ class _Reader:
         return COMPUTED
 
 
+def _of_record(rules: str, program: Program, found: Definition, interpreter: Interpreter) -> None:
+    """The fields of a class, or the parameters of a function."""
+    if isinstance(found.node, ast.FunctionDef):
+        commands.signature(program, found, interpreter)
+    else:
+        records.declare(program, found, interpreter, rules)
+
+
 def _signature_of_fire(program: Program, found: Definition, interpreter: Interpreter) -> None:
     """The parameters of a function; Fire takes each as a flag, also those without a default."""
-    arguments = found.node.args  # type: ignore[union-attr]
+    if not isinstance(found.node, ast.FunctionDef):
+        return
+    arguments = found.node.args
     missing = len(arguments.args) - len(arguments.defaults)
     for index, one in enumerate(arguments.args):
         default = arguments.defaults[index - missing] if index >= missing else None
@@ -200,7 +190,7 @@ def _signature_of_fire(program: Program, found: Definition, interpreter: Interpr
         kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "string")
         # Fire takes a number for any parameter, so the type is only a guess from the default.
         row = Row(
-            type=kind if kind != "bool" else "bool",
+            type=kind,
             default=value,
             required=default is None,
             negatives=[f"--no{one.arg}"] if kind == "bool" else (),
@@ -213,11 +203,6 @@ def _signature_of_fire(program: Program, found: Definition, interpreter: Interpr
 
 def _packages(level: Level) -> list[str]:
     """The folders of installed packages: in the project's ``.venv``, else of this interpreter."""
-    pattern = os.path.join(level.root, ".venv", "lib", "python*", "site-packages")
-    windows = os.path.join(level.root, ".venv", "Lib", "site-packages")
-    found = [*sorted(glob.glob(pattern)), *([windows] if os.path.isdir(windows) else [])]
-    if found:
-        return found
-    import sys
-
-    return [one for one in sys.path if one.endswith("site-packages")]
+    folders = site_packages(os.path.join(level.root, ".venv"))
+    found = [folder for folder in folders if os.path.isdir(folder)]
+    return found or [one for one in sys.path if one.endswith("site-packages")]

@@ -18,7 +18,7 @@ _MOST_BYTES = 2 << 20
 _MOST_FILES = 60
 
 
-class Module:
+class Module(Record):
     """One Python file.
 
     Attributes:
@@ -27,10 +27,9 @@ class Module:
         tree: Its syntax tree.
     """
 
-    def __init__(self, file: str, name: str, tree: ast.Module) -> None:
-        self.file = file
-        self.name = name
-        self.tree = tree
+    file: str
+    name: str
+    tree: ast.Module
 
     @cached_property
     def definitions(self) -> dict[str, ast.FunctionDef | ast.ClassDef]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fdl import DdpArgs, FdlArgsError, option
-from fdl.manifest.schema import DDP
+from fdl.manifest.ddp import DDP
 from fdl.planning.generate import FIELDS
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu, Nvidia, Trouble
-from fdl.libtorch.request import Request, archs_argument, decide, variant_of_cuda
+from fdl.libtorch.catalog import archs_argument
+from fdl.libtorch.request import Request, decide, variant_of_cuda
 
 
 def gpu(index, capability, *, visible=True):

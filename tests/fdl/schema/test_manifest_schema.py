@@ -11,9 +11,10 @@ from jinja2 import Environment, FileSystemLoader
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
 from fdl.manifest.cluster import SLURM
+from fdl.manifest.ddp import SPEED_HINT
 from fdl.manifest.json_schema import DIALECT, document
 from fdl.manifest.read import read
-from fdl.manifest.schema import COMMAND, ROOT, SECTIONS, SPEED_HINT, SWEEP
+from fdl.manifest.schema import COMMAND, ROOT, SECTIONS, SWEEP
 from fdl.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 
