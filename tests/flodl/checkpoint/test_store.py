@@ -247,6 +247,13 @@ def test_a_state_dict_knows_its_shared_tensors_too(tmp_path):
     assert checkpoint_keys(tmp_path / "x.fdl") == ["0/weight", "0/bias"]
 
 
+def test_tensors_without_elements_share_no_memory(tmp_path):
+    empty = [("a", torch.empty(0)), ("b", torch.empty(0, 3))]
+    save_checkpoint_file(tmp_path / "x.fdl", empty, [])
+    stored = safetensors.torch.load_file(tmp_path / "x.fdl")
+    assert {name: list(tensor.shape) for name, tensor in stored.items()} == {"a": [0], "b": [0, 3]}
+
+
 def test_a_buffer_outside_the_state_dict_is_neither_saved_nor_missed(tmp_path):
     class Scratch(nn.Identity):
         def __init__(self):
