@@ -184,10 +184,3 @@ def test_a_tensor_whose_storage_is_one_byte_short_has_no_memory(view):
     assert has_memory(tensor)
     whole.untyped_storage().resize_(23)
     assert not has_memory(tensor)
-
-
-@pytest.mark.parametrize(
-    "tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.empty(0)]
-)
-def test_only_memory_of_dense_tensors_with_elements_can_be_freed(tensor):
-    assert has_memory(tensor)
