@@ -160,7 +160,11 @@ def test_survivors_run_again_after_a_new_test(checkout):
     page = (checkout.folder / "docs/design/mutation.md").read_text()
     assert "| `fdl/manifest/sizes.py:2` | `a <= b` → `(a < b)` | not read yet |" in page
 
-    done, noticed = checkout(COMPLETE, "--survivors")
+    done, noticed = checkout("", "--left", "--by", here)
+    assert "NOT NOTICED" in done.stdout
+    assert noticed["return a <= b"] == f"{here}::test_child"
+
+    done, noticed = checkout(COMPLETE, "--survivors", "--by", here)
     assert done.stdout == f"fdl/manifest/sizes.py:2: a <= b -> (a < b): {here}::test_same\n"
     assert noticed["return a <= b"] == f"{here}::test_child"
 

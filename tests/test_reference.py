@@ -79,5 +79,7 @@ def test_the_ranks_page_names_events_that_exist():
 
 
 def test_every_link_of_the_ranks_page_leads_somewhere():
-    for target in LINK.findall(RANKS.read_text(encoding="utf-8")):
+    targets = LINK.findall(RANKS.read_text(encoding="utf-8"))
+    assert targets
+    for target in targets:
         assert (RANKS.parent / target).exists(), target

@@ -1,6 +1,7 @@
 """From the words typed to the command they name."""
 
 import json
+import sys
 
 import pytest
 
@@ -17,6 +18,36 @@ def test_run_and_path_together_are_refused_and_help_still_works(project, fdl):
     assert page.exit == 0
     assert "both" in page.out
     assert fdl("good").out == "fine\n"
+
+
+def test_a_page_describes_commands_in_the_words_of_their_own_manifests(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {tools: }",
+            "tools/fdl.yml": "commands: {lint: , gone: }",
+            "tools/lint/fdl.yml": "description: Check the style\nentry: python lint.py",
+        }
+    )
+    page = fdl("tools", "--help")
+    assert page.exit == 0, page.err
+    rows = [line.split() for line in page.out.splitlines()]
+    assert ["lint", "Check", "the", "style"] in rows
+    assert any(row[:1] == ["gone"] for row in rows)
+
+
+def test_without_a_python_on_the_path_an_entry_runs_with_that_of_fdl(project, fdl, tmp_path):
+    project(
+        {
+            "fdl.yml": "commands: {a: , b: }",
+            "a/fdl.yml": "entry: python main.py",
+            "b/fdl.yml": "entry: sh main.sh",
+        }
+    )
+    (tmp_path / "bin").mkdir()
+    for name, program in (("a", sys.executable), ("b", "sh")):
+        session = fdl("--dry-run", "--json", name, env={"PATH": str(tmp_path / "bin")})
+        assert session.exit == 0, session.err
+        assert json.loads(session.out)["argv"][0] == program
 
 
 @pytest.mark.case("cli", 10)

@@ -83,6 +83,32 @@ def test_options_use_the_declared_spelling(argv, options, words):
     assert argv(DECLARED, options)[6:] == words
 
 
+def test_true_is_a_flag_alone_only_where_the_program_declares_that(argv):
+    declared = """
+        entry: python train.py
+        schema:
+          options:
+            report: {type: path, default: r.html, bare: true}
+            pad: {type: string, default: x}
+        commands:
+          p: {options: OPTIONS}
+        """
+    assert argv(declared, "{report: true, pad: true}") == ["--pad", "true", "--report"]
+
+
+def test_a_word_of_several_letters_is_read_letter_by_letter(project, fdl):
+    project(
+        {
+            "fdl.yml": "entry: python train.py\ncommands: {p: {options: {batch: 1}}}\n"
+            "schema: {strict: true, options: {batch: {type: int, flags: [--batch, -b]}}}\n"
+        }
+    )
+    session = fdl("--dry-run", "--json", "p", "-b3")
+    assert session.exit == 0, session.err
+    assert json.loads(session.out)["argv"][-1] == "-b3"
+    assert "unknown flag `-z`" in fdl("--dry-run", "p", "-zb").err
+
+
 def test_a_flag_keeps_its_origin_in_the_declared_spelling(project, fdl):
     project({"fdl.yml": DECLARED.replace("OPTIONS", "{num_epochs: 3}")})
     plan = json.loads(fdl("--dry-run", "--json", "p").out)

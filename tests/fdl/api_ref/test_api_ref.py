@@ -10,7 +10,7 @@ import pytest
 
 from fdl.api_ref import scan
 from fdl.api_ref.scan import category
-from fdl.errors import UsageError
+from fdl.errors import FdlError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -467,7 +467,7 @@ def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
     from fdl.api_ref import source
 
     monkeypatch.setattr(source, "__file__", str(tmp_path / "site/fdl/api_ref/source.py"))
-    with pytest.raises(Exception, match="neither in a checkout around here nor installed"):
+    with pytest.raises(FdlError, match="neither in a checkout around here nor installed"):
         source.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):
         source.find(tmp_path, tmp_path, {})

@@ -186,6 +186,19 @@ def test_a_dry_run_prints_the_difference_without_secrets(project: Project, fdl: 
     assert (root / "fdl.yml").read_text() == BASE
 
 
+def test_each_secret_of_a_file_is_hidden_in_its_place(project: Project, fdl: Fdl) -> None:
+    project({"fdl.yml": "env:\n  A: !secret first\n  B: !secret second-and-longer # b\n  C: x\n"})
+    session = fdl("config", "set", "env.C", "y", "-n")
+    assert session.exit == 0
+    assert session.out.splitlines()[3:] == [
+        " env:",
+        "   A: !secret <secret>",
+        "   B: !secret <secret> # b",
+        "-  C: x",
+        "+  C: y",
+    ]
+
+
 def test_a_secret_is_not_repeated_by_an_error(project: Project, fdl: Fdl) -> None:
     project({"fdl.yml": BASE})
     for value in ("*sesame-open", "[sesame-open", "{sesame-open: 1}"):

@@ -216,6 +216,14 @@ def test_refusals(text: str, place: str, words: str) -> None:
     assert words in line
 
 
+def test_a_value_that_a_sweep_refuses_is_not_repeated() -> None:
+    assert mistakes("sweeps: {s: {command: t, each: {lr: [0.1, ''], tags: {}}}}") == [
+        f"fdl.yml:1:{column}: `sweeps.s.each.{key}` must be a value, or a list of values, none of "
+        "them empty"
+        for column, key in ((37, "lr"), (54, "tags"))
+    ]
+
+
 def test_mode_excludes_policy_and_backend_within_one_section_only() -> None:
     assert mistakes("ddp: {policy: sync, lr: 1, mode: sync, backend: cpu}") == [
         "fdl.yml:1:15: `ddp.policy` cannot stand beside `mode`, which says the same; "

@@ -110,6 +110,13 @@ def test_an_empty_document_is_an_empty_mapping(text: str) -> None:
     assert read_as(text).plain() == {}
 
 
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n"])
+def test_an_empty_document_begins_at_its_first_character(text: str) -> None:
+    node = read_as(text)
+    assert (node.line, node.column) == (1, 1)
+
+
 @pytest.mark.parametrize("text", ["", " \n", "null"])
 def test_an_empty_json_document_is_an_empty_mapping(text: str) -> None:
     assert read_as(text, "fdl.json").plain() == {}

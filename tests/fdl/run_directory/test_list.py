@@ -226,16 +226,17 @@ def test_a_damaged_run_is_listed_as_damaged_and_what_is_no_run_is_passed_over(pr
 def test_a_damaged_run_is_never_removed(project, fdl):
     folder = project(MANIFESTS) / "runs/train"
     (trail(folder / FIRST) / "run.json").write_text("{half")
-    for words in (
-        ["clean", "--keep", "0"],
-        ["prune", "--where", "age > 0"],
-        ["prune", "--keep-best", "0", "--by", "loss"],
-        ["clean", "--state", "damaged"],
-        ["rm", FIRST],
-        ["rm", f"runs/train/{FIRST}"],
+    for code, said, words in (
+        (0, "no run goes", ["clean", "--keep", "0"]),
+        (0, "no run goes", ["prune", "--where", "age > 0"]),
+        (0, "no run goes", ["prune", "--keep-best", "0", "--by", "loss"]),
+        (1, "a damaged run is never removed", ["clean", "--state", "damaged"]),
+        (1, "run.json that is broken", ["rm", FIRST]),
+        (1, "run.json that is broken", ["rm", f"runs/train/{FIRST}"]),
     ):
         session = fdl("runs", *words, "--yes")
-        assert "no run goes" in session.err or session.exit == 1
+        assert session.exit == code
+        assert said in session.err
         assert sorted(path.name for path in (folder / FIRST).iterdir())[0] == "config.json"
     assert "restore it from a copy, or remove the folder" in fdl("runs", "rm", FIRST).err
 

@@ -233,14 +233,18 @@ def test_mounted_containers_follow_the_active_variant(make):
 
 
 def test_baked_containers_mount_the_project_alone(make):
-    for service in compose(make(Mode.DOCKER))["services"].values():
+    services = compose(make(Mode.DOCKER))["services"]
+    assert set(services) == {"dev", "cuda"}
+    for service in services.values():
         assert service["volumes"] == [".:/workspace"]
 
 
 @pytest.mark.parametrize("mode", [Mode.MOUNTED, Mode.DOCKER])
 def test_compose_passes_only_arguments_that_the_image_takes(make, mode):
     folder = make(mode)
-    for service in compose(folder)["services"].values():
+    services = compose(folder)["services"]
+    assert set(services) == {"dev", "cuda"}
+    for service in services.values():
         steps = instructions(folder / service["build"]["dockerfile"])
         taken = {rest.partition("=")[0] for word, rest in steps if word == "ARG"}
         assert service["build"]["args"].keys() == taken

@@ -30,14 +30,16 @@ def test_a_search_tries_values_of_its_ranges_and_lists(scores, fdl):
 
 
 def test_the_same_seed_gives_the_same_values(scores, fdl):
-    ranges = ("train", "--each", "lr=0.1..1")
     found = []
-    for _ in range(2):
-        assert fdl(*SEARCH, "4", *ranges).exit == 0
+    for seed in ("1", "1", "2"):
+        search = ("--search", f"tpe:{seed}", "--goal", "val_loss:min", "--trials", "3")
+        assert fdl(*search, "train", "--each", "lr=0.1..1").exit == 0
         file = max(scores.rglob("sweep.json"), key=lambda one: one.stat().st_mtime_ns)
-        found.append([row["varied"] for row in json.loads(file.read_text())["runs"]])
+        found.append([row["varied"]["lr"] for row in json.loads(file.read_text())["runs"]])
         file.unlink()
+    assert len(set(found[0])) == 3
     assert found[0] == found[1]
+    assert found[0] != found[2]
 
 
 def test_an_interrupted_search_goes_on_with_what_it_has_measured(scores, fdl):

@@ -24,6 +24,7 @@ from flodl.checkpoint import (
     save_checkpoint,
     save_checkpoint_file,
 )
+from flodl.checkpoint.sharded import has_memory
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.graph import FlowBuilder
 
@@ -245,6 +246,20 @@ def test_a_state_dict_knows_its_shared_tensors_too(tmp_path):
     model = nn.Sequential(shared, shared)
     save_checkpoint_file(tmp_path / "x.fdl", model.state_dict().items(), [])
     assert checkpoint_keys(tmp_path / "x.fdl") == ["0/weight", "0/bias"]
+
+
+def test_tensors_without_elements_share_no_memory(tmp_path):
+    empty = [("a", torch.empty(0)), ("b", torch.empty(0, 3))]
+    save_checkpoint_file(tmp_path / "x.fdl", empty, [])
+    stored = safetensors.torch.load_file(tmp_path / "x.fdl")
+    assert {name: list(tensor.shape) for name, tensor in stored.items()} == {"a": [0], "b": [0, 3]}
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.empty(0)]
+)
+def test_only_memory_of_dense_tensors_with_elements_can_be_freed(tensor):
+    assert has_memory(tensor)
 
 
 def test_a_buffer_outside_the_state_dict_is_neither_saved_nor_missed(tmp_path):

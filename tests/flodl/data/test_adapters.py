@@ -32,7 +32,9 @@ def test_files_larger_than_the_memory_are_mapped(tmp_path: Path, streaming: bool
     )
     assert all(isinstance(array, np.memmap) for array in data.arrays)
     loader = DataLoader(data, 4, streaming=streaming)
-    for batch in loader.epoch(0):
+    batches = list(loader.epoch(0))
+    assert len(batches) == 2
+    for batch in batches:
         assert (batch["image"].dtype, batch["image"].shape) == (torch.uint8, (4, 2, 3))
         for image, label in zip(batch["image"], batch["label"].tolist(), strict=True):
             assert np.array_equal(image.numpy(), images[label])

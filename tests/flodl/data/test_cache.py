@@ -147,6 +147,17 @@ def test_the_processes_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatc
     assert len(data.read) == 20 + 12, "8 of 32 samples are this rank's part"
 
 
+def test_samples_of_several_dimensions_are_kept_batch_by_batch() -> None:
+    images = torch.arange(18.0).view(3, 2, 3)
+    store = SampleStore(3, lambda: 1000)
+    store.keep(torch.tensor([2, 0]), [images[[2, 0]]])
+    store.keep(torch.tensor([1]), [images[[1]]])
+    assert torch.equal(store.gather(torch.tensor([1, 2]))[0], images[[1, 2]])
+    kept = store.whole()
+    assert kept is not None
+    assert torch.equal(kept[0], images)
+
+
 def test_the_budget_is_asked_for_when_the_first_sample_is_there() -> None:
     asked: list[int] = []
 

@@ -86,6 +86,12 @@ def test_worker_processes_draw_for_each_batch_what_the_whole_epoch_draws() -> No
     part = loader.deliver_samples(3, 2, 5)[0]
     assert part[:, 0].tolist() == [row[0] for batch in whole for row in batch][2:5]
     assert torch.equal(part, loader.deliver_samples(3, 2, 5)[0])
+    # Samples draw other numbers than whole batches, in this epoch and in the next.
+    drawn = [loader.deliver_samples(3, 0, 2)[0][:, 1].tolist()]
+    for epoch in (3, 4):
+        drawn += [batch[0][:, 1].tolist() for _, batch in loader.deliver(epoch, 0, 1)]
+    assert len(drawn) == 3
+    assert all(drawn.count(one) == 1 for one in drawn)
     loader.close()
 
 
@@ -167,6 +173,10 @@ def test_the_order_of_an_epoch_is_asked_for_once() -> None:
             list(loader.deliver(epoch, number, number + 1))
             loader.rows(epoch, number)
     assert sampler.asked == [0, 1]
+    # Two orders are kept. The one that was used last stays when another is added.
+    for epoch in (0, 2, 0):
+        loader.rows(epoch, 0)
+    assert sampler.asked == [0, 1, 2]
 
 
 def test_a_restored_seed_decides_the_order_of_deliveries_too() -> None:

@@ -255,6 +255,7 @@ def test_a_trainer_over_a_loader_of_torch_is_the_plain_loop(data: Any, accumulat
 
 def test_metrics_count_the_samples_that_came() -> None:
     history = training(partial(samples, 7)).batch_size(3).run().poll_metrics()
+    assert history
     for metrics in history:
         assert metrics.throughput * metrics.epoch_ms == pytest.approx(7)
 

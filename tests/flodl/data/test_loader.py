@@ -115,11 +115,14 @@ def test_data_sets_of_every_kind_give_the_same_batches() -> None:
         [(i, i**2) for i in range(10)],
     ]
     orders = [[b[1].tolist() for b in DataLoader(source, 4, seed=3).epoch(1)] for source in sources]
+    assert [len(batch) for batch in orders[0]] == [4, 4]
     assert all(order == orders[0] for order in orders)
 
 
 def test_fields_keep_dtype_and_shape_and_belong_together() -> None:
-    for batch in DataLoader(Squares(10), 5).epoch(0):
+    batches = list(DataLoader(Squares(10), 5).epoch(0))
+    assert len(batches) == 2
+    for batch in batches:
         assert (batch[0].dtype, batch[0].shape) == (torch.uint8, (5, 1))
         assert torch.equal(batch[0].long().squeeze(1) ** 2, batch[1])
 

@@ -10,6 +10,7 @@ import torch
 
 from flodl.data import DataLoader, Mnist, digits
 from flodl.data.cifar import Cifar10
+from flodl.data.idx import read_idx
 from flodl.data.shakespeare import Shakespeare
 from flodl.errors import DataError
 
@@ -37,6 +38,12 @@ def test_idx_files_are_scaled_checked_and_read_compressed_or_not() -> None:
     packed = Mnist.parse(gzip.compress(images()), gzip.compress(labels()))
     assert torch.equal(packed.images, plain.images)
     assert torch.equal(packed.labels, plain.labels)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_idx_file_may_hold_no_samples(pack: Callable[[bytes], bytes]) -> None:
+    empty = read_idx(pack(images(0)), dimensions=3, what="images")
+    assert (tuple(empty.shape), empty.dtype) == ((0, 3, 3), torch.uint8)
 
 
 def test_paths_are_read_too(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from flodl.data import BatchDataSet, DataLoader, Sampler, TensorDataSet
-from flodl.data.budget import DeviceMemory, HostMemory, prefetch_depth, vram_budget
+from flodl.data.budget import DeviceMemory, HostMemory, memory_of, prefetch_depth, vram_budget
 from flodl.data.form import BatchForm
 from flodl.data.streaming import StreamingFeed
+from flodl.data.transfer import CudaTransfer, Sent
 from flodl.errors import DataError, StateError
 from tests import fork_server
 from tests.flodl.data.sources import Failing, Numbers, Recorded, Slow, Whole, collect, orders
@@ -79,11 +80,18 @@ def test_the_budget_is_never_negative_and_the_usage_is_clamped() -> None:
 
 
 def test_the_depth_is_at_least_one_and_at_most_the_epoch() -> None:
-    def depth(*, budget: int, reserve: int = 0, num_batches: int = 9, first: bool = False) -> int:
+    def depth(
+        *,
+        budget: int,
+        reserve: int = 0,
+        num_batches: int = 9,
+        first: bool = False,
+        batch_bytes: int = 10,
+    ) -> int:
         return prefetch_depth(
             budget=budget,
             reserve=reserve,
-            batch_bytes=10,
+            batch_bytes=batch_bytes,
             num_batches=num_batches,
             first_epoch=first,
         )
@@ -95,6 +103,45 @@ def test_the_depth_is_at_least_one_and_at_most_the_epoch() -> None:
     assert depth(budget=10_000, first=True) == 4
     assert depth(budget=10_000, num_batches=3, first=True) == 3
     assert depth(budget=10_000, num_batches=0) == 1
+    assert depth(budget=7, batch_bytes=1) == 7
+    assert depth(budget=7, batch_bytes=0) == 7
+
+
+def test_activations_need_what_the_peak_is_above_the_memory_that_stays_allocated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, used = torch.device("cuda", 1), {"peak": 7 * GIB, "now": 4 * GIB}
+    asked = []
+    for name, key in (("max_memory_allocated", "peak"), ("memory_allocated", "now")):
+        monkeypatch.setattr(torch.cuda, name, lambda of, key=key: asked.append(of) or used[key])
+    memory = memory_of(device, vram_max_usage=0.90)
+    assert isinstance(memory, DeviceMemory)
+    assert memory.activation_peak() == 3 * GIB
+    used["now"] = 8 * GIB  # a reset of the peak by other code
+    assert memory.activation_peak() == 0
+    assert set(asked) == {device}
+
+
+def test_the_consumers_stream_waits_for_copies_before_their_memory_is_marked_as_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[tuple[object, ...]] = []
+
+    class Stream:
+        def wait_event(self, event: object) -> None:
+            done.append(("wait", event))
+
+    class Copied:
+        def record_stream(self, stream: object) -> None:
+            done.append(("in use on", stream))
+
+    stream, copied = Stream(), Copied()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
+    sent: Any = Sent((copied,), "arrival")  # type: ignore[arg-type]
+    received: Any = CudaTransfer(torch.device("cuda", 0)).receive(sent)
+    assert received == (copied,)
+    assert done == [("wait", "arrival"), ("in use on", stream)]
 
 
 def test_a_host_gives_half_of_what_is_available() -> None:

@@ -83,6 +83,10 @@ def test_only_the_last_has_to_be_above_the_threshold():
     assert advice_after(0.9, 0.01, 0.02, 0.06) is Advice.SUPPRESS_GROWTH
 
 
+def test_only_the_last_has_to_be_above_twice_the_threshold():
+    assert advice_after(0.06, 0.07, 0.11) is Advice.NUDGE_DOWN
+
+
 def test_values_that_are_not_finite_are_left_out():
     state, advice = judge(GuardState((0.06, 0.07)), (math.nan, 0.08), 0.05)
     assert (state.maxima, advice) == ((0.06, 0.07, 0.08), Advice.SUPPRESS_GROWTH)
@@ -92,6 +96,9 @@ def test_values_that_are_not_finite_are_left_out():
 
 def test_the_rate_of_divergence_is_per_batch():
     assert growth_rate(GuardState((0.12, 0.04)), 8) == pytest.approx(-0.137, abs=5e-4)
+    # The two newest rounds count, also in a window of one batch.
+    newest = GuardState((0.3, 0.2, 0.12, 0.04))
+    assert growth_rate(newest, 1) == pytest.approx(math.log(0.04 / 0.12))
     assert growth_rate(GuardState((0.12,)), 8) is None
     assert growth_rate(GuardState((0.0, 0.04)), 8) is None
     assert growth_rate(GuardState((0.12, 0.04)), 0) is None

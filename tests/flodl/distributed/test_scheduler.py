@@ -95,6 +95,16 @@ def test_the_rest_before_a_barrier_goes_to_whoever_would_be_done_first() -> None
     assert not plan.timed
 
 
+def test_exactly_one_window_of_batches_is_a_whole_window() -> None:
+    settings = config(batches=35)
+    state = calibrated(settings)
+    # A share of the rest would be others: these speeds give the first rank 26 of 35 batches.
+    state = replace(state, elche=replace(state.elche, ms=(36.0, 100.0)))
+    _, plan = open_window(state, settings)
+    assert plan is not None
+    assert (plan.counts, plan.timed) == ((25, 10), True)
+
+
 def test_lockstep_holds_to_the_last_batch() -> None:
     elche = ElCheConfig(world_size=2, max_batch_diff=0)
     settings = config(batches=37, elche=elche, timed=False)
@@ -172,6 +182,16 @@ def test_a_state_survives_json_and_another_number_of_ranks() -> None:
     assert moved.elche.counts == (3, 3, 3)
 
 
+def test_fixed_shares_are_shared_out_again_among_new_ranks() -> None:
+    settings = config(
+        elche=ElCheConfig(world_size=3), progressive=False, partition_ratios=(0.5, 0.25, 0.25)
+    )
+    two = replace(calibrated(config()), queue=((20, 22),), own=(((4, 10),), ((12, 20),)))
+    moved = redistributed(two, settings, [None, None, None])
+    assert moved.queue == ()
+    assert moved.own == (((4, 10), (12, 14)), ((14, 18),), ((18, 22),))
+
+
 def test_in_the_first_window_a_rank_may_go_on_while_slower_ones_are_on_their_part() -> None:
     settings = config()
     state, plan = open_window(initial_schedule(settings), settings)
@@ -194,6 +214,17 @@ def test_in_the_first_window_a_rank_may_go_on_while_slower_ones_are_on_their_par
     _, following = open_window(closed, settings)
     assert following is not None
     assert not following.warm_up
+
+
+def test_a_hint_of_the_speeds_leaves_the_first_window_a_warm_up() -> None:
+    settings = config()
+    state, first = open_window(initial_schedule(settings, [2.0, 1.0]), settings)
+    assert first is not None
+    assert (first.index, first.warm_up) == (0, True)
+    # ASYNC opens the next window before the first one is closed, so nothing is measured yet.
+    _, second = open_window(state, settings)
+    assert second is not None
+    assert (second.index, second.warm_up) == (1, False)
 
 
 def test_where_windows_are_counted_nobody_goes_on_in_the_first_one() -> None:

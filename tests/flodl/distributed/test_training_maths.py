@@ -50,6 +50,7 @@ def test_sync_on_two_ranks_equals_one_process_with_the_double_batch(
         assert len(outcome.batches) == 200
         for mine, theirs in zip(outcome.params, model.parameters(), strict=True):
             assert (mine - theirs).abs().max() <= bound * theirs.abs().max().clamp(min=1)
+    assert outcomes[0].moments
     for mine, theirs in zip(outcomes[0].moments, outcomes[1].moments, strict=True):
         assert torch.equal(mine, theirs)
 

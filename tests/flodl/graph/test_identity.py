@@ -133,6 +133,27 @@ def test_every_change_of_wiring_or_of_an_operator_changes_the_hash():
         assert variant().build().structural_hash() == hashes[name]
 
 
+KEPT = {
+    "plain": "4d724431",
+    "residual": "b8c9e1c2",
+    "mean": "6f43e4dc",
+    "reference to a": "c1b8c9f7",
+    "state of c": "f04f9a48",
+    "inputs x, y": "cd3654ef",
+    "for 3": "36ce8415",
+    "until, at most 3": "07787630",
+    "gate of 2": "d1196b17",
+    "switch of 2": "175f5cef",
+    "map over a": "434ac108",
+}
+"""Hashes in checkpoints of earlier versions, which are compared when a model is loaded."""
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_graph_has_the_hash_that_is_in_checkpoints_of_earlier_versions(name):
+    assert VARIANTS[name]().build().short_hash() == KEPT[name]
+
+
 def test_running_a_map_in_one_call_is_no_other_architecture():
     sliced, whole = (
         FlowBuilder().map(layer()).each().build(),

@@ -320,6 +320,7 @@ def test_a_keyword_of_python_is_not_a_tag(word):
         start().entry(word),
         start().through(nn.ReLU(), name=word),
         start().split([double, triple]).tag_group(word).merge("add"),
+        start().through(Adds()).using(word),
     ):
         with pytest.raises(BuildError, match=f"'{word}' is a keyword of Python; choose another"):
             flow.build()

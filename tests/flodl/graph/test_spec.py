@@ -372,6 +372,8 @@ def test_frozen_and_pinned_layers_are_described_like_others():
 def test_a_description_can_be_built_without_memory():
     with torch.device("meta"):
         made = Graph.from_spec(classifier().to_spec())
+    there = dict(classifier().named_parameters())
+    assert dict(made.named_parameters()).keys() == there.keys()
     assert all(parameter.is_meta for parameter in made.parameters())
 
 

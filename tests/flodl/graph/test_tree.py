@@ -220,6 +220,8 @@ def test_frozen_weights_stay_whatever_the_optimizer_remembers():
 def test_freezing_drops_gradients():
     graph = model()
     graph(torch.randn(5, 3)).sum().backward()
+    assert list(graph.parameters_at("encoder"))
+    assert list(graph.parameters_at("head"))
     assert all(p.grad is not None for p in graph.parameters_at("encoder"))
     graph.freeze("encoder")
     assert all(p.grad is None for p in graph.parameters_at("encoder"))

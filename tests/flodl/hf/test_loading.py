@@ -557,6 +557,18 @@ def test_what_the_user_narrows_is_not_widened(bert_base):
     assert {value.dtype for value in stored.values()} == {torch.float16}
 
 
+def test_what_the_user_converts_to_as_narrow_a_type_keeps_that_type(bert_base):
+    def mix(tensors):
+        tensors["pooler.dense.bias"] = torch.zeros_like(tensors["pooler.dense.bias"]).bfloat16()
+
+    graph = load(bert_base, HeadKind.BASE, rewrite(bert_base, mix))
+    assert graph.load_report.stored_dtypes["pooler.dense.bias"] == "BF16"
+    graph.half()  # two bytes as well, and both types hold zero
+    save_safetensors_file_from_graph(graph, bert_base / "model.safetensors")
+    stored = load_file(bert_base / "model.safetensors")
+    assert stored["pooler.dense.bias"].dtype == torch.float16
+
+
 def test_a_type_given_is_saved_too(bert_base, capsys):
     weights = rewrite(bert_base, lambda t: {k: v.half() for k, v in t.items()})
     config_of(bert_base, dtype="bfloat16")

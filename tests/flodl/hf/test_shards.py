@@ -21,7 +21,7 @@ from flodl.hf.safetensors_io import (
     weights_have_pooler,
 )
 from flodl.hf.source import WeightFiles
-from flodl.hf.weights.writing import shard_bytes
+from flodl.hf.weights.writing import shard_bytes, write_shards
 from tests import fork_server
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of
 
@@ -179,6 +179,15 @@ def test_a_size_is_written_as_people_write_it(size, expected):
 def test_anything_else_is_no_size(size):
     with pytest.raises(ValueError, match="is not a file size"):
         shard_bytes(size)
+
+
+def test_a_file_is_filled_up_to_its_last_byte(tmp_path):
+    tensors = {name: torch.zeros(250) for name in "abcdef"}
+    write_shards(tensors, tmp_path / "model.safetensors", 2000)
+    names = json.loads((tmp_path / INDEX).read_text())["weight_map"]
+    assert [names[key][6:20] for key in "abcdef"] == [
+        *["00001-of-00003"] * 2, *["00002-of-00003"] * 2, *["00003-of-00003"] * 2
+    ]  # fmt: skip
 
 
 def test_an_index_that_names_the_single_file_does_not_remove_it(tmp_path):

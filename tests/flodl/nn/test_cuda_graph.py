@@ -88,6 +88,7 @@ def losses(step: Step, go: object, device: str) -> list[float]:
 def test_the_step_itself_learns_on_the_cpu() -> None:
     step = Step("cpu")
     seen = losses(step, step, "cpu") + losses(step, step, "cpu")
+    assert len(seen) == 10
     assert all(later < earlier for earlier, later in zip(seen[:5], seen[5:], strict=True))
 
 

@@ -217,7 +217,7 @@ def test_a_graph_that_is_reset_may_have_batches_of_any_size(train_fn: Any) -> No
 
 def test_the_short_batch_may_be_left_out_or_asked_for() -> None:
     assert steps_of(graph_training().loader_options(drop_last=True)) == 4
-    with pytest.raises(Exception, match="size of tensor a"):
+    with pytest.raises(RuntimeError, match="size of tensor a"):
         steps_of(graph_training().loader_options(drop_last=False))
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import Trainer
+from flodl import Trainer, terminal
 from flodl.data import Batch
 from flodl.errors import CheckpointError, RunDirectoryError, StateError
 from flodl.monitor import EpochMetrics, Monitor, RankMetrics
@@ -277,10 +277,13 @@ def test_the_values_of_every_rank_survive_json() -> None:
 
 
 def test_a_resumed_training_says_where_it_continues(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = SIMPLE.cut(tmp_path / "first", 4)
     capfd.readouterr()
+    shown: list[str] = []
+    monkeypatch.setattr(terminal, "status", shown.append)
     SIMPLE.training(tmp_path / "second").resume(left).run()
     said = " ".join("".join(capfd.readouterr()).split())
     assert f"resumed from {left} after 0 complete epochs and 3 batches" in said
+    assert shown.count("reading the checkpoint") == 1

@@ -68,8 +68,13 @@ def test_the_weights_come_back_after_an_error() -> None:
     average = WeightAverage(model, 0.5)
     train_a_little(model, average.update)
     before = floating(model)
-    with pytest.raises(KeyError), average.applied():
-        raise KeyError
+
+    def fail() -> None:
+        assert any(not torch.equal(t, before[name]) for name, t in floating(model).items())
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), average.applied():
+        fail()
     assert all(torch.equal(tensor, before[name]) for name, tensor in floating(model).items())
 
 

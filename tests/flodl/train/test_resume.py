@@ -397,6 +397,27 @@ def test_a_part_that_refuses_its_state_at_last_undoes_the_others(tmp_path, monke
     check_refusal(other, tmp_path / "last.fdl", CheckpointError, "damaged training state: no such")
 
 
+def test_a_refused_state_leaves_the_counters_of_a_graph_alone(tmp_path, monkeypatch):
+    def graph():
+        return FlowBuilder.from_(nn.Linear(1, 1)).build()
+
+    Training(model=graph).run(2).save(tmp_path / "last.fdl")
+    other = Training(model=graph).run(1, stop_at=2)
+    before = other.model.observed_state()["counts"]
+    tried = []
+
+    def refuse(_states):
+        tried.append(other.model.observed_state()["counts"])
+        monkeypatch.undo()
+        raise RuntimeError("no such state")
+
+    monkeypatch.setattr(module, "set_generator_states", refuse)
+    with pytest.raises(CheckpointError, match="no such state"):
+        TrainingState.restore(tmp_path / "last.fdl", other.parts())
+    assert tried[0] != before
+    assert other.model.observed_state()["counts"] == before
+
+
 # --- Damage ---------------------------------------------------------------------------------
 
 

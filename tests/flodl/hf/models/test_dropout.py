@@ -34,6 +34,7 @@ def test_gradients_are_zero_and_scaled_where_values_are():
     values = torch.randn(64, 65, requires_grad=True)
     found = dropout(values, 0.3, training=True)
     found.sum().backward()
+    assert values.grad.unique().tolist() == pytest.approx([0, 1 / 0.7], rel=1e-4)
     assert torch.equal(values.grad != 0, found != 0)
     torch.testing.assert_close(values.grad * values.detach(), found.detach())
 

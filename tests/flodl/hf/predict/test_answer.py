@@ -138,7 +138,9 @@ def test_tokens_of_an_answer_are_those_its_text_is_made_of():
     head = ScriptedQuestionAnswering(tokenizer, 5)
     batch = tokenizer.encode_pairs([(QUESTION, SENTENCES[1])])
     for align in (True, False):
-        for answer in head.answer(QUESTION, SENTENCES[1], top_k=5, align_to_words=align):
+        answers = head.answer(QUESTION, SENTENCES[1], top_k=5, align_to_words=align)
+        assert len(answers) == 5
+        for answer in answers:
             begin, beyond = batch.offsets[0, answer.start, 0], batch.offsets[0, answer.end, 1]
             assert (answer.start_char, answer.end_char) == (begin, beyond)
 

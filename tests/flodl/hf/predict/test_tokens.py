@@ -98,6 +98,8 @@ def test_every_position_is_labelled_padding_included(bert):
 def test_encoded_texts_give_the_same_as_texts(bert):
     rows = bert.tag(bert.tokenizer.encode(SENTENCES))
     for whole, row in zip(rows, bert.predict(SENTENCES, batch_size=1), strict=True):
+        # Alone, a text has no padding.
+        assert len(row) == sum(token.attends for token in whole)
         for token, other in zip(whole, row, strict=False):
             assert token._replace(score=0) == other._replace(score=0)
             assert token.score == pytest.approx(other.score, abs=1e-6)
