@@ -9,7 +9,9 @@ prepare_development
 cd "$here"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python -m pip install --quiet --no-warn-conflicts --target "$folder" "transformers==4.57.6"
+# Only what differs: the environment has the rest of what transformers needs.
+python -m pip install --quiet --no-warn-conflicts --no-compile --no-deps --target "$folder" \
+    "transformers==4.57.6" "huggingface_hub==0.36.2" "tokenizers==0.22.2"
 # This release gives one layer of the old DeBERTa head another width when embeddings are narrower.
 PYTHONPATH="$folder" python -m pytest -q -n 3 -W ignore::DeprecationWarning \
     tests/flodl/hf/models/test_forward.py -k "every_cell or decoders" \

@@ -6,6 +6,4 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 prepare_development
 cd "$here"
-# Thousands of tests start fdl: it is compiled once and not each time.
-unset PYTHONDONTWRITEBYTECODE
 exec python -m pytest "$@"

@@ -98,6 +98,8 @@ prepare_development() {
     local tools pip_options
     # Python compiles modules when it imports them. Most modules of the tools are never imported.
     pip_options=--no-compile
+    # Thousands of tests start a program: what it imports is compiled once, and not each time.
+    unset PYTHONDONTWRITEBYTECODE
     make_venv
     # pip reads dependency groups since 25.1; older ones are everywhere.
     tools=$("$here/.venv/bin/python" - "$here/pyproject.toml" <<'PY'

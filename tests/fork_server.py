@@ -20,9 +20,10 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 _SERVER = """
-import atexit, gc, os, runpy, signal, socket, sys, threading, types
+import atexit, fcntl, gc, os, runpy, signal, socket, sys, termios, threading, types
 
 def run(first, arguments):
     sys.argv[:] = [first, *arguments]
@@ -43,7 +44,7 @@ channel = socket.socket(fileno=int(sys.argv[1]))
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
-    data, streams, _, _ = socket.recv_fds(channel, 1 << 20, 4)
+    data, streams, _, _ = socket.recv_fds(channel, 1 << 20, 5)
     if not data:
         sys.exit()
     if os.fork() == 0:
@@ -69,6 +70,10 @@ for number, stream in enumerate(streams):
     os.dup2(stream, number)
     os.close(stream)
 request = json.loads(data)
+if request["terminal"]:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
 os.chdir(request["cwd"])
 os.environ.clear()
 os.environ.update(request["env"])
@@ -89,7 +94,7 @@ if request["abrupt"]:
 _LIGHT = """
 import collections, contextlib, dataclasses, datetime, enum, functools, importlib.util, json
 import re, shlex, shutil, subprocess, threading, typing
-import pydantic, typer, yaml
+import pydantic, rich.console, rich.panel, rich.table, rich.text, typer, yaml
 pydantic.BaseModel
 """
 _TORCH = """
@@ -105,13 +110,22 @@ _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
 
 
-class Forked:
-    """A forked program; used like a :class:`subprocess.Popen` whose streams are pipes of text."""
+# Makes the terminal on stdin the controlling one, as a login does, then becomes Python.
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+further, *words = sys.argv[1:]
+for number, stream in enumerate(further.split(), 3):
+    os.dup2(int(stream), number)
+os.execv(sys.executable, [sys.executable, *words])
+"""
 
-    def __init__(self, words: tuple[str, ...], out: int, err: int, status: int) -> None:
+
+class Child:
+    """A forked program; used like a :class:`subprocess.Popen`."""
+
+    def __init__(self, words: tuple[str, ...], status: int) -> None:
         self.args = list(words)
-        self._streams = (out, err)
-        self.stdout = os.fdopen(out, encoding="utf-8", buffering=1, closefd=False)
         self._status = os.fdopen(status, buffering=1)
         self.pid = int(self._status.readline())
         self.returncode: int | None = None
@@ -140,6 +154,30 @@ class Forked:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return code
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(self._status, selectors.EVENT_READ)
+                if waiting.select(timeout):
+                    self.returncode = int(self._status.readline())
+                    self._status.close()
+        return self.returncode
+
+
+class Forked(Child):
+    """A forked program whose streams are pipes of text."""
+
+    def __init__(self, words: tuple[str, ...], out: int, err: int, status: int) -> None:
+        super().__init__(words, status)
+        self._streams = (out, err)
+        self.stdout = os.fdopen(out, encoding="utf-8", buffering=1, closefd=False)
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """The rest of both streams, once nobody holds them any more.
 
@@ -154,24 +192,12 @@ class Forked:
         self.wait()
         return out, err
 
-    def __enter__(self) -> Forked:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.wait()
         self.stdout.close()
-        self._status.close()
         for stream in self._streams:
             os.close(stream)
-
-    def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None:
-            with selectors.DefaultSelector() as waiting:
-                waiting.register(self._status, selectors.EVENT_READ)
-                if waiting.select(timeout):
-                    self.returncode = int(self._status.readline())
-        return self.returncode
 
 
 class _Server:
@@ -203,12 +229,24 @@ class _Server:
         request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": abrupt}
         out, theirs_out = os.pipe()
         err, theirs_err = os.pipe()
-        status, theirs_status = os.pipe()
-        theirs = [_holding(stdin), theirs_out, theirs_err, theirs_status]
-        socket.send_fds(self._channel, [json.dumps(request).encode()], theirs)
+        theirs = [_holding(stdin), theirs_out, theirs_err]
+        status = self._ask({**request, "terminal": False}, theirs)
         for stream in theirs:
             os.close(stream)
         return Forked(words, out, err, status)
+
+    def start_on_terminal(
+        self, words: tuple[str, ...], cwd: Path | str, env: Mapping[str, str], streams: list[int]
+    ) -> Child:
+        request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": False}
+        return Child(words, self._ask({**request, "terminal": True}, streams))
+
+    def _ask(self, request: dict[str, object], streams: list[int]) -> int:
+        """Fork a program; returns where its keeper tells of it."""
+        status, theirs = os.pipe()
+        socket.send_fds(self._channel, [json.dumps(request).encode()], [*streams, theirs])
+        os.close(theirs)
+        return status
 
 
 @cache
@@ -286,6 +324,38 @@ def start_torch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+    )
+
+
+def on_terminal(
+    *words: str,
+    cwd: Path | str,
+    env: Mapping[str, str],
+    streams: list[int],
+    torch: bool = False,
+) -> Child | subprocess.Popen[bytes]:
+    """A program in a session of its own, whose terminal is its standard input.
+
+    Args:
+        words: As on the interpreter's command line.
+        cwd: Its working directory.
+        env: Its whole environment.
+        streams: Its standard input, output and error; a further one is its descriptor 3.
+        torch: Whether it imports torch.
+    """
+    if can_fork(env):
+        server = _server(_TORCH if torch else _LIGHT)
+        return server.start_on_terminal(words, Path(cwd).absolute(), env, streams)
+    further = streams[3:]
+    return subprocess.Popen(
+        [sys.executable, "-c", _ON_TERMINAL, " ".join(map(str, further)), *words],
+        cwd=cwd,
+        env=env,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        pass_fds=further,
+        start_new_session=True,
     )
 
 

@@ -10,14 +10,6 @@ import pyte
 
 from tests.fdl.terminal import Terminal
 
-# A terminal of a given size, then fdl. The size is the terminal's own, no variable tells it.
-_SIZED = """
-import fcntl, os, struct, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-os.execv(sys.executable, [sys.executable, "-m", "fdl", *sys.argv[1:]])
-"""
-
 _LINES = 300
 _STYLES_BELOW = "--- styles: b bold, d dim, c cyan, R bold red, Y bold yellow"
 _STYLE_LETTERS = {
@@ -41,10 +33,9 @@ def typed(
     *args: str, cwd: Path, columns: int, env: Mapping[str, str], rows: int = _LINES
 ) -> tuple[int, str]:
     """Type ``fdl ARGS`` on a terminal of that size; exit code and the raw text it received."""
-    program = _SIZED.replace("LINES", str(rows)).replace("COLUMNS", str(columns))
     # A test runner may tell its workers a width of its own.
     own = {"COLUMNS": "", **env}
-    with Terminal(*args, cwd=cwd, env=own, program=program) as terminal:
+    with Terminal(*args, cwd=cwd, env=own, size=(rows, columns)) as terminal:
         return terminal.finish(), terminal.text
 
 

@@ -14,13 +14,6 @@ from pathlib import Path
 
 from tests import fork_server
 
-# Makes the terminal on stdin the controlling one, as a login does, then becomes fdl.
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "fdl", *sys.argv[1:]])
-"""
-
 # The tests themselves may run in a container, where fdl wraps nothing.
 _OUTSIDE = """
 import os, sys
@@ -36,28 +29,32 @@ _QUIET = {"CI": "", "FDL_NO_UPDATE_CHECK": "1", "TERM": "xterm"}
 
 
 class Terminal:
-    """A session on a pseudo-terminal: read what appears, press keys, wait for the end."""
+    """A session on a pseudo-terminal: read what appears, press keys, wait for the end.
+
+    Args:
+        args: What is typed after ``fdl``, or the arguments of the program.
+        cwd: Where.
+        env: Variables besides those of the test.
+        program: The text of a Python program to start instead of fdl. It makes the terminal on
+            its standard input the controlling one.
+        size: Lines and columns of the terminal.
+    """
 
     def __init__(
         self,
         *args: str,
         cwd: Path,
         env: Mapping[str, str] | None = None,
-        program: str = _ON_TERMINAL,
+        program: str | None = None,
+        size: tuple[int, int] | None = None,
     ) -> None:
         self._master, slave = os.openpty()
         # What makes it readable may be gone when it is read.
         os.set_blocking(self._master, False)
         _keep_output(slave)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *args],
-            cwd=cwd,
-            env={**os.environ, **_QUIET, **(env or {})},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
+        if size is not None:
+            termios.tcsetwinsize(slave, size)
+        self._process = _start(args, cwd, {**os.environ, **_QUIET, **(env or {})}, program, slave)
         os.close(slave)
         self.text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -122,6 +119,22 @@ class Terminal:
             return False
         self.text += self._decoder.decode(data)
         return bool(data)
+
+
+def _start(
+    args: tuple[str, ...], cwd: Path, env: Mapping[str, str], program: str | None, terminal: int
+) -> fork_server.Child | subprocess.Popen[bytes]:
+    if program is None:
+        return fork_server.on_terminal("-m", "fdl", *args, cwd=cwd, env=env, streams=[terminal] * 3)
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *args],
+        cwd=cwd,
+        env=env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
 
 
 def _keep_output(terminal: int) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,13 @@ from tests.fdl.terminal import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-# A process that holds a lock in place of a GPU, as its last owner would.
+# A process that holds a lock in place of a GPU, as its last owner would. It notes the signals
+# that do not end it.
 HOLDER = """
 import fcntl, os, signal, sys, time
 name, *ignored = sys.argv[1:]
 for number in ignored:
-    signal.signal(getattr(signal, number), signal.SIG_IGN)
+    signal.signal(getattr(signal, number), lambda *_: open(name + ".heard", "w").close())
 gpu = open(name + ".gpu", "w")
 fcntl.flock(gpu, fcntl.LOCK_EX)
 open(name + ".pid", "w").write(str(os.getpid()))
@@ -39,13 +41,21 @@ while True:
     time.sleep(0.05)
 """
 
+LONG_AT_ONCE = """
+import sys
+from fdl.__main__ import main
+from fdl.run import posix
+posix._SAME_WITHIN_S = 60.0
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 @pytest.fixture
 def job(project):
     """Start a command and wait for the named processes; everything is killed at the end."""
     started = []
 
-    def start(script, *names, **keys):
+    def start(script, *names, program=("-m", "fdl"), **keys):
         settings = "".join(f"\n    {key}: {value}" for key, value in keys.items())
         script = script.replace("python", sys.executable)
         folder = project(
@@ -57,7 +67,7 @@ def job(project):
             }
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "fdl", "t"],
+            [sys.executable, *program, "t"],
             cwd=folder,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -156,7 +166,8 @@ def test_a_normal_exit_kills_nobody(job):
 def test_the_second_signal_kills(job, first, second):
     fdl = job("exec python hold.py deaf SIGTERM SIGINT", "deaf")
     fdl.send_signal(getattr(signal, first))
-    time.sleep(0.5)
+    wait_for((fdl.folder / "deaf.heard").exists)
+    time.sleep(0.5)  # soon after each other, the two would count as one
     assert fdl.poll() is None
     fdl.send_signal(getattr(signal, second))
     assert fdl.wait(PATIENCE) == 128 + getattr(signal, second)
@@ -172,7 +183,9 @@ def test_the_program_is_killed_after_its_stop_timeout(job):
 
 def test_a_killed_fdl_takes_its_job_along(job):
     fdl = job(FAMILY, "a", "b")
-    time.sleep(0.3)
+    # Its job, and the process that watches over it.
+    children = Path(f"/proc/{fdl.pid}/task/{fdl.pid}/children")
+    wait_for(lambda: len(children.read_text().split()) == 2)
     fdl.kill()
     assert fdl.wait(PATIENCE) == -9
     wait_for(lambda: not holds(fdl, "a") and not holds(fdl, "b"))
@@ -186,7 +199,8 @@ def test_a_signal_reaches_the_job_of_an_fdl_within_fdl_once(job):
 
 
 def test_a_signal_that_comes_twice_at_once_counts_once(job):
-    fdl = job("exec python save.py", "saver")
+    # However long a busy machine takes between the two.
+    fdl = job("exec python save.py", "saver", program=("-c", LONG_AT_ONCE))
     fdl.terminate()
     time.sleep(0.05)
     fdl.terminate()

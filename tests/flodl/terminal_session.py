@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
-import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyte
 
+from tests import fork_server
+
 ROOT = Path(__file__).parents[2]
 LINES = 24
 PATIENCE = 120
 
-# The program gets a terminal of its own, and steps that wait for a byte through a pipe. Only the
-# order of events decides what is drawn: every step draws.
+# Steps of the program wait for a byte through a pipe. Only the order of events decides what is
+# drawn: every step draws.
 _BEFORE = """
-import fcntl, os, struct, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", {lines}, {columns}, 0, 0))
+import os, sys
 
 def gate():
-    os.read({gate}, 1)
+    os.read(3, 1)
 
 """
 
@@ -42,6 +41,7 @@ class Session:
         columns: Width of the terminal.
         env: Variables besides those of the test.
         stdout: False sends its standard output elsewhere, so that only stderr is the terminal.
+        torch: False where the program itself has to import torch for the first time.
     """
 
     def __init__(
@@ -51,24 +51,23 @@ class Session:
         *,
         env: Mapping[str, str] | None = None,
         stdout: bool = True,
+        torch: bool = True,
     ) -> None:
         self._master, slave = os.openpty()
         there, self._gate = os.pipe()
         own = {"TERM": "xterm-256color", "COLUMNS": "", "FLODL_VERBOSITY": "normal", **(env or {})}
         self._columns = columns
-        before = _BEFORE.format(lines=LINES, columns=columns, gate=there)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", before + program],
+        termios.tcsetwinsize(slave, (LINES, columns))
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._process = fork_server.on_terminal(
+            *("-c", _BEFORE + program),
             cwd=ROOT,
             env={**os.environ, **own},
-            stdin=slave,
-            stdout=slave if stdout else subprocess.DEVNULL,
-            stderr=slave,
-            pass_fds=[there],
-            start_new_session=True,
+            streams=[slave, slave if stdout else nowhere, slave, there],
+            torch=torch,
         )
-        os.close(slave)
-        os.close(there)
+        for stream in (slave, there, nowhere):
+            os.close(stream)
         self.text = ""
 
     def __enter__(self) -> Session:

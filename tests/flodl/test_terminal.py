@@ -139,7 +139,7 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-termi
 @posix_only
 @pytest.mark.parametrize("columns", [40, 120])
 def test_the_import_of_torch_is_told_before_it_begins_and_leaves_no_trace(columns: int) -> None:
-    with Session(SLOW_TORCH, columns) as session:
+    with Session(SLOW_TORCH, columns, torch=False) as session:
         assert session.until(last("importing")) == ["begin", "importing torch"]
         session.step()
         assert session.end() == 0
@@ -148,7 +148,7 @@ def test_the_import_of_torch_is_told_before_it_begins_and_leaves_no_trace(column
 
 @posix_only
 def test_a_terminal_that_cannot_erase_gets_a_plain_line() -> None:
-    with Session(SLOW_TORCH, 80, env={"TERM": "dumb"}) as session:
+    with Session(SLOW_TORCH, 80, torch=False, env={"TERM": "dumb"}) as session:
         session.until(last("importing"))
         session.step()
         assert session.end() == 0
@@ -160,7 +160,7 @@ def test_a_terminal_that_cannot_erase_gets_a_plain_line() -> None:
     "env", [{"FLODL_VERBOSITY": "quiet"}, {"RANK": "1"}, {"SLURM_PROCID": "3"}]
 )
 def test_quiet_programs_and_other_ranks_tell_nothing(env: dict[str, str]) -> None:
-    with Session(SLOW_TORCH, 80, env=env) as session:
+    with Session(SLOW_TORCH, 80, torch=False, env=env) as session:
         session.step()
         assert session.end() == 0
         assert session.text.splitlines() == ["begin", "end"]
@@ -168,7 +168,7 @@ def test_quiet_programs_and_other_ranks_tell_nothing(env: dict[str, str]) -> Non
 
 @posix_only
 def test_without_a_terminal_on_stdout_nothing_is_told() -> None:
-    with Session(SLOW_TORCH, 80, stdout=False) as session:
+    with Session(SLOW_TORCH, 80, torch=False, stdout=False) as session:
         session.step()
         assert session.end() == 0
         assert session.text == ""

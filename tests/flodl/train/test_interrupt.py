@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,7 +41,9 @@ PROGRAM = dedent(
         calls += 1
         if calls == int(sys.argv[2]):
             print("ready", flush=True)
-            time.sleep(float(sys.argv[3]))
+            while not Path(sys.argv[3], "go on").exists():
+                Path(sys.argv[3], "in the step").touch()
+                time.sleep(0.01)
         return squared_error(model, batch)
 
     def main(root):
@@ -53,13 +56,34 @@ PROGRAM = dedent(
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a training that says "ready" in its call-th step and then sleeps in it."""
+def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the training and its test meet during a step."""
+    return tmp_path_factory.mktemp("step")
+
+
+def go_on(step: Path) -> None:
+    """Let the training leave its step."""
+    (step / "go on").touch()
+
+
+def stays(child: Child, step: Path) -> None:
+    """Wait until the training has seen every signal sent so far; it is in the step still."""
+    (step / "in the step").unlink(missing_ok=True)
+    limit = time.monotonic() + 60
+    while not (step / "in the step").exists():
+        assert child.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start(tmp_path: Path, step: Path) -> Iterator[Start]:
+    """Starts a training that says "ready" in its call-th step and then waits in it."""
     with ExitStack() as children:
 
-        def begin(call: int, pause: float, program: str = PROGRAM) -> Child:
+        def begin(call: int, program: str = PROGRAM) -> Child:
             child = fork_server.start_torch(
-                *("-c", program, str(tmp_path), str(call), str(pause)),
+                *("-c", program, str(tmp_path), str(call), str(step)),
                 cwd=Path(__file__).parents[3],
                 env={**os.environ, "FLODL_VERBOSITY": "quiet"},
             )
@@ -76,9 +100,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @posix_only
-def test_ctrl_c_saves_at_the_next_step_and_exits_130(start: Start, tmp_path: Path) -> None:
-    child = start(call=8, pause=0.5)
+def test_ctrl_c_saves_at_the_next_step_and_exits_130(
+    start: Start, tmp_path: Path, step: Path
+) -> None:
+    child = start(call=8)
     child.send_signal(signal.SIGINT)
+    go_on(step)
     _, said = child.communicate(timeout=60)
 
     assert child.returncode == 130
@@ -102,11 +129,12 @@ def test_ctrl_c_saves_at_the_next_step_and_exits_130(start: Start, tmp_path: Pat
 
 
 @posix_only
-def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(start: Start, tmp_path: Path) -> None:
-    child = start(call=5, pause=600)
+def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(
+    start: Start, tmp_path: Path, step: Path
+) -> None:
+    child = start(call=5)
     child.send_signal(signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(timeout=0.5)  # the step sleeps on
+    stays(child, step)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
 
@@ -120,10 +148,11 @@ def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(start: Start, tmp_path: P
 
 @posix_only
 def test_a_request_to_terminate_saves_at_the_next_step_and_exits_143(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, step: Path
 ) -> None:
-    child = start(call=8, pause=0.5)
+    child = start(call=8)
     child.send_signal(signal.SIGTERM)
+    go_on(step)
     _, said = child.communicate(timeout=60)
 
     assert child.returncode == 143
@@ -151,15 +180,15 @@ def test_a_request_to_terminate_saves_at_the_next_step_and_exits_143(
 def test_the_second_signal_acts_at_once_whichever_it_is(
     start: Start,
     tmp_path: Path,
+    step: Path,
     first: signal.Signals,
     second: signal.Signals,
     code: int,
     said: str,
 ) -> None:
-    child = start(call=5, pause=600)
+    child = start(call=5)
     child.send_signal(first)
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(timeout=0.5)  # the step sleeps on
+    stays(child, step)
     child.send_signal(second)
     _, printed = child.communicate(timeout=60)
     assert (child.returncode, printed) == (code, said)
@@ -170,10 +199,13 @@ def test_the_second_signal_acts_at_once_whichever_it_is(
 
 @posix_only
 @pytest.mark.slow
-def test_without_entry_a_request_to_terminate_ends_the_program_quietly(start: Start) -> None:
+def test_without_entry_a_request_to_terminate_ends_the_program_quietly(
+    start: Start, step: Path
+) -> None:
     program = PROGRAM.replace("sys.exit(entry(main, Path(sys.argv[1])))", "main(sys.argv[1])")
-    child = start(call=5, pause=0.5, program=program)
+    child = start(call=5, program=program)
     child.send_signal(signal.SIGTERM)
+    go_on(step)
     _, said = child.communicate(timeout=60)
     assert (child.returncode, said) == (143, "")
 
@@ -233,14 +265,15 @@ def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
 
 @posix_only
 def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    child = start(call=8, pause=0.5)
+    child = start(call=8)
     # The batch system signals every process, and the launcher passes the signal on.
     child.send_signal(signal.SIGUSR1)
     child.send_signal(signal.SIGUSR1)
     child.send_signal(signal.SIGTERM)
+    go_on(step)
     _, said = child.communicate(timeout=60)
 
     (run,) = tmp_path.iterdir()
@@ -254,7 +287,7 @@ def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
 
 @posix_only
 def test_outside_a_batch_job_the_notice_ends_the_program_as_before(start: Start) -> None:
-    child = start(call=8, pause=5)
+    child = start(call=8)
     child.send_signal(signal.SIGUSR1)
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGUSR1
