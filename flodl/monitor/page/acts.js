@@ -23,7 +23,7 @@ class ActButtons {
     this.key = element("select", { ariaLabel: "Setting" });
     this.key.addEventListener("change", () => this.#showSetting());
     this.setting = this.#field("Setting", "", (value) => ({ act: "set", key: this.key.value, value }));
-    this.setting.form.prepend(this.key);
+    this.setting.input.before(this.key);
     this.answer = element("p", { className: "act-answer" });
     this.answer.setAttribute("role", "status");
     const row = element("div", { className: "act-row" }, this.pause, this.save, this.stop, this.rate.form, this.setting.form);
