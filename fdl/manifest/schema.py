@@ -153,6 +153,64 @@ GRACE = Key(
     "Seconds that processes left behind have after the program ended on a signal (10 by default).",
 )
 
+
+def _demand_of_factor(value: object) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "" if number and 0 < value <= 1 else "must be a number above 0 and at most 1"
+
+
+class SwitchOr(Kind):
+    """True, false, or a section that means true.
+
+    Args:
+        section: The section.
+    """
+
+    section: Section
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but a boolean or a mapping, and check the mapping."""
+        if isinstance(node.value, bool):
+            return
+        if not isinstance(node.value, dict):
+            found.append(Unsuitable(node, path, "must be true, false or a mapping"))
+            return
+        self.section.judge(node, path, found)
+
+    def rules(self) -> list[Rule]:
+        """A boolean, or the section."""
+        return [{"type": "boolean"}, *self.section.rules()]
+
+
+GUARDS = Section(
+    "Guards",
+    "When a training goes back after a bad loss, and how far.",
+    Key(
+        "spike",
+        Number(above=1),
+        "How many times the spread of the last losses a spike is above their median "
+        "(the framework's own: 30).",
+    ),
+    Key("window", Whole(least=16), "Most losses that a loss is compared with (64)."),
+    Key("snapshots", Whole(least=1), "States kept in host memory (2)."),
+    Key(
+        "every",
+        Whole(least=1),
+        "Optimizer steps between two snapshots (at most 0.5 % of the time).",
+    ),
+    Key(
+        "memory",
+        Whole(least=1),
+        "Most bytes of all snapshots of a process (half of the available memory).",
+    ),
+    Key("attempts", Whole(least=1), "How often it goes back for one place in the data (3)."),
+    Key(
+        "lower_lr",
+        Judged(_demand_of_factor, [{"exclusiveMinimum": 0, "maximum": 1, "type": "number"}]),
+        "Factor of the learning rate from the second attempt at one place on (0.5).",
+    ),
+)
+
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
@@ -165,6 +223,12 @@ TRAINING = Section(
     ),
     Key("lr", Referring(Number()), "Learning rate: `--lr`."),
     Key("seed", Referring(Whole()), "Start of the random numbers: `--seed`."),
+    Key(
+        "guards",
+        SwitchOr(GUARDS),
+        "Whether a Trainer of flodl goes back after a bad loss, and leaves its batches out; "
+        "a mapping changes how. It reaches the program in `FLODL_GUARDS`.",
+    ),
     # Only mappings get here. They belong to the program, which knows their keys.
     others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
 )
@@ -350,7 +414,8 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
     sections = sorted(
-        (COMMAND, DDP, KEEP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name
+        (COMMAND, DDP, GUARDS, KEEP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING),
+        key=lambda one: one.name,
     )
     definitions = {one.name: one.definition() for one in sections}
     return {**ROOT.definition(), "$defs": {**definitions, "Settings": _SETTINGS}}

@@ -134,7 +134,8 @@ def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[
         seen.add(name)
         yield from _section_groups(section, field, name, node, spelling)
     for key, node in merged.get("training", {}).items():
-        if key not in _FIELD_NAMES["training"]:
+        # Guards reach the program in a variable, as flodl reads them.
+        if key not in _FIELD_NAMES["training"] and key.partition(".")[0] != "guards":
             yield from _made(key, f"training.{key}", node, spelling)
 
 

@@ -177,6 +177,10 @@ class Planner(Record):
             from fdl.planning.ranks import Distribution
 
             Distribution(plan, level, preset, schema, self.host.variables).settle()
+        if _has_guards(level, preset):
+            from fdl.planning.guards import hand_down_guards
+
+            hand_down_guards(plan, level, preset)
         hand_down(plan)
         return self._contained(plan, join(plan.argv)) if plan.service else plan
 
@@ -310,6 +314,12 @@ def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bo
     nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
     typed = (token.partition("=")[0] for token in tail)
     return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
+
+
+def _has_guards(level: Level, preset: str | None) -> bool:
+    """Whether a training may have guards. If not, as in most commands, an import is saved."""
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    return any("guards" in training.mapping for node in nodes if (training := node.get("training")))
 
 
 def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:

@@ -314,3 +314,170 @@ def test_a_spike_without_a_value_that_is_not_finite_says_so() -> None:
 
     with pytest.raises(DivergedError, match="outputs and gradients of all modules were finite"):
         training(points(), fn=Everywhere()).guards(**EVERY).run()
+
+
+# --- Records -------------------------------------------------------------------------------------
+
+
+def test_the_trace_of_a_run_that_went_back_is_that_of_its_last_way(tmp_path: Path) -> None:
+    from fdl.run_directory.trace import read_trace
+
+    run = RunDirectory.create(tmp_path)
+    training(points(corrupt=301), epochs=1).guards(**EVERY).run_dir(run).run()
+    bad = batch_of(301, 0)
+    trace = read_trace(run.path)
+    assert not trace.damage
+    assert (trace.first, trace.last, len(trace.losses)) == (1, 79, 79)
+    assert max(trace.losses) < 1e3
+    steps = [list(trace.samples(number) or ()) for number in range(79)]
+    batches = [number for number in range(80) if number != bad]
+    assert steps == [_order(0)[at * BATCH : (at + 1) * BATCH].tolist() for at in batches]
+
+
+def test_a_resumed_training_leaves_the_same_batches_out(tmp_path: Path) -> None:
+    """The checkpoint is from before the bad batch; its journal says what to leave out."""
+    step = _BadStep(40, float("nan"))
+    whole = RunDirectory.create(tmp_path / "whole")
+    uninterrupted = training(points(), fn=step).guards(**EVERY).run_dir(whole).run()
+
+    class Stop(Callback):
+        def on_step_end(self, run: Any) -> None:
+            if run.global_step == 60:
+                raise KeyboardInterrupt
+
+    first = RunDirectory.create(tmp_path / "first")
+    builder = training(points(), fn=_BadStep(40, float("nan"))).checkpoint_steps(30)
+    with pytest.raises(KeyboardInterrupt):
+        builder.guards(**EVERY).callbacks(Stop()).run_dir(first).run()
+    assert acts(first, "skip")[0].value["batches"] == [40]
+
+    second = RunDirectory.create(tmp_path / "second")
+    again = training(points()).guards(**EVERY).resume(first.path).run_dir(second)
+    resumed = again.run()  # its own loss is good: only the journal knows the batch
+    assert same(uninterrupted, resumed)
+    (skip,) = acts(second, "skip")
+    assert skip.detail.endswith(f"(as in {first.path.name})")
+
+
+def test_a_lower_rate_survives_a_resume(tmp_path: Path) -> None:
+    def build(folder: str) -> tuple[RunDirectory, TrainerBuilder]:
+        run = RunDirectory.create(tmp_path / folder)
+        step = _breaks_gradient(40, 4)
+        model = fragile_network
+        return run, training(points(), epochs=2, model=model, fn=step).run_dir(run).guards(
+            every=10, attempts=4
+        )
+
+    whole, builder = build("whole")
+    uninterrupted = builder.run()
+    run, builder = build("first")
+
+    class Stop(Callback):
+        def on_step_end(self, run: Any) -> None:
+            if run.global_step == 60:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        builder.checkpoint_steps(50).callbacks(Stop()).run()
+    _, builder = build("second")
+    assert same(uninterrupted, builder.resume(run.path).run())
+    assert acts(whole, "lower_lr")
+
+
+def test_callbacks_see_the_repeated_steps_and_no_bad_loss() -> None:
+    seen: list[tuple[int, float]] = []
+
+    class Steps(Callback):
+        def on_step_end(self, run: Any) -> None:
+            seen.append((run.global_step, run.loss))
+
+    training(points(corrupt=301), epochs=1).guards(every=10).callbacks(Steps()).run()
+    bad = batch_of(301, 0)
+    again = bad // 10 * 10
+    assert [step for step, _ in seen] == [*range(1, bad + 1), *range(again + 1, 80)]
+    assert max(loss for _, loss in seen) < 1e3
+    losses_of = dict(seen[:bad])
+    assert all(losses_of[step] == loss for step, loss in seen[bad : 2 * bad - again])
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+def test_fewer_snapshots_fit_into_a_small_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    training(points(), epochs=1).guards(snapshots=5, every=5, memory=40_000).run()
+    assert "of 5 snapshots of" in capsys.readouterr().err
+
+
+def test_a_budget_below_one_snapshot_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"a snapshot of this training takes .* allows 100"):
+        training(points()).guards(memory=100).run()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"spike": 1}, "a number above 1"),
+        ({"window": 15}, "at least 16"),
+        ({"snapshots": 0}, "at least 1"),
+        ({"attempts": True}, "whole number"),
+        ({"lower_lr": 0}, "above 0 and at most 1"),
+        ({"every": 0}, "at least 1"),
+    ],
+)
+def test_values_out_of_range_are_refused(options: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        training(points()).guards(**options)
+
+
+def test_what_cannot_go_back_is_refused_before_the_training() -> None:
+    def samples() -> Any:
+        yield from zip(*points(), strict=True)
+
+    def scheduler(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 10)
+
+    with pytest.raises(ValueError, match="guards: data that can only be iterated"):
+        training(samples).guards().run()
+    with pytest.raises(ValueError, match="engine='cuda_graph' repeats one captured step"):
+        training(points()).engine("cuda_graph").guards().run()
+    with pytest.raises(ValueError, match=r"\.sharded\(\) spreads it over the ranks"):
+        training(points()).sharded().guards().run()
+    with pytest.raises(ValueError, match="a guard cannot lower it"):
+        training(points()).lr_scheduler(scheduler).guards().run()
+    with pytest.raises(ValueError, match=r"policy 'cadence'.*add \.policy\('sync'\)"):
+        training(points()).ddp({"ranks": 2, "policy": "cadence"}).guards().run()
+
+
+def test_a_manifest_switches_guards_on_and_the_program_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLODL_GUARDS", '{"every": 10, "attempts": 1}')
+    step = _breaks_gradient(40, 40)
+    builder = training(points(), epochs=1, model=fragile_network, fn=step)
+    with pytest.raises(DivergedError, match="after 1 of 1 attempts"):
+        builder.run()
+    with pytest.raises(DivergedError, match="Lower the learning rate") as failure:
+        builder.guards(False).run()
+    assert "guards" not in str(failure.value)
+    monkeypatch.setenv("FLODL_GUARDS", '{"often": 10}')
+    with pytest.raises(ValueError, match=r"FLODL_GUARDS=.*use one of spike, window"):
+        training(points()).run()
+
+
+# --- Five hundred steps --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [1e6, float("nan")], ids=["spike", "nan"])
+def test_a_bad_batch_at_step_500_costs_less_than_two_percent_of_the_loss(value: float) -> None:
+    data = points(8 * 800)
+    order = torch.randperm(6400, generator=torch.Generator().manual_seed(42))
+    rows = data[0][order[499 * BATCH : 500 * BATCH]]
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        loss = squared_error(model, batch)
+        return loss * value if torch.equal(batch[0], rows) else loss
+
+    undisturbed = losses(training(data).run())
+    guarded = losses(training(data, fn=step).guards().run())
+    assert guarded[-1] == pytest.approx(undisturbed[-1], rel=0.02)
