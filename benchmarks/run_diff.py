@@ -1,7 +1,7 @@
 """Pairs of trainings with a planted difference: does ``fdl runs diff`` name the cause?
 
 Each pair is two real trainings of one project in a git repository. They differ in one thing, and
-``fdl runs diff`` gets nothing but the two run directories. A pair counts if the cause that it names
+``fdl runs diff`` gets only the two run directories. A pair counts if the cause that it names
 first is the planted one. A resumed training must be proved equal to one that was not interrupted.
 """
 

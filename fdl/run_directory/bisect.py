@@ -11,13 +11,20 @@ from fdl.errors import FdlError
 from fdl.run_directory.causes import kind_of
 from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
 from fdl.run_directory.repeat import with_code_of
+from fdl.run_directory.text import duration
 from fdl.run_directory.trace import TraceError, coverage, first_difference, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fdl.run_directory.cause import Cause
     from fdl.run_directory.diff import Verdict
     from fdl.run_directory.trace import Trace
+
+_MOST_SHOWN = 4
+_MACHINE = ("cpu", "cuda", "allocator")
+_START_SECONDS = 3.0
+"""For a program that imports torch."""
 
 MOST_TRAININGS = 16
 """Trainings of one search."""
@@ -54,12 +61,14 @@ class Search:
         recipes: How to repeat the two runs.
         candidates: What is swapped, the most likely cause first.
         fixed: Differences that cannot be swapped, as sentences.
+        seconds: Estimate for one training; 0 if it is unknown.
     """
 
     steps: int
     recipes: tuple[Recipe, Recipe]
     candidates: tuple[Candidate, ...]
     fixed: tuple[str, ...]
+    seconds: float = 0.0
 
     @property
     def most(self) -> int:
@@ -69,12 +78,15 @@ class Search:
     def lines(self) -> list[str]:
         """What will be trained, for a terminal."""
         count = "1 step" if self.steps == 1 else f"{self.steps:,} steps"
+        about = f"; about {duration(self.most * self.seconds)}" if self.seconds else ""
         told = [
-            f"At most {self.most} trainings of the first {count}, in a temporary folder:",
+            f"At most {self.most} trainings of the first {count}, in a temporary folder{about}:",
             "  the first run again, then the second run again",
             *(f"  the first run with {one.name}" for one in self.candidates),
         ]
-        told += [f"Not tried: {one}" for one in self.fixed]
+        told += [f"Not tried: {one}" for one in self.fixed[:_MOST_SHOWN]]
+        if len(self.fixed) > _MOST_SHOWN:
+            told.append(f"Not tried: {len(self.fixed) - _MOST_SHOWN} more packages or properties")
         return told
 
 
@@ -113,8 +125,8 @@ def search_of(verdict: Verdict) -> Search:
     if found is None:
         raise FdlError("the runs agree, so there is no cause to search", hint="leave out --bisect")
     left, right = verdict.runs
-    recipes = recipe_of(left, read_trace(left.path)), recipe_of(right, read_trace(right.path))
-    one, other = recipes
+    traces = read_trace(left.path), read_trace(right.path)
+    one, other = recipe_of(left, traces[0]), recipe_of(right, traces[1])
     options = [name for name in dict.fromkeys([*one.options, *other.options])
                if one.options.get(name) != other.options.get(name)
                and not _PLACES.search(name)]  # fmt: skip
@@ -132,8 +144,13 @@ def search_of(verdict: Verdict) -> Search:
             "tried",
             hint="compare two runs that differ in fewer settings",
         )
-    fixed = [one.sentence() for one in verdict.causes if one.kind in ("packages", "content")]
-    return Search(max(1, found.certain_to), recipes, tuple(candidates), tuple(fixed))
+    fixed = [one.sentence() for one in verdict.causes if _is_fixed(one)]
+    steps = max(1, found.certain_to)
+    # A long training is cut to its first steps; starting the program takes a few seconds anyway.
+    parts = [(run.seconds or 0.0) * min(1.0, steps / max(1, trace.last - trace.first + 1))
+             for run, trace in zip(verdict.runs, traces, strict=True)]  # fmt: skip
+    seconds = max(parts) + _START_SECONDS
+    return Search(steps, recipes, tuple(candidates), tuple(fixed), seconds)
 
 
 def search(plan: Search, verdict: Verdict, train: Callable[[Recipe], Trace],
@@ -207,6 +224,11 @@ def _parts(trace: Trace, known: Trace, steps: int) -> str | None:
         return found.detail
     common = coverage(trace, known)
     return None if common.last >= steps else f"it has {common.last} of {steps} steps"
+
+
+def _is_fixed(cause: Cause) -> bool:
+    """Whether nothing here can swap it."""
+    return cause.kind in ("packages", "content") or cause.name.partition(".")[0] in _MACHINE
 
 
 def _without(recipe: Recipe, options: list[str]) -> Recipe:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from fdl.run_directory.bisect import Finding, search, search_of
 from fdl.run_directory.code_copy import copy_code
 from fdl.run_directory.diff import compare
 from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
+from fdl.run_directory.repeat import Repeats
 from fdl.run_directory.run import Run
 from fdl.run_directory.trace_file import Trace, read_trace
 from tests.fdl.run_directory.test_diff import Bench
@@ -234,6 +238,48 @@ def test_nothing_is_searched_if_the_runs_agree(trainings: Trainings) -> None:
     left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0")
     with pytest.raises(FdlError, match="the runs agree"):
         search_of(compare(left, right))
+
+
+# --- The programs that are repeated -------------------------------------------------------------
+
+
+def recipe(folder: Path, program: str) -> Recipe:
+    (folder / "main.py").write_text(program)
+    return Recipe(start=(sys.executable, "main.py"), words=("--lr", "1"), cwd=folder,
+                  project_root="", code=None, threads=2, engine=None, ranks=1)  # fmt: skip
+
+
+def test_a_program_is_told_what_to_repeat_and_its_failure_is_shown(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nprint(sys.argv[1:], open(os.environ['FLODL_REPEAT']).read())\n"
+        "print('FDL_PLAN' in os.environ)\nsys.exit(3)"
+    )
+    (tmp_path / "work").mkdir()
+    with pytest.raises(FdlError) as raised:
+        Repeats(tmp_path / "work", 7).train(recipe(tmp_path, program))
+    told = str(raised.value)
+    assert "a repeated training ended with exit code 3; its last lines:" in told
+    assert '[\'--lr\', \'1\'] {"steps": 7, "engine": null, "threads": 2}\n  False' in told
+
+
+def test_ctrl_c_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    (tmp_path / "work").mkdir()
+    told = recipe(tmp_path, program)
+    wait = subprocess.Popen.wait
+
+    def interrupted(child: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+                time.sleep(0.02)
+            raise KeyboardInterrupt
+        return wait(child, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Repeats(tmp_path / "work", 7).train(told)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 # --- Real trainings ----------------------------------------------------------------------------

@@ -124,6 +124,11 @@ def base(bench):
     return bench.train("base")
 
 
+@pytest.fixture(scope="module")
+def faster(bench):
+    return bench.train("lr", "--lr", "0.2")
+
+
 def first(document):
     """What differs first, and the name of the most likely cause."""
     found = document["difference"]
@@ -147,8 +152,8 @@ def test_another_seed_is_named_with_both_places(bench, base):
     assert "Cause: seed 42 (default) against 43 (command line)\n" in done.stdout
 
 
-def test_another_rate_appears_in_the_loss_of_the_next_step(bench, base):
-    code, document = bench.diff(base, bench.train("lr", "--lr", "0.2"))
+def test_another_rate_appears_in_the_loss_of_the_next_step(bench, base, faster):
+    code, document = bench.diff(base, faster)
     assert code == 1
     assert first(document) == ("loss", "lr")
     found = document["difference"]
@@ -214,8 +219,8 @@ def test_a_changed_sample_is_named(bench, base):
     )
 
 
-def test_what_no_record_explains_is_said(bench, base, tmp_path):
-    other = shutil.copytree(bench.folder / bench.train("unseen", "--lr", "0.3"), tmp_path / "run")
+def test_what_no_record_explains_is_said(bench, base, faster, tmp_path):
+    other = shutil.copytree(bench.folder / faster, tmp_path / "run")
     # As if the program had read the rate from a place of its own.
     shutil.copy(bench.folder / base / "config.json", other)
     done = bench.fdl("runs", "diff", base, str(other))
