@@ -155,8 +155,9 @@ GRACE = Key(
 
 
 def _demand_of_factor(value: object) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "" if number and 0 < value <= 1 else "must be a number above 0 and at most 1"
+    if isinstance(value, int | float) and value is not True and 0 < value <= 1:
+        return ""
+    return "must be a number above 0 and at most 1"
 
 
 class SwitchOr(Kind):
