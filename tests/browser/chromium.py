@@ -154,7 +154,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **held)
         self.settle()
 
-    def wait_for(self, expression: str, timeout: float = 15) -> None:
+    def wait_for(self, expression: str, timeout: float = 60) -> None:
         """Wait until an expression in the page is true."""
         deadline = time.monotonic() + timeout
         while not self._holds(expression):

@@ -170,7 +170,7 @@ def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
         assert one == {"id": "101", "state": "PENDING", "reason": "Resources", "name": "train",
                        "directory": ""}  # fmt: skip
         process.send_signal(signal.SIGHUP)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     hold.unlink()
     wait_for((folder / "done").exists)
     assert fdl("runs", "list", env=cluster).out == ""

@@ -537,6 +537,6 @@ def test_an_interrupt_ends_all_threads_and_keeps_the_part(server, fetch):
         while server.sent < len(ARCHIVE) // 2:
             time.sleep(0.001)
         os.kill(child.pid, signal.SIGINT)
-        _, err = child.communicate(timeout=20)
+        _, err = child.communicate(timeout=60)
     assert "KeyboardInterrupt" in err
     assert held(fetch.journal) > 0

@@ -34,7 +34,7 @@ def test_they_are_made_by_another_thread_before_they_are_asked_for():
 
     with ahead(slowly()) as taken:
         for _ in range(3):
-            assert made.acquire(timeout=10)
+            assert made.acquire(timeout=60)
         assert set(taken) == {HELPER.encode()}
 
 

@@ -96,7 +96,7 @@ def test_new_lines_appear_while_the_run_goes_on_and_it_ends_with_the_run(running
         log.write("training complete")
     end(running, "complete")
     assert watcher.stdout.read() == "training complete\n"
-    assert watcher.wait(30) == 0
+    assert watcher.wait(60) == 0
 
 
 def test_a_file_that_appears_late_or_is_written_anew_is_told_from_its_beginning(tmp_path):

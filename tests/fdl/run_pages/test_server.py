@@ -39,7 +39,7 @@ def server(tmp_path: Path) -> Iterator[PageServer]:
 
 def ask(server: PageServer, path: str, method: str = "GET", **headers: str):
     """Status, headers and body of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.request(method, path, headers=headers)
     reply = connection.getresponse()
     found = reply.status, dict(reply.getheaders()), reply.read()
@@ -165,14 +165,14 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(project):
         assert process.stdout is not None
         address = process.stdout.readline()
         port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", address)[1]
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
         connection.request("GET", "/runs")
         assert json.loads(connection.getresponse().read())["rows"][0]["path"] == (
             "out/2026-01-31T10-00-00"
         )
         connection.close()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
     assert err == "Ctrl-C ends the page\n"
 

@@ -34,7 +34,7 @@ def served(monitor):
 def get(monitor, path="", **headers):
     """Status, headers and body of one request."""
     address = urlsplit(monitor.url)
-    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
     try:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", address.path + path, headers=fields)
@@ -49,7 +49,7 @@ class Stream:
 
     def __init__(self, monitor, path="events", **headers):
         address = urlsplit(monitor.url)
-        self.connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+        self.connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request("GET", address.path + path, headers=fields)
         self.answer = self.connection.getresponse()
@@ -169,7 +169,7 @@ def test_thinned_curves_keep_their_extremes(served):
 
 def raw(monitor, request):
     """Send bytes, return all that comes back."""
-    with socket.create_connection(("127.0.0.1", urlsplit(monitor.url).port), timeout=10) as channel:
+    with socket.create_connection(("127.0.0.1", urlsplit(monitor.url).port), timeout=60) as channel:
         channel.sendall(request)
         answer = b""
         while piece := channel.recv(65536):
@@ -324,7 +324,7 @@ def test_a_stopped_client_is_dropped_and_holds_up_nobody(served):
             assert Stream(served).epochs() == ([(1, 1)], True), "the others are served as ever"
         finally:
             os.kill(client.pid, signal.SIGCONT)
-        assert client.wait(timeout=20) == 0, "it was hung up on"
+        assert client.wait(timeout=60) == 0, "it was hung up on"
 
 
 def test_two_hundred_clients_get_everything_and_silent_ones_cost_nothing(served):

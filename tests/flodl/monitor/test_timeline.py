@@ -49,7 +49,7 @@ class Counting:
         return ResourceSample(float(self.count), 100 + self.count, 1000, (gpu(3.0),))
 
 
-def wait_for(condition, timeout=20.0):
+def wait_for(condition, timeout=60.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
