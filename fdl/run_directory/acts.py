@@ -76,11 +76,14 @@ def differing(left: Run, right: Run, step: int | None) -> Iterator[Cause]:
             continue
         after = min(act["step"] for act in (mine, yours) if act is not None)
         can_be_cause = step is not None and after < step
+        mine, yours = (act if act and act["step"] == after else None for act in (mine, yours))
         yield Cause(
             "acts" if can_be_cause else "files",
             f"while it trained, after step {after:,}:",
-            *(what(act) if act and act["step"] == after else None for act in (mine, yours)),
-            *(_by(act) if act and act["step"] == after else "" for act in (mine, yours)),
+            what(mine) if mine else None,
+            what(yours) if yours else None,
+            _by(mine) if mine else "",
+            _by(yours) if yours else "",
         )
         return
 
