@@ -23,7 +23,7 @@ class StopRequests:
         mailbox: Holds what people asked this rank for.
 
     Attributes:
-        acts: People asked some rank for acts, and all ranks know it; whoever acts clears it.
+        acts: People asked some rank for acts, and all ranks know it; the code that acts clears it.
         told: People asked to stop, and all ranks know it.
         interrupt: Holds the request of a signal to this process.
         agreed: A callback on some rank asked to stop, and all ranks know it.

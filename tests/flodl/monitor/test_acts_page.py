@@ -135,7 +135,7 @@ def test_a_button_changes_a_training_and_its_token_is_in_no_file(
     act = json.loads(line)
     assert (act["step"], act["act"], act["value"], act["by"]) == (2, "lr", 0.01, "live page")
     files = [path for path in run.path.rglob("*") if path.is_file()]
-    assert "lr 0.05 -\\u003e 0.01, by live page" in (run.path / "report.html").read_text()
+    assert "lr 0.05 -> 0.01, by live page" in (run.path / "report.html").read_text()
     assert len(pressing.token) > 20
     assert [path.name for path in files if pressing.token.encode() in path.read_bytes()] == []
     assert pressing.token in capsys.readouterr().out, "only the terminal shows the whole address"

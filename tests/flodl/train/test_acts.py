@@ -367,7 +367,7 @@ def test_a_folder_that_others_can_use_is_not_taken(
     for place in (private / "flodl", tmp_path / "temp" / f"flodl-{os.geteuid()}"):
         place.mkdir(parents=True)
         place.chmod(0o755)
-    monkeypatch.setattr(private_socket.tempfile, "gettempdir", lambda: str(tmp_path / "temp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temp"))
     with RunDirectory.create(tmp_path / "runs") as run:
         training().run_dir(run).run()
     record = json.loads((run.path / "run.json").read_text())
