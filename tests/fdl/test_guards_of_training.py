@@ -22,7 +22,7 @@ def test_guards_reach_the_program_in_a_variable_and_not_as_a_flag(project, fdl):
     assert fdl("plain").out == "false --epochs 2\n"
     shown = json.loads(fdl("--dry-run", "--json", "quick").out)
     (variable,) = (one for one in shown["variables"] if one["name"] == "FLODL_GUARDS")
-    assert variable["origin"].startswith("fdl.yml:5:")
+    assert variable["origin"].startswith("fdl.yml:4:")
 
 
 def test_guards_are_checked_with_file_and_line(project, fdl):
@@ -36,5 +36,5 @@ def test_guards_are_checked_with_file_and_line(project, fdl):
 
 
 def test_without_guards_there_is_no_variable(project, fdl):
-    project({"fdl.yml": "entry: python main.py\ncommands: {quick: }\n", "main.py": MAIN})
-    assert fdl("quick").out == "None\n"
+    project({"fdl.yml": "entry: python main.py\ncommands: {quick: {training: {epochs: 1}}}\n", "main.py": MAIN})
+    assert fdl("quick").out == "None --epochs 1\n"
