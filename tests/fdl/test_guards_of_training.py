@@ -36,5 +36,10 @@ def test_guards_are_checked_with_file_and_line(project, fdl):
 
 
 def test_without_guards_there_is_no_variable(project, fdl):
-    project({"fdl.yml": "entry: python main.py\ncommands: {quick: {training: {epochs: 1}}}\n", "main.py": MAIN})
+    project(
+        {
+            "fdl.yml": "entry: python main.py\ncommands: {quick: {training: {epochs: 1}}}\n",
+            "main.py": MAIN,
+        }
+    )
     assert fdl("quick").out == "None --epochs 1\n"

@@ -48,7 +48,8 @@ class FirstNonFinite:
         if self._gradients:
             for path, parameter in self._model.named_parameters():
                 if parameter.requires_grad:
-                    handles.append(parameter.register_hook(self._of_parameter(path)))
+                    handle = parameter.register_hook(self._of_parameter(path))  # type: ignore[no-untyped-call]
+                    handles.append(handle)
         try:
             yield
         finally:
@@ -88,7 +89,7 @@ class FirstNonFinite:
             if not self.found and not _finite(gradient):
                 self.found = self._users[key]
 
-        tensor.register_hook(hook)
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _of_parameter(self, path: str) -> Any:
         holder, _, own = path.rpartition(".")

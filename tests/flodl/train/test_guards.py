@@ -18,7 +18,7 @@ from flodl.train.handle import TrainerHandle
 from flodl.train.journal import Act, Journal
 
 BATCH = 8
-EVERY = {"every": 10}
+EVERY: dict[str, Any] = {"every": 10}
 """Snapshots do not depend on the speed of the machine."""
 
 
@@ -227,7 +227,8 @@ class Fragile(nn.Module):
         self.bad, self.always = False, always
 
     def forward(self, x: Tensor) -> Tensor:
-        return _BadGradient.apply(x, self.bad or self.always)
+        passed: Tensor = _BadGradient.apply(x, self.bad or self.always)  # type: ignore[no-untyped-call]
+        return passed
 
 
 def fragile_network(_: object = None) -> nn.Module:
