@@ -63,6 +63,7 @@ SECTIONS = (
     ("Of `ddp`", "Ddp", "ddp"),
     ("Of `ddp.speed_hint`", "SpeedHint", ""),
     ("Of `training`", "Training", "training"),
+    ("Of `training.guards`", "Guards", ""),
     ("Of `output`", "Output", "output"),
     ("Of `output.keep`", "Keep", ""),
 )
@@ -80,6 +81,7 @@ def manifest_page() -> str:
         for key, rule in model["properties"].items():
             cells = [f"`{key}`", f"{rule['description']} {_values(rule)}".rstrip()]
             if flags:
+                # A key without a flag reaches the program in a variable.
                 cells.append(f"`{flags[key]}`" if key in flags else "")
             rows.append(f"| {' | '.join(cells)} |")
         parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")

@@ -155,9 +155,8 @@ GRACE = Key(
 
 
 def _demand_of_factor(value: object) -> str:
-    if isinstance(value, int | float) and value is not True and 0 < value <= 1:
-        return ""
-    return "must be a number above 0 and at most 1"
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+    return "" if fits else "must be a number above 0 and at most 1"
 
 
 class SwitchOr(Kind):

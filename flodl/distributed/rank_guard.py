@@ -6,6 +6,8 @@ from contextlib import suppress
 from math import fsum, nan
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from flodl.distributed.rank_moment import RankMoment
 from flodl.errors import DivergedError
 from flodl.train.checkpoints import non_finite_parameters
@@ -15,6 +17,7 @@ from flodl.train.guards.first_non_finite import FirstNonFinite, sentence
 from flodl.train.guards.guard import Guard, Setback
 from flodl.train.guards.records import GuardRecords
 from flodl.train.guards.snapshots import SnapshotRing
+from flodl.train.peak_memory import available_bytes
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -52,7 +55,12 @@ class RankGuard:
             batches_per_step=group.world_size * plan.accumulate,
             batches_per_epoch=self._length,
         )
-        self._ring = SnapshotRing(settings.snapshots, settings.memory)
+        memory = settings.memory
+        if memory is None:
+            # Ranks may share a host. All keep equally many, so that they decide alike.
+            own = available_bytes(torch.device("cpu")) // 2 // group.world_size
+            memory = int(min(row[0] for row in group.gather([float(own)])))
+        self._ring = SnapshotRing(settings.snapshots, memory)
         self._records = GuardRecords(plan.run_dir, tells=group.leads)
         self._steps: list[tuple[int, int]] = []
         """First batch of each step since the last look, and the batches of this rank in it."""

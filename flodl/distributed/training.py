@@ -223,6 +223,7 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "num_epochs": plan.num_epochs,
         "seed": plan.seed,
         "accumulate": plan.accumulate,
+        "guards": str(plan.guards),
         "eval_fn": plan.eval_fn is not None,
         "scheduler": plan.scheduler is not None,
         "lr_scheduler": plan.lr_scheduler is not None,

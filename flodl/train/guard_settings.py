@@ -29,7 +29,7 @@ class GuardSettings(Settings):
         attempts: int = 3,
         lower_lr: float = 0.5,
     ) -> Self:
-        """Survive bad batches: go back, leave them out, go on; off by default.
+        """Survive bad batches: go back, leave them out, continue; off by default.
 
         When a loss is nan, infinite or a spike, the training goes back to a snapshot in host
         memory. The same steps follow again, without the batches that showed it. Random numbers

@@ -1,1 +1,1 @@
-"""Guards of a training: go back to a good state after a spike, leave its batches out, go on."""
+"""Guards of a training: go back to a good state after a spike, and leave its batches out."""

@@ -48,8 +48,8 @@ class FirstNonFinite:
         if self._gradients:
             for path, parameter in self._model.named_parameters():
                 if parameter.requires_grad:
-                    hook = self._of_parameter(path)
-                    handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+                    handle = parameter.register_hook(self._of_parameter(path))  # type: ignore[no-untyped-call]
+                    handles.append(handle)
         try:
             yield
         finally:

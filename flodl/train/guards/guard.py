@@ -33,7 +33,7 @@ class Setback(Exception):  # noqa: N818 - the loop handles it; no program sees i
 @final
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a training goes on after a setback.
+    """How a training continues after a setback.
 
     Attributes:
         epoch: Counted from 0.

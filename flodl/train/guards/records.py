@@ -81,8 +81,7 @@ class GuardRecords:
         why = f"{setback.what} in epoch {decision.epoch}, batch {setback.batch}"
         self._record(Act.now(restored, "rewind", value=restored, old=step, by=NAME, detail=why))
         shown = ", ".join(map(str, samples[:_SHOWN])) + (" …" if samples[_SHOWN:] else "")
-        batches = ", ".join(map(str, decision.batches))
-        detail = f"epoch {decision.epoch}, batches {batches}: samples {shown}"
+        detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {shown}"
         value = decision.as_json(samples)
         self._record(Act.now(restored, "skip", value=value, by=NAME, detail=detail))
         if decision.factor != 1:
@@ -106,11 +105,14 @@ class GuardRecords:
 
 
 def _print(setback: Setback, decision: Decision, samples: int, step: int, restored: int) -> None:
-    first, last = decision.batches[0], decision.batches[-1]
-    batches = f"batch {first}" if first == last else f"batches {first} to {last}"
     lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
     log.warning(
         f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both counted "
-        f"from 0); back from step {step} to {restored}, without {batches} ({samples} samples)"
-        f"{lowered}; attempt {decision.attempt}"
+        f"from 0); back from step {step} to {restored}, without {_named(decision.batches)} "
+        f"({samples} samples){lowered}; attempt {decision.attempt}"
     )
+
+
+def _named(batches: range) -> str:
+    first, last = batches[0], batches[-1]
+    return f"batch {first}" if first == last else f"batches {first} to {last}"

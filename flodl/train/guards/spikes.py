@@ -18,13 +18,17 @@ _NORMAL = 1.4826
 _LEAST_SPREAD = 0.05
 """Least spread, as a part of the median: losses that are nearly equal are not spikes."""
 
+_ABOVE_LARGEST = 2.0
+"""A spike is more than so many times the largest of the last losses."""
+
 
 @final
 class SpikeRule:
     """Compares each loss with those before it: ``loss > m + spike · max(1.4826 · d, 0.05 · |m|)``.
 
-    ``m`` is the median of the last losses and ``d`` the median of their distances from it. Both are
-    computed again after every 16 losses. A loss that is not finite always counts.
+    ``m`` is the median of the last losses and ``d`` the median of their distances from it. A spike
+    is also more than twice the largest of them, because some losses have rare large values. The
+    limit is computed again after every 16 losses. A loss that is not finite always counts.
 
     Args:
         spike: Factor of the spread; None: only losses that are not finite count.
@@ -72,4 +76,5 @@ class SpikeRule:
     def _renew(self, spike: float) -> None:
         middle = median(self._losses)
         spread = _NORMAL * median(abs(loss - middle) for loss in self._losses)
-        self._limit = middle + spike * max(spread, _LEAST_SPREAD * abs(middle))
+        spiking = middle + spike * max(spread, _LEAST_SPREAD * abs(middle))
+        self._limit = max(spiking, _ABOVE_LARGEST * max(self._losses))

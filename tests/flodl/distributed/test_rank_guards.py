@@ -37,7 +37,7 @@ class Loss:
         self.bad, self.value = set(bad), value
 
     def __call__(self, net: nn.Module, batch: Batch) -> Tensor:
-        loss = (net(batch[0]) - batch[1]).square().mean()
+        loss: Tensor = (net(batch[0]) - batch[1]).square().mean()
         return loss * self.value if self.bad & set(batch[2].tolist()) else loss
 
 
