@@ -41,7 +41,7 @@ def _bytes_of(tensor: Tensor) -> list[memoryview]:
     """The bytes of each row."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     width = plain.nbytes // max(1, len(plain))
-    whole = memoryview(plain.reshape(-1).view(torch.uint8).numpy()) if width else memoryview(b"")
+    whole = plain.reshape(-1).view(torch.uint8).numpy().data if width else memoryview(b"")
     return [whole[at * width : (at + 1) * width] for at in range(len(plain))]
 
 
