@@ -146,7 +146,7 @@ def resumed(project: Project, base: Path, common: tuple[str, ...]) -> Pair:
 
 
 def ranks(project: Project, _: Path, common: tuple[str, ...]) -> Pair:
-    """Two ranks against three."""
+    """Two ranks against three, which `fdl` starts."""
     two, three = (project.train(*common, "--ranks", str(count)) for count in (2, 3))
     return two, three
 
@@ -163,7 +163,7 @@ KINDS = {
     "engine": Kind(option("--engine", "compiled"), "engine"),
     "accumulation": Kind(option("--accumulate", "2"), "accumulate"),
     "resumed against uninterrupted": Kind(resumed, ""),
-    "two ranks against three": Kind(ranks, "ranks"),
+    "two ranks against three": Kind(ranks, "world_size"),
 }
 
 

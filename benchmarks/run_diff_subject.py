@@ -29,7 +29,6 @@ class Args(FdlArgs):
     swap: int = option(default=0, help="Swap the samples at this position and the next")
     engine: str = option(default="eager", help="How steps are computed")
     threads: int = option(default=1, help="Threads")
-    ranks: int = option(default=1, help="Processes that train together")
     output: str = option(default="runs", help="Folder of the runs")
     resume: str | None = option(help="Run to continue")
 
@@ -117,8 +116,6 @@ def main(args: Args) -> None:
         .loader_options(sampler=Swapped(args.seed, args.swap))
         .device("cpu")
     )
-    if args.ranks > 1:
-        trainer = trainer.ranks(args.ranks).policy("sync")
     with RunDirectory.create(args.output, config=args.resolved(), resume=args.resume) as run:
         trainer.run_dir(run).run()
 
