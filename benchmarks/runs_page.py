@@ -36,7 +36,7 @@ from benchmarks.measure import Bar, command_line, in_turns, page, publish, read_
 from fdl.run_pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
 
-WRITERS = Path(__file__).with_name("run_writers.py")
+WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
 FULL_POINTS = 100_000
 PATIENCE = 90.0
 SETTINGS = ("lr", "batch_size", "optimizer", "width", "dropout", "seed")

@@ -2,7 +2,7 @@
 
 It runs in the environment of that tool, so it imports nothing of this project:
 
-    python run_writers.py TOOL RUNS.json FOLDER
+    python write.py TOOL RUNS.json FOLDER
 
 ``RUNS.json`` has a list of runs: name, settings, and the loss of every step.
 """
