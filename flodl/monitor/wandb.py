@@ -43,7 +43,8 @@ class WandbSink:
         project: The project of the run; made if missing.
         folder: Folder for local files; None for ``wandb/`` in the working directory.
         name: Name of the run; None for that of the run directory.
-        run_id: Identifies the run in its project. If there is such a run, it is continued.
+        run_id: Identifies the run in its project. If there is such a run, it is continued: of its
+            epochs, those that were logged from this folder are not logged again.
         entity: User or team; None for the default of your account.
         mode: ``online``, ``offline`` (only local files; upload them with ``wandb sync``) or
             ``disabled``. None takes ``WANDB_MODE``, else ``online``.
@@ -73,6 +74,7 @@ class WandbSink:
         self._run: Any = None
         self._config: dict[str, Any] = {}
         self._named: set[str] = set()
+        self._logged: set[str] = set()
 
     def __str__(self) -> str:
         return f"Weights & Biases project {self._project}"
@@ -90,7 +92,18 @@ class WandbSink:
     def record(self, record: EpochRecord) -> None:
         """Log one epoch."""
         values = {f"epoch/{name}": value for name, value in record.metrics}
-        self._run.log({"epoch": record.epoch + 1, "epoch/seconds": record.seconds, **values})
+        row = {"epoch": record.epoch + 1, "epoch/seconds": record.seconds, **values}
+        if self._run_id is None:
+            self._run.log(row)
+            return
+        # A resumed training passes on the epochs before it, with the same values to the bit.
+        digest = hashlib.sha256(repr(sorted(row.items())).encode()).hexdigest()[:16]
+        if digest in self._logged:
+            return
+        self._run.log(row)
+        self._logged.add(digest)
+        with self._epochs_file.open("a", encoding="ascii") as file:
+            file.write(f"{digest}\n")
 
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Log pieces of curves, all values of a step together."""
@@ -141,11 +154,20 @@ class WandbSink:
             reinit="create_new",
             settings=settings,
         )
+        if self._run_id is not None:
+            self._epochs_file.parent.mkdir(parents=True, exist_ok=True)
+            if self._epochs_file.exists():
+                self._logged = set(self._epochs_file.read_text("ascii").split())
         for unit in ("epoch", "step"):
             self._run.define_metric(unit, hidden=True)
             self._run.define_metric(f"{unit}/*", step_metric=unit)
         if mode == "online" and self._run.url:
             log.msg(f"  Weights & Biases: {self._run.url}")
+
+    @property
+    def _epochs_file(self) -> Path:
+        """Digests of the epochs that were logged to the run of this id, one per line."""
+        return Path(self._folder or ".") / "wandb" / f"flodl-{self._run_id}.epochs"
 
     def _values(self, record: MediaRecord, folder: Path) -> dict[str, Any]:
         """Return what is logged for a record, by name."""

@@ -12,7 +12,7 @@ import torch
 from flodl.monitor import Monitor
 from flodl.monitor.report import HtmlSink
 
-from .test_report import click, count, overflow, texts
+from .test_report import click, count, overflow, texts, unnamed
 
 EVIL = "</script><script>window.stolen=1</script>"
 CLASSES = ["cat", EVIL, "horse"]
@@ -77,6 +77,12 @@ def test_all_panels_of_a_report(browser, tmp_path):
     assert browser.console == []
     assert browser.requests[0] == file.as_uri()
     assert all(one.startswith("data:") for one in browser.requests[1:]), "one file, nothing else"
+
+
+def test_every_control_of_a_report_and_its_media_has_a_name(browser, tmp_path):
+    browser.open(page(tmp_path))
+    show(browser)
+    assert unnamed(browser) == []
 
 
 def test_an_image_follows_its_slider(browser, tmp_path):

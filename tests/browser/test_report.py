@@ -85,6 +85,19 @@ def message(browser: Browser, chart: int = 0) -> str:
     return str(browser.evaluate(f"flodl.view.charts[{chart}].message"))
 
 
+def unnamed(browser: Browser) -> list[str]:
+    """The controls of which a screen reader could say only what kind they are."""
+    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
+    kinds = {"button", "searchbox", "combobox", "slider", "checkbox", "link", "region", "img"}
+    return [
+        node["role"]["value"]
+        for node in tree
+        if not node["ignored"]
+        and node["role"]["value"] in kinds
+        and not node.get("name", {}).get("value", "").strip()
+    ]
+
+
 def click(browser: Browser, selector: str) -> None:
     browser.evaluate(f"document.querySelector({selector!r}).click()")
     browser.settle()

@@ -22,7 +22,7 @@ from fdl.run_pages.server import PageServer
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 
 from .chromium import Browser
-from .test_report import texts
+from .test_report import texts, unnamed
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
 CHART = "page.curves.charts.get('loss')"
@@ -312,12 +312,10 @@ def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dar
 
 
 def test_every_control_has_a_name(served):
-    unnamed = served.evaluate(
-        "[...document.querySelectorAll('button, input, select, [tabindex=\"0\"]')].filter(one => "
-        "!one.textContent.trim() && !one.ariaLabel && !one.labels?.length "
-        "&& !one.getAttribute('aria-labelledby')).map(one => one.outerHTML)"
-    )
-    assert unnamed == []
+    assert unnamed(served) == []
+    served.evaluate("page.open(page.model.runs[1])")
+    served.settle()
+    assert unnamed(served) == []
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from flodl.monitor.timeline_merge import merge_timelines
 from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
 
 from .chromium import Browser
+from .test_report import unnamed
 
 GIB = 1024**3
 TOTAL_MS = 60_000
@@ -200,6 +201,19 @@ def test_the_keyboard_pans_zooms_and_speaks(browser, page):
     browser.press("Escape")
     assert browser.evaluate("timeline.moment") is None
     assert browser.console == []
+
+
+def test_every_control_has_a_name_and_the_theme_a_button(browser, page):
+    browser.open(page, dark=True)
+    assert unnamed(browser) == []
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert browser.evaluate(background) == "rgb(14, 17, 22)"
+    browser.evaluate("document.getElementById('theme').click()")
+    browser.settle()
+    assert texts(browser, "#theme") == ["Theme: light"]
+    assert browser.evaluate(background) == "rgb(245, 246, 248)"
+    assert pixels(browser, "epoch") > 100, "the lanes are drawn in the new colours"
+    browser.evaluate("localStorage.clear()")
 
 
 def test_zoom_ends_at_milliseconds_and_at_everything(browser, page):

@@ -211,7 +211,7 @@ class LineChart {
     const width = xs.length > room / 2 ? 1.2 : 1.9;
     context.save();
     context.beginPath();
-    context.rect(box.left - 4, box.top - 6, room + 8, box.bottom - box.top + 8);
+    context.rect(box.left - 6, box.top - 6, room + 12, box.bottom - box.top + 12);
     context.clip();
     strokeRuns(context, raw, { color, dash, width: smooth ? 1 : width, alpha: smooth ? 0.28 : 1 });
     if (smooth) strokeRuns(context, smooth, { color, dash, width: 1.9 });

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 from flodl.errors import FlodlError
 from flodl.monitor import Monitor
 from flodl.monitor.tensorboard import TensorBoardSink
+
+from .wandb_files import history, offline_files, offline_records
 
 EVIL = "</script><script>alert(1)</script>"
 PROGRAM = f"""
@@ -132,26 +133,6 @@ def test_mlflow(tmp_path, monkeypatch):
     assert found.data.metrics["roc/auc"] == 0.75
 
 
-def offline_records(folder: Path) -> list[object]:
-    """The records that ``wandb sync`` would upload: a log of LevelDB with protocol buffers."""
-    from wandb.proto import wandb_internal_pb2
-
-    [file] = [path for path in folder.rglob("*.wandb") if not path.parent.is_symlink()]
-    data, at, whole, found = file.read_bytes(), 7, b"", []
-    while at + 7 <= len(data):
-        room = 32768 - at % 32768
-        if room < 7:
-            at += room
-            continue
-        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # the last piece of a record
-            found.append(wandb_internal_pb2.Record.FromString(whole))
-            whole = b""
-    return found
-
-
 def test_weights_and_biases_offline(tmp_path):
     pytest.importorskip("wandb")
     run(tmp_path, "WandbSink('digits', run_id='my-run')", WANDB_MODE="offline")
@@ -159,23 +140,13 @@ def test_weights_and_biases_offline(tmp_path):
     [begin] = [one.run for one in records if one.WhichOneof("record_type") == "run"][:1]
     assert (begin.run_id, begin.project) == ("my-run", "digits")
     assert begin.display_name == "2026-01-31T10-00-00"
-    rows: dict[str, list[object]] = {}
-    fields: dict[tuple[str, int], dict[str, object]] = {}
     config = {}
     for one in records:
-        for item in one.history.item:
-            key, *inner = item.nested_key or [item.key]
-            value = json.loads(item.value_json)
-            if inner:  # one field of an image, a histogram or a table
-                fields[key, one.num] = fields.get((key, one.num), {}) | {inner[0]: value}
-            else:
-                rows.setdefault(key, []).append(value)
         for item in one.config.update:
             config[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         for item in one.run.config.update:
             config[item.key] = json.loads(item.value_json)
-    for (key, _), value in fields.items():
-        rows.setdefault(key, []).append(value)
+    rows = history(tmp_path)
     assert (config["lr"], config["layers"]) == (0.1, 3)
     assert config["flodl"]["environment"] == {"torch": "2"}
     assert rows["epoch/loss"] == [0.5, 0.25]
@@ -190,6 +161,46 @@ def test_weights_and_biases_offline(tmp_path):
     assert json.loads(answers.read_text())["data"] == [["a", 1], [EVIL, 2.5]]
     [end] = [one.exit for one in records if one.WhichOneof("record_type") == "exit"]
     assert end.exit_code == 1, "a diverged run did not succeed"
+
+
+CONTINUED = """
+import sys
+from flodl.monitor import Monitor, WandbSink
+
+def train(first, epochs, before):
+    monitor = Monitor(3, terminal=False)
+    if before:
+        monitor.restore(before)
+    watching = monitor.add_sink(WandbSink("digits", run_id="night"))
+    for epoch in range(first, first + epochs):
+        monitor.log(epoch, 2.0 + epoch / 3, {"loss": 1 / (epoch + 3)})
+    monitor.finish(timeout=100)
+    assert watching.join(200)
+    assert watching.error is None, watching.error
+    return monitor.history
+
+before = train(0, 2, [])
+train(2, 1, before)
+"""
+
+
+def test_a_continued_run_of_weights_and_biases_has_each_epoch_once(tmp_path):
+    pytest.importorskip("wandb")
+    done = subprocess.run(
+        [sys.executable, "-c", CONTINUED],
+        cwd=tmp_path,
+        env={**os.environ, "WANDB_MODE": "offline"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = offline_files(tmp_path)
+    for file in (first, second):
+        [begin] = [one.run for one in offline_records(file) if one.HasField("run")][:1]
+        assert begin.run_id == "night", "wandb sync joins the two"
+    assert history(first)["epoch"] == [1, 2]
+    assert history(second)["epoch"] == [3]
+    assert history(second)["epoch/loss"] == [1 / 5]
 
 
 def test_weights_and_biases_without_a_key_asks_nothing(tmp_path):
