@@ -21,14 +21,19 @@ _LEAST_SPREAD = 0.05
 _ABOVE_LARGEST = 2.0
 """A spike is more than so many times the largest of the last losses."""
 
+_LEAST_OF_FIRST = 0.001
+"""Least spread, as a part of the first median."""
+
 
 @final
 class SpikeRule:
     """Compares each loss with those before it: ``loss > m + spike · max(1.4826 · d, 0.05 · |m|)``.
 
     ``m`` is the median of the last losses and ``d`` the median of their distances from it. A spike
-    is also more than twice the largest of them, because some losses have rare large values. The
-    limit is computed again after every 16 losses. A loss that is not finite always counts.
+    is also more than twice the largest of them, because some losses have rare large values. And the
+    spread is at least a thousandth of the first median: near the end of a good training, losses are
+    so small that their outliers do no harm. The limit is computed again after every 16 losses. A
+    loss that is not finite always counts.
 
     Args:
         spike: Factor of the spread; None: only losses that are not finite count.
@@ -39,6 +44,7 @@ class SpikeRule:
         self._spike = spike
         self._losses: deque[float] = deque(maxlen=window)
         self._count = 0
+        self._first: float | None = None
         self._limit = math.inf
 
     def first_bad(self, losses: Iterable[float]) -> int | None:
@@ -64,17 +70,22 @@ class SpikeRule:
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         limit = self._limit if math.isfinite(self._limit) else None
-        return {"losses": list(self._losses), "count": self._count, "limit": limit}
+        losses = list(self._losses)
+        return {"losses": losses, "count": self._count, "first": self._first, "limit": limit}
 
     def load(self, state: Mapping[str, Any]) -> Self:
         """Continue from the result of :meth:`state`."""
         self._losses = deque(map(float, state["losses"]), maxlen=self._losses.maxlen)
         self._count = int(state["count"])
+        self._first = None if state["first"] is None else float(state["first"])
         self._limit = math.inf if state["limit"] is None else float(state["limit"])
         return self
 
     def _renew(self, spike: float) -> None:
         middle = median(self._losses)
+        if self._first is None:
+            self._first = middle
         spread = _NORMAL * median(abs(loss - middle) for loss in self._losses)
-        spiking = middle + spike * max(spread, _LEAST_SPREAD * abs(middle))
+        least = max(_LEAST_SPREAD * abs(middle), _LEAST_OF_FIRST * abs(self._first))
+        spiking = middle + spike * max(spread, least)
         self._limit = max(spiking, _ABOVE_LARGEST * max(self._losses))

@@ -14,6 +14,7 @@ from flodl import Callback, Trainer
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train.guards.spikes import SpikeRule
 from flodl.train.handle import TrainerHandle
 from flodl.train.journal import Act, Journal
 
@@ -140,6 +141,15 @@ def test_guards_with_accumulation_adam_average_and_schedule_change_nothing() -> 
         )
 
     assert same(build().run(), build().guards(every=4).run())
+
+
+def test_small_outliers_of_a_converged_loss_are_not_spikes() -> None:
+    rule = SpikeRule(30.0, 64)
+    start = [4.0 + 0.1 * (at % 5) for at in range(64)]
+    small = [1e-6 * (1 + at % 7) for at in range(128)]
+    assert rule.first_bad([*start, *small, 1e-3, *small]) is None
+    assert SpikeRule(30.0, 64).load(rule.state()).first_bad([1e-3, 3.0]) == 1
+    assert SpikeRule(None, 64).first_bad([*start, 1e30, float("inf")]) == 65
 
 
 # --- A bad batch ---------------------------------------------------------------------------------
