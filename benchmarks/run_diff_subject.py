@@ -71,7 +71,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute."""
-        return self.last(self.dropout(nn.functional.gelu(self.first(x))))
+        out: Tensor = self.last(self.dropout(nn.functional.gelu(self.first(x))))
+        return out
 
 
 class Loss:

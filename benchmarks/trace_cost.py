@@ -13,7 +13,7 @@ import io
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,6 +48,9 @@ EVERY = 100
 
 PLAIN, TRACED = "without", "trace"
 
+Way = Callable[[TrainerBuilder], TrainerBuilder]
+"""Further settings of the builder."""
+
 
 def tiny() -> Benchmark:
     """A perceptron whose step takes a tenth of a millisecond."""
@@ -80,7 +83,11 @@ class Case:
         step = self.train(lambda builder: builder.trace(False))
         self.epochs = max(1, round(seconds / (step * self._batches)))
 
-    def train(self, settle: Callable[[TrainerBuilder], TrainerBuilder]) -> float:
+    def measure(self, ways: Mapping[str, Way]) -> Callable[[str], float]:
+        """What trains one of the ways by its name."""
+        return lambda name: self.train(ways[name])
+
+    def train(self, settle: Way) -> float:
         """Train; return the seconds of a step."""
         stamps: list[float] = []
         loss, clock = self._benchmark.loss, time.perf_counter
@@ -117,9 +124,9 @@ class Case:
         return statistics.fmean(inside)
 
 
-def subjects(options: argparse.Namespace) -> dict[str, Callable[[TrainerBuilder], TrainerBuilder]]:
+def subjects(options: argparse.Namespace) -> dict[str, Way]:
     """The settings of each subject."""
-    found: dict[str, Callable[[TrainerBuilder], TrainerBuilder]] = {
+    found: dict[str, Way] = {
         PLAIN: lambda builder: builder.trace(False),
         TRACED: lambda builder: builder,
     }
@@ -177,9 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for label in options.models:
         case = Case(known[label], 500 if label == "tiny_mlp" and not options.quick else 4)
         case.calibrate(options.seconds)
-        times = in_turns(
-            list(ways), lambda way, case=case: case.train(ways[way]), options.rounds, warmup=0
-        )
+        times = in_turns(list(ways), case.measure(ways), options.rounds, warmup=0)
         table_rows += [row_of(case, name, label, times) for name in ways if name != PLAIN]
     text = page(
         options,
