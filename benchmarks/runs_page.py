@@ -26,6 +26,7 @@ import venv
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,7 +229,7 @@ def _unfiltered(kind: int, line: np.ndarray, above: np.ndarray) -> np.ndarray:
     if kind == 1:
         return np.cumsum(line, axis=0) % 256
     if kind == 2:
-        return (line + above) % 256
+        return np.asarray((line + above) % 256)
     made = np.zeros_like(line)
     left = corner = np.zeros(line.shape[1], np.int64)
     for place in range(len(line)):
@@ -359,7 +360,7 @@ def open_page(
         browser.resize(1400, 900)
         browser.call("Page.navigate", url=address + subject.path)
         for script in subject.begin:
-            until(lambda script=script: _is_true(browser, script), script)
+            until(partial(_is_true, browser, script), script)
         until(lambda: _seen(browser), "the first curve")
         curve = time.perf_counter() - began
         time.sleep(SETTLE_SECONDS)
@@ -368,7 +369,7 @@ def open_page(
         heap = browser.call("Runtime.getHeapUsage")["usedSize"] / 2**20
         more: int | None = len(subject.differ)
         for script in subject.differ:
-            until(lambda script=script: _is_true(browser, script), script)
+            until(partial(_is_true, browser, script), script)
         try:
             until(lambda: _names_settings(browser), "the settings", patience=SETTINGS_SECONDS)
         except TimeoutError:
