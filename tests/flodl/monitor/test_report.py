@@ -54,7 +54,8 @@ def test_archive_fetches_nothing_and_survives_a_closing_script_tag(monitor, tmp_
     monitor.save_html(tmp_path / "report.html")
     monitor.finish()
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert not re.search("https?:|//[a-z]", text.lower())
+    # A digest in the policy may hold two slashes by chance.
+    assert not re.search("https?:|//[a-z]", re.sub(r"'sha256-[^']*'", "", text).lower())
     page = Page(text)
     assert page.title == "</title><script>x</script> & Söhne · $data"
     assert page.data["records"][0]["metrics"] == {name: i for i, name in enumerate(names)}
