@@ -33,6 +33,8 @@ def carry_out_acts(worker: RankWorker) -> None:
     steps = worker.rate_limit(worker.schedule.position) // worker.plan.accumulate
     worker.book(Account.SYNC)
     paused = steering.carry_out(steps, BetweenSteps(worker))
+    if worker.guard is not None:
+        worker.guard.forget()  # going back further would undo what was asked for
     if paused:
         worker.book(Account.IDLE)
         worker.logs.restart_clock()

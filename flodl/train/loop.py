@@ -400,6 +400,9 @@ class TrainingLoop:
         acts = _Between(self._interrupt, lambda: self._save_asked(epoch, done))
         paused = self._steering.carry_out(self._engine.global_step, acts)
         self._started += paused
+        if self._guard is not None and done:
+            # A later return to an earlier state would undo what was asked for.
+            self._guard.keep(done, alone=True)
         self._ledger.lap(Account.IDLE if paused else Account.LOGGING)
         if self._steering.stopping:
             self._interrupt.ask()

@@ -30,7 +30,7 @@ from flodl.train.learning_rate import SteeredRate
 from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
 from tests import fork_server
 
-from .programs import training
+from .programs import squared_error, training
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
 
@@ -403,3 +403,24 @@ def test_another_user_is_refused_on_both_sides(
     assert "only the user who started the training can act on it" in answers[0]
     assert all("belongs to another user" in one for one in answers[1:])
     assert Journal.read(run.path / "acts.jsonl") == []
+
+
+@posix_only
+@pytest.mark.usefixtures("private")
+def test_a_guard_that_goes_back_keeps_a_told_rate(tmp_path: Path) -> None:
+    calls = 0
+
+    def spoiled_once(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return squared_error(model, batch) * (float("nan") if calls == 8 else 1.0)
+
+    with RunDirectory.create(tmp_path) as run:
+        telling = Telling(run, {5: ("lr=0.007",)})
+        built = training(spoiled_once, n=60, epochs=1).run_dir(run).callbacks(telling)
+        built.guards(every=1000, lower_lr=1).run()
+    assert isinstance(telling.answers[0], dict), telling.answers
+    kinds = [act.act for act in Journal.read(run.path / "acts.jsonl")]
+    assert kinds == ["lr", "rewind", "skip"]
+    assert telling.rates[5:] == [0.007] * len(telling.rates[5:])
+    assert telling.rates[5:]
