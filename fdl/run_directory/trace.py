@@ -108,7 +108,7 @@ def _weights(a: Trace, b: Trace, common: Coverage) -> Difference | None:
         named = f": {_listed(names)}" if names else ""
         if step == 0:
             what: What = "initial weights"
-            detail = f"the weights differ before step 1{named}"
+            detail = f"the weights differ{named}"
         else:
             what = "weights"
             detail = f"the weights differ after step {step}{named}"

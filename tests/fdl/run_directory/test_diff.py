@@ -148,7 +148,7 @@ def test_another_seed_is_named_with_both_places(bench, base):
     other = bench.train("seed", "--seed", "43")
     done = bench.fdl("runs", "diff", base, other)
     assert done.returncode == 1
-    assert "Before step 1: the weights differ before step 1: 0.weight, 0.bias" in done.stdout
+    assert "Before step 1: the weights differ: 0.weight, 0.bias" in done.stdout
     assert "Cause: seed 42 (default) against 43 (command line)\n" in done.stdout
 
 
