@@ -30,7 +30,7 @@ def tell(
     ] = 60.0,
     json: Json = False,
 ) -> int:
-    """Act on a training while it runs: change its learning rate or a setting, save, pause, stop.
+    """Act on a training while it runs: change a setting, save, pause or stop.
 
     The training acts between two steps, with several ranks after the same step, and records it in
     acts.jsonl. The exit code is 0 if it did, else 1. `stop` ends as Ctrl-C does, with a checkpoint.

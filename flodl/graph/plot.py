@@ -9,18 +9,17 @@ import html
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from string import Template
 from typing import TypeVar
 
 from flodl.files import write_text
 from flodl.graph.history import Point
+from flodl_shared.page_assets import asset, read
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
 
 # Numbers, scales and colours are the same as in the training report.
 _SHARED_SCRIPTS = ("format.js", "scale.js")
-_SHARED_STYLE = "report.css"
 
 
 def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str, SeriesT]:
@@ -124,12 +123,15 @@ def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: flo
 @functools.cache
 def _shell() -> Template:
     """Return the page with style and scripts filled in; title, unit and data are still open."""
-    report = resources.files("flodl.monitor") / "page"
-    own = resources.files(__package__) / "page"
-    scripts = [report / name for name in _SHARED_SCRIPTS] + [own / "plot.js"]
-    style = (report / _SHARED_STYLE).read_text(encoding="utf-8")
-    shell = Template((own / "plot.html").read_text(encoding="utf-8"))
-    script = "\n".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in scripts)
+
+    def of_report(name: str) -> str:
+        return read("flodl.monitor", f"page/{name}")
+
+    scripts = [text for name in _SHARED_SCRIPTS for text in (asset(name), of_report(name))]
+    scripts.append(read(__package__, "page/plot.js"))
+    style = asset("base.css") + of_report("report.css")
+    shell = Template(read(__package__, "page/plot.html"))
+    script = "\n".join(f"<script>\n{text}</script>" for text in scripts)
     # Dollar signs in style and scripts are not placeholders.
     return Template(
         shell.safe_substitute(style=style.replace("$", "$$"), scripts=script.replace("$", "$$"))
