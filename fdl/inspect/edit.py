@@ -382,4 +382,18 @@ def _require_no_other_effect(change: Change) -> None:
 
 
 def _layout(file: str, text: str) -> Layout:
-    return json_layout(text) if is_json(file) else yaml_layout(text)
+    """The layout of a file.
+
+    Raises:
+        ManifestError: It is YAML that only some readers accept, such as ``{a: 0?}``.
+    """
+    if is_json(file):
+        return json_layout(text)
+    from yaml import YAMLError
+
+    from fdl.manifest.read_yaml import translated
+
+    try:
+        return yaml_layout(text)
+    except YAMLError as problem:
+        raise translated(problem, text, file) from None

@@ -7,6 +7,7 @@ depth and size are checked before anything grows. PyYAML's YAML 1.1 types never 
 from __future__ import annotations
 
 import yaml
+from yaml import YAMLError
 from yaml.events import (
     AliasEvent,
     MappingEndEvent,
@@ -74,8 +75,8 @@ def read_yaml(text: str, file: str) -> Node:
     """
     try:
         return _Builder(yaml.parse(text, Loader=LOADER), file).document()
-    except yaml.YAMLError as error:
-        raise _translated(error, text, file) from None
+    except YAMLError as error:
+        raise translated(error, text, file) from None
 
 
 class _Builder:
@@ -270,7 +271,7 @@ def _height(node: Node) -> int:
     return 1 + max(map(_height, children), default=0)
 
 
-def _translated(error: yaml.YAMLError, text: str, file: str) -> ManifestError:
+def translated(error: YAMLError, text: str, file: str) -> ManifestError:
     """The parser's error with its place and what to do."""
     mark = getattr(error, "problem_mark", None)
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:

@@ -536,3 +536,23 @@ def test_settings_without_a_program_are_named_with_their_place(project: Project,
     assert fdl("other").out == "p.py --lr 1\n", "the manifest above gives it a program"
     assert "fdl.yml:1:11: `training` has no effect" in fdl("config", "show", cwd="alone").err
     assert fdl("t", cwd="alone").out == "t\n", "a script does not read settings"
+
+
+def test_a_value_that_only_some_readers_accept_in_braces_is_quoted(
+    project: Project, fdl: Fdl
+) -> None:
+    text = "entry: echo p.py\ncommands:\n  p:\n    options: {a: 1}\n"
+    root = project({"fdl.yml": text})
+    assert fdl("config", "set", "commands.p.options.a", "0?").exit == 0
+    assert (root / "fdl.yml").read_text() == text.replace("{a: 1}", '{a: "0?"}')
+
+
+def test_a_file_that_only_some_readers_accept_is_refused_with_its_place(
+    project: Project, fdl: Fdl
+) -> None:
+    text = "entry: echo p.py\ncommands:\n  p:\n    options: {a: 0?}\n"
+    root = project({"fdl.yml": text})
+    session = fdl("config", "set", "commands.p.options.a", "1")
+    assert (session.exit, session.out) == (1, "")
+    assert "fdl.yml:4:" in session.err
+    assert (root / "fdl.yml").read_text() == text
