@@ -41,16 +41,14 @@ from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
-from flodl.train.steering import Steering
+from flodl.train.steering import UNSHARED, BetweenSteps, Steering
 from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from flodl.data import IterableEpoch
-    from flodl.train.mailbox import Wish
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
@@ -149,7 +147,7 @@ class TrainingLoop:
         try:
             # Not earlier: while data loads, no step could end, so nothing would honour a request.
             with self._interrupt:
-                self._steering.open(_UNSHARED if self._keeper.shared else "")
+                self._steering.open(UNSHARED if self._keeper.shared else "")
                 self._hooks.call("on_train_start", self._run)
                 self._start.rewind_generators()
                 for epoch in range(self._start.position.epoch, self._plan.num_epochs):
@@ -397,7 +395,7 @@ class TrainingLoop:
         if not self._steering.mailbox.waiting:
             return
         self._engine.present()
-        acts = _Between(self._interrupt, lambda: self._save_asked(epoch, done))
+        acts = BetweenSteps(self._interrupt, lambda: self._save_asked(epoch, done))
         paused = self._steering.carry_out(self._engine.global_step, acts)
         self._started += paused
         if self._guard is not None and done:
@@ -511,23 +509,3 @@ class TrainingLoop:
             guard=self._guard.state(self._run.epoch) if self._guard is not None else {},
             **modes(self.model),
         )
-
-
-@final
-class _Between:
-    """The training between two steps, for acts."""
-
-    def __init__(self, interrupt: InterruptRequest, save: Callable[[], str]) -> None:
-        self._interrupt = interrupt
-        self.save_now = save
-
-    def is_interrupted(self) -> bool:
-        """Whether a signal asks to stop."""
-        return self._interrupt.requested
-
-    def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
-        """Return the wishes."""
-        return wishes
-
-
-_UNSHARED = "a model that several processes share (FSDP) cannot be told anything while it trains"
