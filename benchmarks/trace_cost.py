@@ -204,9 +204,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             table_rows,
         ),
         "Digests of the weights are taken after multiples of a power of two that the training "
-        "chooses, so that they take at most 0.5 % of its steps; the column counts them in one "
-        "training. The digests before the first step and after the last one are not in the time "
-        "of a step.",
+        "chooses. They take at most 0.5 % of its steps. The column counts them in one training. "
+        "The digests before the first step and after the last one are not in the time of a step.",
     )
     publish(text, options.output)
 
