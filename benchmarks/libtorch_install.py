@@ -208,19 +208,19 @@ def described(
         options,
         "Installing libtorch",
         f"{options.rounds} interleaved rounds, medians and the middle 80 %. "
-        f"The archive has the layout of the official ones and is made from the wheel of torch "
+        f"The archive has the layout of the official ones. It is made from the wheel of torch "
         f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "
-        f"{unpacked / 1e6:.0f} MB, served on the loopback device by another process; "
+        f"{unpacked / 1e6:.0f} MB. Another process serves it on the loopback device; "
         f"all files are in {folder}. The host took {stolen:.0%} of the processors meanwhile, "
         "which costs several threads more than one.",
         table(["way", "s", "of curl and unzip", "spread", "at most"], rows),
         "0.40× is 2.5 times the speed of curl and unzip, and 0.25× is 4 times.",
-        "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
-        "reads the directory first, checks every member, keeps what it fetches for a later "
-        "call, computes the digest of the archive (BLAKE3, as nobody has published one) and "
-        "CRC-32 of every file, and writes down what it has installed. A wheel on disk needs no "
+        "`fdl libtorch download` is timed from the start of its interpreter to its end. It reads "
+        "the directory first, checks every member, and keeps what it fetches for a later call. It "
+        "computes the digest of the archive (BLAKE3, as nobody has published one) and CRC-32 of "
+        "every file. At the end it writes down what it has installed. A wheel on disk needs no "
         "digest, because nothing was fetched. curl and unzip check the CRC-32. A network slower "
-        "than the loopback device hides all of this behind the download; what is left of the "
+        "than the loopback device hides all of this behind the download. What is left of the "
         "difference then is the time unzip takes.",
         packages=("flodl", "httpx2", "isal", "blake3"),
     )

@@ -123,7 +123,7 @@ def search_of(verdict: Verdict) -> Search:
     """
     found = verdict.difference
     if found is None:
-        raise FdlError("the runs agree, so there is no cause to search", hint="leave out --bisect")
+        raise FdlError("the runs agree, so there is no cause to find", hint="leave out --bisect")
     left, right = verdict.runs
     traces = read_trace(left.path), read_trace(right.path)
     one, other = recipe_of(left, traces[0]), recipe_of(right, traces[1])

@@ -31,7 +31,7 @@ def copy_code(run: Path, cwd: Path, target: Path) -> Path:
     """
     top, code = repository(cwd), read_code(run)
     if top is None or code is None or not code.commit:
-        raise _refused(run, "there is no git repository with its commit")
+        raise _refused(run, "its record names no commit, or its program is not in a git repository")
     text = (run / CODE).read_text(encoding="utf-8", errors="surrogateescape")
     if code.truncated or any(mark in text for mark in _HIDDEN):
         raise _refused(run, f"{CODE} leaves something out")

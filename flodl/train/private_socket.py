@@ -151,7 +151,7 @@ def _private_folder(room: int) -> Path:
         OSError: No folder belongs to this user alone.
     """
     user = os.geteuid()
-    problem = OSError("there is no folder for sockets")
+    problem = OSError("no folder for a socket was found")
     given = os.environ.get("XDG_RUNTIME_DIR")
     own = Path(tempfile.gettempdir(), f"flodl-{user}")
     for folder in (*([Path(given, "flodl")] if given and Path(given).is_absolute() else []), own):

@@ -153,7 +153,7 @@ class RunDirectory:
         """
         known = folder = _from_project(root)
         if asked := os.environ.get(REHEARSAL) or os.environ.get(REPEAT):
-            # Whoever asked for the rehearsal or the repetition removes this folder afterwards.
+            # The command that rehearses or repeats a training removes this folder afterwards.
             folder = Path(asked).parent / "runs"
         plain = read_metadata(config or {})
         launched = detect(os.environ)

@@ -67,7 +67,7 @@ class Snapshot:
             parts: The parts to copy; ``extra`` is kept, too.
             position: Their position.
             kept: What the loop restores itself.
-            reuse: A snapshot that is no longer needed: its memory is overwritten.
+            reuse: An older snapshot, whose memory is used again; None takes new memory.
 
         Raises:
             ValueError: A part holds an object that cannot be copied this way.
