@@ -49,7 +49,7 @@ EVERY = 100
 WARM_UP = 3
 """Steps of each training before its first turn counts."""
 
-PLAIN, TRACED = "without", "trace"
+PLAIN, AGAIN, TRACED = "without", "nothing", "trace"
 
 Way = Callable[[TrainerBuilder], TrainerBuilder]
 """Further settings of the builder."""
@@ -143,8 +143,22 @@ class Case:
         pairs = [pairs[number % 4] for number in range(batches)]
         return TensorDataSet(*(torch.cat(parts) for parts in zip(*pairs, strict=True)))
 
+    def measure(self, ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
+        """Train in all ways, several times; each way comes first as often as any other.
+
+        Returns:
+            The seconds of a step in each turn of each way.
+        """
+        names, found = list(ways), {name: list[float]() for name in ways}
+        for number in range(rounds):
+            first = number % len(names)
+            order = {name: ways[name] for name in [*names[first:], *names[:first]]}
+            for name, turns in self.train(order).items():
+                found[name] += turns
+        return found
+
     def train(self, ways: Mapping[str, Way]) -> dict[str, list[float]]:
-        """Train in all ways; returns the seconds of a step in each turn of each way."""
+        """Train in all ways once; returns the seconds of a step in each turn of each way."""
         baton, found = Baton(list(ways)), {name: list[float]() for name in ways}
         with ThreadPoolExecutor(len(ways)) as pool:
             running = [
@@ -199,6 +213,7 @@ def subjects(options: argparse.Namespace) -> dict[str, Way]:
     """The settings of each subject."""
     found: dict[str, Way] = {
         PLAIN: lambda builder: builder.trace(False),
+        AGAIN: lambda builder: builder.trace(False),
         TRACED: lambda builder: builder,
     }
 
@@ -227,7 +242,7 @@ def row_of(case: Case, name: str, label: str, times: dict[str, list[float]]) -> 
     low, middle_, high = drawn_again(plain, taken)
     percent, extra = 100 * (middle_ - 1), 1e6 * base * (middle_ - 1)
     is_tiny = label == "tiny_mlp"
-    verdict = TINY.verdict(extra) if is_tiny else SHARE.verdict(percent)
+    bar, figure, unit = (TINY, extra, "µs") if is_tiny else (SHARE, percent, "%")
     digests = f"{statistics.median(case.digests):.0f}" if case.digests else ""
     return [
         label,
@@ -238,7 +253,7 @@ def row_of(case: Case, name: str, label: str, times: dict[str, list[float]]) -> 
         f"{extra:+.2f}",
         str(len(plain)),
         digests,
-        f"{verdict} {'µs' if is_tiny else '%'}",
+        "" if name == AGAIN else f"{bar.verdict(figure)} {unit}",
     ]
 
 
@@ -266,16 +281,16 @@ def drawn_again(plain: Sequence[float], taken: Sequence[float]) -> tuple[float, 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("trace_cost", __doc__)
-    parser.add_argument("--seconds", type=float, default=8, help="of each training, about")
-    parser.add_argument("--least", type=int, default=12, help="turns of a training, at least")
+    parser = command_line("trace_cost", __doc__, rounds=4)
+    parser.add_argument("--seconds", type=float, default=2, help="of each training, about")
+    parser.add_argument("--least", type=int, default=3, help="turns of a training, at least")
     parser.add_argument("--turn", type=float, default=0.1, help="seconds of a turn, about")
     parser.add_argument("--models", nargs="+", default=[*networks(small=True), "tiny_mlp"])
     parser.add_argument("--histograms", action="store_true", help="also measure histograms")
     parser.add_argument(
         "--also", nargs="+", default=[], metavar="CALL", help="further calls of the builder"
     )
-    quick = {"least": 2, "seconds": 0.01, "turn": 0.001, "models": ["mlp", "tiny_mlp"]}
+    quick = {"rounds": 1, "least": 2, "seconds": 0.01, "turn": 0.001, "models": ["mlp", "tiny_mlp"]}
     options = read_options(parser, argv, **quick)
     known = {**networks(small=options.quick), "tiny_mlp": tiny()}
     ways = subjects(options)
@@ -285,15 +300,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             case = Case(known[label], options.seconds, options.least, options.turn)
             case.digests.clear()
-            times = case.train(ways)
+            times = case.measure(ways, options.rounds)
         table_rows += [row_of(case, name, label, times) for name in ways if name != PLAIN]
         print(*table_rows[1 - len(ways) :], sep="\n", file=sys.stderr)
     text = page(
         options,
         "Cost of the step trace",
-        f"{torch.get_num_threads()} threads. The trainings of a row run in one process, in turns "
-        f"of {1e3 * options.turn:g} ms or one step. Each takes about {options.seconds:g} s and "
-        f"has {options.least} turns at least. Eager engine, Adam, float32.",
+        f"The trainings of a row run in one process, in turns of {1e3 * options.turn:g} ms or one "
+        f"step, {options.rounds} times from the beginning. Each takes about {options.seconds:g} s "
+        f"and has {options.least} turns at least. Eager engine, Adam, float32.",
         table(
             [
                 "model",
@@ -310,9 +325,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
         "*% more* compares the sums of all turns, because digests, snapshots and histograms are "
         "in few of them. The middle 80 % is of that ratio when the turns are drawn again. The "
-        "median leaves out what is in few turns. Digests of the weights are taken after multiples "
-        "of a power of two that the training chooses. They take at most 0.5 % of its steps. What "
-        "is done before the first step and after the last one is not in the time of a step.",
+        "median leaves out what is in few turns. Rows with *nothing* compare two trainings that "
+        "are alike. They show how far two such figures differ without a cause, mostly because "
+        "the tensors of a training lie elsewhere in memory.\n\nDigests of the weights are taken "
+        "after multiples of a power of two that the training chooses. They take at most 0.5 % of "
+        "its steps. What is done before the first step and after the last one is not in the time "
+        "of a step.",
     )
     publish(text, options.output)
 
