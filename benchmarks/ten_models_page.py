@@ -121,7 +121,7 @@ def _how(rows: Mapping[str, Parts]) -> str:
     return "\n".join(lines)
 
 
-def _earlier(rows: Mapping[str, Row]) -> list[str]:
+def _earlier(rows: Mapping[str, Parts]) -> list[str]:
     """The table of rows that were measured under earlier rules."""
     subjects = ("tuned", "compiled", "flodl", "pure")
     lines = [

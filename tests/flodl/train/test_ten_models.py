@@ -128,7 +128,7 @@ def test_rewritten_modules_have_the_gradients_of_the_plain_ones(name: str) -> No
     assert count(rewritten) == count(plain)
     losses = [small.loss(model, batch) for model in (plain, rewritten)]
     for loss in losses:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
     norms = [
         torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
