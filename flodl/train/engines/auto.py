@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -14,10 +13,12 @@ import torch
 from flodl import log
 from flodl.monitor.formats import format_duration
 from flodl.train.engines import heap
+from flodl.train.engines.comparing import Extent, step_ratio
 from flodl.train.engines.compiling import first_line
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
-from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
+from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps
+from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
 from flodl.train.engines.pure import PureStep
 from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.threads import fewer_threads
@@ -43,6 +44,9 @@ _FIRST = 5
 _OBSERVED = 3
 """Plain steps whose calls of torch are observed."""
 
+_OF_A_PHASE = 0.2
+"""Part of the usual gain that such a tuning must bring, because its measurement is more precise."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +65,7 @@ class AutoPolicy:
         short_step: Fewer threads are tried for steps up to this many seconds.
         slow_route: A trial of oneDNN is skipped if its products take more than this part of the
             usual time.
+        only: The fields of :class:`Tuning` that are tried; None tries all.
     """
 
     least_steps: int = 200
@@ -73,6 +78,7 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     slow_route: float = 1.0
+    only: frozenset[str] | None = None
 
 
 @final
@@ -131,6 +137,8 @@ class AutoEngine(TunedEngine):
         self._decision: Decision | None = None
         self._source = ""
         self._course: Steps[None] | None = None
+        self._clock = PhaseClock(self._lap)
+        self._settled = Tuning()
 
     @property
     def decided(self) -> bool:
@@ -151,17 +159,22 @@ class AutoEngine(TunedEngine):
                 self._withdraw(self._decision)
             return
         started = time.perf_counter()
+        self._clock.begin()
         super().step(batch, losses, parts=parts, closes=closes)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._spent += time.perf_counter() - started
         if closes:
             self._steps_left -= 1
-            taken, self._spent = Taken(self._spent, batch), 0.0
+            taken, self._spent = Taken(self._spent, batch, self._clock.take()), 0.0
             try:
                 self._course.send(taken)
             except StopIteration:
-                self._course = None
+                self._end_course()
+
+    def _end_course(self) -> None:
+        self._course = None
+        self._lap = self.settings.ledger.lap if self.settings.ledger is not None else None
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
@@ -197,7 +210,7 @@ class AutoEngine(TunedEngine):
 
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
-        self._course = None
+        self._end_course()
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -216,6 +229,7 @@ class AutoEngine(TunedEngine):
         if known is not None:
             self._follow(known, batch)
         elif not self._too_short:
+            self._lap = self._clock
             self._course = self._direct()
             next(self._course)
 
@@ -273,10 +287,15 @@ class AutoEngine(TunedEngine):
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
         best = Tuning()
-        for name, candidate in (yield from self._candidates(faults)):
-            best = yield from self._try(name, best, replace(best, **candidate))
+        candidates = yield from self._candidates(faults)
+        together = self._of_one_phase(candidates)
+        if together:
+            best = yield from self._try_together(best, together)
+        for name, candidate in candidates:
+            if name not in together:
+                best = yield from self._try(name, best, replace(best, **candidate))
         best = yield from self._try_compiled(best)
-        if best != Tuning():
+        if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         self.use(best)
         self._decide(best)
@@ -313,7 +332,8 @@ class AutoEngine(TunedEngine):
             found += self._routes(products)
         if on_cpu and self._plain_seconds <= self._policy.short_step:
             found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
-        return found
+        only = self._policy.only
+        return [one for one in found if only is None or only.issuperset(one[1])]
 
     def _observe(self) -> Steps[tuple[Product, ...]]:
         """Observe the calls of some plain steps, which tell which tunings are safe."""
@@ -344,10 +364,28 @@ class AutoEngine(TunedEngine):
                 found.append((name, {phase: True}))
         return found
 
+    def _of_one_phase(self, candidates: list[tuple[str, dict[str, Any]]]) -> dict[str, str]:
+        """Return the candidates that are tried together: name -> field of :class:`Tuning`."""
+        if self._device.type != "cpu":  # which computes while the next phase begins
+            return {}
+        fields = {name: next(iter(candidate)) for name, candidate in candidates}
+        return {name: field for name, field in fields.items() if field in PHASE_OF}
+
+    def _try_together(self, best: Tuning, fields: Mapping[str, str]) -> Steps[Tuning]:
+        """Measure tunings of single phases in one trial, and add those that are faster."""
+        bar = 1 - self._policy.gain * _OF_A_PHASE
+        found = yield from phase_trial(self, best, fields, bar, self._extent())
+        self._notes |= found.notes
+        self._seconds *= found.ratio
+        if found.whole:
+            self._settled = found.tuning
+        self.use(found.tuning)
+        return found.tuning
+
     def _try(self, name: str, best: Tuning, tuning: Tuning) -> Steps[Tuning]:
         """Measure a tuning in live steps, and return the better one of the two."""
         bar = 1 - self._policy.gain
-        ratio = yield from self._compare(best, tuning, bar)
+        ratio = yield from step_ratio(self, best, tuning, bar, self._extent())
         if tuning.fused and self.fused_refusal:
             self._notes[name] = self.fused_refusal
             tuning = best = replace(best, fused=False)
@@ -388,8 +426,11 @@ class AutoEngine(TunedEngine):
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
         """Compare the best tuning with the plain step again, because gains need not add up."""
-        bar = 1 - self._policy.gain / 2
-        ratio = yield from self._compare(Tuning(), best, bar)
+        least = self._policy.gain / 2
+        # A gain in one phase was measured precisely. Here it must only not cost time elsewhere.
+        of_phases = not best.changes() - PHASE_OF.keys()
+        bar = 1 + abs(least) if of_phases else 1 - least
+        ratio = yield from step_ratio(self, Tuning(), best, bar, self._extent())
         self._seconds = self._plain_seconds * min(1.0, ratio)
         if ratio > bar:
             self._notes["all together"] = f"{ratio:.3f}x: not kept"
@@ -397,27 +438,15 @@ class AutoEngine(TunedEngine):
         self._notes["all together"] = f"{ratio:.3f}x"
         return best
 
-    def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[float]:
-        """Return the time of a step with ``other``, divided by the time with ``one``.
+    def _extent(self) -> Extent:
+        """Return how long a comparison may take.
 
-        If noise hides whether the result is above or below ``bar``, it continues for a small part
-        of the run. It ends early if the engine had to change ``other``.
+        If noise hides the result, it continues for a small part of the run.
         """
         block = min(self._policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3
         affordable = int(self._policy.doubt * self._steps_left) // (2 * (block + 1))
-        most = min(max(least, affordable), 3 * least)
-        ratios: list[float] = []
-        while len(ratios) < least or (len(ratios) < most and not is_clear(ratios, bar)):
-            medians: dict[Tuning, float] = {}
-            for tuning in (one, other) if len(ratios) % 2 else (other, one):
-                self.use(tuning)
-                yield  # do not measure the first step after a change
-                medians[tuning] = yield from median_of_steps(block)
-                if self.tuning != tuning or (tuning.fused and self.fused_refusal):
-                    return math.inf
-            ratios.append(medians[other] / medians[one])
-        return statistics.median(ratios)
+        return Extent(block, least, min(max(least, affordable), 3 * least))
 
     def _left(self) -> float:
         """Return the seconds that the rest of the run takes with the best tuning so far."""
