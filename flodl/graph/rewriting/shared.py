@@ -1,0 +1,82 @@
+"""Nodes that compute the same as another node: its value is used instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+from torch import nn
+
+from flodl.graph.rewriting.known import impurity, shares_memory, unusual
+from flodl.graph.rewriting.node_rewrite import NodeRewrite
+from flodl.graph.topology import Call, Combine, Node, Topology
+
+Registry = Mapping[str, "nn.Module | None"]
+
+
+@final
+class SharedOnce(NodeRewrite):
+    """A node with the module and the input of an earlier one.
+
+    Args:
+        same: The number of the earlier node.
+        pair: The prefixes of both nodes.
+        readers: The prefixes of the nodes that read one of the two values.
+    """
+
+    what: ClassVar[str] = "a node that computes the same as an earlier one, once"
+
+    def __init__(self, same: int, pair: tuple[str, str], readers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.same = same
+        self._pair = pair
+        self._readers = readers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedOnce, (self.same, self._pair, self._readers)
+
+    def refusal(self, module: nn.Module) -> str:
+        """Return why the node runs; empty if the value of the earlier node is used."""
+        return impurity(module)
+
+    def __call__(self, module: Any, *_: Any) -> bool:
+        """Whether the earlier value can be used; ``module`` is the registry of the graph."""
+        registry: Registry = module
+        one, other = (registry[prefix] for prefix in self._pair)
+        readers = (registry[prefix] for prefix in self._readers)
+        return not unusual() and one is other and _is_pure(one) and all(map(_is_pure, readers))
+
+
+def shared_nodes(topology: Topology, registry: Registry) -> dict[int, SharedOnce]:
+    """The nodes that compute the same as an earlier one.
+
+    Both values are then one tensor. So only nodes of the graph may read it that do not write into
+    it, and it is neither the output nor tagged.
+    """
+    first: dict[tuple[object, ...], Node] = {}
+    alike: dict[int, int] = {}
+    found: dict[int, SharedOnce] = {}
+    kept = {topology.output, *topology.tagged_nodes.values()}
+    for node in (node for level in topology.levels for node in level):
+        if not isinstance(node.operation, Call) or len(node.wires) != 1:
+            continue
+        source = node.wires[0].source
+        key = (id(registry[node.prefix]), alike.get(source, source))
+        earlier = first.setdefault(key, node)
+        pair = (earlier.number, node.number)
+        readers = [n for n in topology.nodes if any(w.source in pair for w in n.wires)]
+        if earlier is node or not kept.isdisjoint(pair) or not all(map(_calls_only, readers)):
+            continue
+        prefixes = tuple(reader.prefix for reader in readers if reader.prefix)
+        if all(map(_is_pure, (registry[prefix] for prefix in (node.prefix, *prefixes)))):
+            alike[node.number] = earlier.number
+            found[node.number] = SharedOnce(earlier.number, (earlier.prefix, node.prefix), prefixes)
+    return found
+
+
+def _calls_only(node: Node) -> bool:
+    return isinstance(node.operation, Combine | Call)
+
+
+def _is_pure(module: nn.Module | None) -> bool:
+    return module is not None and not impurity(module) and not shares_memory(module)
