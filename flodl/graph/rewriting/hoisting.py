@@ -155,10 +155,7 @@ class Divided:
             for node in self.topology.nodes
             if node.number not in self.moved and any(w.source == number for w in node.wires)
         ]
-        return all(
-            isinstance(node.operation, Combine) or _reads_only(graph._modules[node.prefix])
-            for node in readers
-        )
+        return all(only_reads(node, graph._modules.get(node.prefix)) for node in readers)
 
     def names(self) -> list[str]:
         """The ids of the moved nodes with modules."""
@@ -175,8 +172,13 @@ def _order(topology: Topology, without: Collection[int]) -> list[int]:
     ]
 
 
-def _reads_only(module: nn.Module | None) -> bool:
-    return module is not None and not impurity(module) and not shares_memory(module)
+def only_reads(node: Node, module: nn.Module | None) -> bool:
+    """Whether a node neither writes into the values that it reads nor passes them on."""
+    if isinstance(node.operation, Combine):
+        return True
+    if not isinstance(node.operation, Call) or module is None or impurity(module):
+        return False
+    return bool(node.references) or not shares_memory(module)
 
 
 def body_core(body: object) -> Core | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -54,11 +53,23 @@ class Rewritable(GraphBase):
         Nodes that a rewrite would fit are listed, too, if something stands against it: layers of
         the user, hooks, parametrizations, different shapes, dropout.
         """
-        return [
-            Rewrite(f"{path}.{node.id}" if path else node.id, one.what, one.refusal(module))
-            for path, graph in _graphs(self)
-            for node, module, one in graph._fitting()
-        ]
+        return [one for path, graph in _graphs(self) for one in graph.own_rewrites(path)]
+
+    def own_rewrites(self, path: str = "") -> list[Rewrite]:
+        """The nodes in :meth:`rewrites` without those of nested graphs.
+
+        Args:
+            path: Of this graph; the nodes are named below it.
+        """
+        core: Core = cast("Any", self)._core
+        known = next((one.rewrites for one in (core, *(self._twins or ())) if one.rewrites), {})
+        planned = cast("dict[int, NodeRewrite]", known) or self._planned()
+        found = []
+        for number, one in sorted(planned.items()):
+            node = self.topology.node(number)
+            reason = one.refusal(cast("Any", self._modules[node.prefix]))
+            found.append(Rewrite(f"{path}.{node.id}" if path else node.id, one.what, reason))
+        return found
 
     def rewrite(self, on: bool = True) -> Self:
         """Compute the nodes in :meth:`rewrites` in the faster way from now on, or as they are.
@@ -95,13 +106,6 @@ class Rewritable(GraphBase):
             if (one := _rewrite_of(node)) is not None:
                 found[node.number] = one
         return {**found, **shared_nodes(self.topology, self._modules)}
-
-    def _fitting(self) -> Iterator[tuple[Node, Any, NodeRewrite]]:
-        core: Core = cast("Any", self)._core
-        rewrites = cast("dict[int, NodeRewrite]", core.rewrites) or self._planned()
-        for number, one in sorted(rewrites.items()):
-            node = self.topology.node(number)
-            yield node, self._modules[node.prefix], one
 
 
 def _rewrite_of(node: Node) -> NodeRewrite | None:

@@ -7,9 +7,10 @@ from typing import Any, ClassVar, final
 
 from torch import nn
 
+from flodl.graph.rewriting.hoisting import only_reads
 from flodl.graph.rewriting.known import impurity, shares_memory, unusual
 from flodl.graph.rewriting.node_rewrite import NodeRewrite
-from flodl.graph.topology import Call, Combine, Node, Topology
+from flodl.graph.topology import Call, Node, Topology
 
 Registry = Mapping[str, "nn.Module | None"]
 
@@ -21,12 +22,12 @@ class SharedOnce(NodeRewrite):
     Args:
         same: The number of the earlier node.
         pair: The prefixes of both nodes.
-        readers: The prefixes of the nodes that read one of the two values.
+        readers: The nodes that read one of the two values.
     """
 
     what: ClassVar[str] = "a node that computes the same as an earlier one, once"
 
-    def __init__(self, same: int, pair: tuple[str, str], readers: tuple[str, ...]) -> None:
+    def __init__(self, same: int, pair: tuple[str, str], readers: tuple[Node, ...]) -> None:
         super().__init__()
         self.same = same
         self._pair = pair
@@ -43,8 +44,9 @@ class SharedOnce(NodeRewrite):
         """Whether the earlier value can be used; ``module`` is the registry of the graph."""
         registry: Registry = module
         one, other = (registry[prefix] for prefix in self._pair)
-        readers = (registry[prefix] for prefix in self._readers)
-        return not unusual() and one is other and _is_pure(one) and all(map(_is_pure, readers))
+        if unusual() or one is None or one is not other or not _is_pure(one):
+            return False
+        return all(only_reads(node, registry.get(node.prefix)) for node in self._readers)
 
 
 def shared_nodes(topology: Topology, registry: Registry) -> dict[int, SharedOnce]:
@@ -56,7 +58,8 @@ def shared_nodes(topology: Topology, registry: Registry) -> dict[int, SharedOnce
     first: dict[tuple[object, ...], Node] = {}
     alike: dict[int, int] = {}
     found: dict[int, SharedOnce] = {}
-    kept = {topology.output, *topology.tagged_nodes.values()}
+    tagged = {topology.tagged_nodes[tag] for tag in (*topology.kept_tags, *topology.state_tags)}
+    kept = {topology.output, *tagged}
     for node in (node for level in topology.levels for node in level):
         if not isinstance(node.operation, Call) or len(node.wires) != 1:
             continue
@@ -64,19 +67,16 @@ def shared_nodes(topology: Topology, registry: Registry) -> dict[int, SharedOnce
         key = (id(registry[node.prefix]), alike.get(source, source))
         earlier = first.setdefault(key, node)
         pair = (earlier.number, node.number)
-        readers = [n for n in topology.nodes if any(w.source in pair for w in n.wires)]
-        if earlier is node or not kept.isdisjoint(pair) or not all(map(_calls_only, readers)):
+        readers = tuple(n for n in topology.nodes if any(w.source in pair for w in n.wires))
+        module = registry[node.prefix]
+        if earlier is node or not kept.isdisjoint(pair) or module is None or not _is_pure(module):
             continue
-        prefixes = tuple(reader.prefix for reader in readers if reader.prefix)
-        if all(map(_is_pure, (registry[prefix] for prefix in (node.prefix, *prefixes)))):
+        if all(only_reads(reader, registry.get(reader.prefix)) for reader in readers):
             alike[node.number] = earlier.number
-            found[node.number] = SharedOnce(earlier.number, (earlier.prefix, node.prefix), prefixes)
+            prefixes = (earlier.prefix, node.prefix)
+            found[node.number] = SharedOnce(earlier.number, prefixes, readers)
     return found
 
 
-def _calls_only(node: Node) -> bool:
-    return isinstance(node.operation, Combine | Call)
-
-
-def _is_pure(module: nn.Module | None) -> bool:
-    return module is not None and not impurity(module) and not shares_memory(module)
+def _is_pure(module: nn.Module) -> bool:
+    return not impurity(module) and not shares_memory(module)

@@ -19,6 +19,7 @@ from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
 from flodl.train.engines.pure import PureStep
+from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites
 from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
@@ -238,6 +239,7 @@ class AutoEngine(TunedEngine):
             heap=tuning.heap and self._memory and heap.can_keep(),
             channels_last=tuning.channels_last and self._layout,
             compiled=tuning.compiled and self._pure is not None,
+            rewritten=tuning.rewritten and bool(usable_rewrites(self._model)),
         )
 
     def _compile_again(self, batch: Batch) -> bool:
@@ -298,6 +300,8 @@ class AutoEngine(TunedEngine):
         on_cpu = self._device.type == "cpu"
         if self.settings.scaler is None and fused_step(self._optimizer) is not None:
             found.append(("fused optimizer", {"fused": True}))
+        if self.settings.autocast is None and usable_rewrites(self._model):
+            found.append((REWRITTEN, {"rewritten": True}))
         if self._memory and on_cpu and faults >= self._policy.faults and heap.can_keep():
             if heap.kept_by_environment():
                 self._notes["kept heap"] = "set by the environment"
@@ -382,8 +386,8 @@ class AutoEngine(TunedEngine):
             log.debug(str(error))
             return best
         self._notes["compile_seconds"] = round(pure.seconds, 2)
-        # The guard cannot watch compiled code, and the compiler chooses its own layouts.
-        tuning = replace(best, compiled=True, channels_last=False)
+        # The guard cannot watch compiled code. The compiler chooses its own layouts and kernels.
+        tuning = replace(best, compiled=True, channels_last=False, rewritten=False)
         return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
