@@ -301,20 +301,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "graph after `rewrite()`, *by hand* the fastest plain PyTorch for the same layers. Below 1 "
         "the rewritten graph is faster. All three share their parameters. By hand, weights of "
         "experts are put together at every call, too, because they stay separate parameters.",
-        table(
-            [
-                "network",
-                "size",
-                "plain ms",
-                "rewritten / plain",
-                "spread",
-                "bar",
-                "rewritten / by hand",
-                "spread",
-                "bar",
-            ],
-            rows,
-        ),  # fmt: skip
+        table(HEADER, rows),
         "Engine auto measures the rewrites in the steps of a training and keeps them only if they "
         "are faster there.",
     )

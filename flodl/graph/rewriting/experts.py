@@ -42,36 +42,47 @@ class ExpertsAsOne(NodeRewrite):
         found = _levels(module.experts)
         return found if isinstance(found, str) else self.wrong
 
-    def __call__(self, module: Any, x: Tensor, refs: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Compute a gate."""
+    def __call__(self, module: Any, x: Tensor, *refs: Mapping[str, Tensor]) -> Tensor:
+        """Compute a gate; ``refs`` has the references of its router, if it has any."""
         if unusual() or self.wrong or type(module) is not GateNode or not unhooked(module):
-            return module(x, refs)  # type: ignore[no-any-return]
-        weights = module.weights(x, refs)
+            return module(x, *refs)  # type: ignore[no-any-return]
+        weights = module.weights(x, *refs)
         # After the router, which is code of the user and may have changed something.
-        together = self._together(module, x)
-        if together is None:
-            return weigh(weights, module.outputs(x))
-        count, width = together.shape[-2:]
-        if weights.shape != together.shape[:-1] or weights.dtype != together.dtype:
-            return weigh(weights, together.unbind(-2))
-        mixed = torch.bmm(weights.reshape(-1, 1, count), together.reshape(-1, count, width))
-        return mixed.reshape(*x.shape[:-1], width)
+        mixed = self._mixed(module, weights, x)
+        return weigh(weights, module.outputs(x)) if mixed is None else mixed
 
-    def _together(self, gate: GateNode, x: Tensor) -> Tensor | None:
-        """The outputs of all experts, ``[..., N, width]``; None if each must be called."""
+    def _mixed(self, gate: GateNode, weights: Tensor, x: Tensor) -> Tensor | None:
+        """The weighted sum of all experts; None if each must be called."""
         levels = _levels(gate.experts)
-        first = gate.experts[0]
         if isinstance(levels, str) or x.dim() < 2 or not x.numel():
             return None
-        weight = next(first.parameters())
-        if (weight.dtype, weight.device) != (x.dtype, x.device):
+        weight = levels[0][0]._parameters["weight"]
+        if weight is None or (weight.dtype, weight.device) != (x.dtype, x.device):
             return None
         try:
-            outputs = _outputs(levels, x.reshape(-1, x.shape[-1]))
-        except RuntimeError:
-            return None  # the experts themselves raise the error that names the one that fails
-        outputs = outputs.reshape(*x.shape[:-1], *outputs.shape[1:])
-        return outputs if self.agrees(lambda: gate.outputs(x), outputs.unbind(-2)) else None
+            mixed = _mix(levels, weights, x)
+        except (RuntimeError, ValueError):
+            return None  # the gate itself raises the error that names what fails
+        plain = lambda: [weigh(weights, gate.outputs(x))]  # noqa: E731 - shorter than a def
+        return mixed if self.agrees(plain, [mixed]) else None
+
+
+def _mix(levels: list[Level], weights: Tensor, x: Tensor) -> Tensor:
+    """The weighted sum of what the experts compute from ``x [..., width]``."""
+    rows, lead = x.reshape(-1, x.shape[-1]), x.shape[:-1]
+    *before, last = levels
+    per_row = weights.shape == (*lead, len(last)) and weights.dtype == x.dtype
+    if not per_row or not isinstance(last[0], nn.Linear):
+        outputs = _outputs(levels, rows)
+        return weigh(weights, outputs.reshape(*lead, *outputs.shape[1:]).unbind(-2))
+    # A weight per row goes into the last product, which then adds the experts up, too.
+    value = _outputs(before, rows) if before else rows.unsqueeze(1)
+    weights = weights.reshape(-1, len(last))
+    inner = (value * weights.unsqueeze(-1)).reshape(len(rows), -1)
+    product = torch.cat([one.weight for one in last], 1).t()  # type: ignore[misc]
+    bias = _stacked(last, "bias")
+    total = inner @ product if bias is None else torch.addmm(weights @ bias, inner, product)
+    return total.reshape(*lead, -1)
 
 
 def _outputs(levels: list[Level], rows: Tensor) -> Tensor:
@@ -119,21 +130,20 @@ def _levels(experts: nn.Module) -> list[Level] | str:
         return reason
     stacks: list[list[nn.Module]] = []
     keys: list[list[tuple[object, ...]]] = []
-    places = set()
     for expert in experts.children():
         stack = list[nn.Module]()
         if reason := _collect(expert, stack):
             return reason
         stacks.append(stack)
         keys.append([_key(layer) for layer in stack])
-        places.update((p.dtype, p.device) for layer in stack for p in layer.parameters(False))
+    if unable := next((key[1] for each in keys for key in each if key[0] is None), ""):
+        return str(unable)
     if any(key != keys[0] for key in keys[1:]):
         return "the experts differ in layers or shapes"
     if not stacks[0] or not isinstance(stacks[0][0], nn.Linear):
         return "the experts do not begin with a Linear"
-    if unable := next((key[1] for key in keys[0] if key[0] is None), ""):
-        return str(unable)
-    if len(places) > 1:
+    parameters = (p for stack in stacks for layer in stack for p in layer._parameters.values())
+    if len({(p.dtype, p.device) for p in parameters if p is not None}) > 1:
         return "the experts have different dtypes or devices"
     return list(zip(*stacks, strict=True))
 
@@ -159,4 +169,6 @@ def _key(layer: nn.Module) -> tuple[object, ...]:
         return (nn.LayerNorm, shapes, layer.normalized_shape, layer.eps)
     if is_elementwise(layer, own_input=True):
         return settings(layer)
+    if isinstance(layer, nn.Dropout):
+        return None, "dropout draws random numbers"
     return None, f"{type(layer).__name__} does not work for several experts at once"

@@ -41,12 +41,6 @@ _FORWARDS: dict[type[nn.Module], Any] = {
 }  # fmt: skip
 """The forward of every known class: a class whose forward was replaced is not known any more."""
 
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_compiled_call_impl",
-)  # fmt: skip
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS[:4])
-
 
 def unusual() -> str:
     """Return why no rewrite may be used in this call; empty if nothing is unusual about it."""
@@ -56,7 +50,13 @@ def unusual() -> str:
         return "torch.jit traces the graph"
     if torch._C._is_any_autocast_enabled():
         return "autocast is on"
-    if any(getattr(torch_modules, name) for name in _GLOBAL_HOOKS):
+    every = torch_modules
+    if (
+        every._global_forward_hooks
+        or every._global_forward_pre_hooks
+        or every._global_backward_hooks
+        or every._global_backward_pre_hooks
+    ):
         return "all modules have hooks"
     return ""
 
@@ -64,7 +64,14 @@ def unusual() -> str:
 def unhooked(module: nn.Module) -> bool:
     """Whether nothing else than the class of a module decides about its calls."""
     own = module.__dict__
-    return "forward" not in own and not any(own.get(name) for name in _HOOKS)
+    return not (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or own.get("_compiled_call_impl")
+        or "forward" in own
+    )
 
 
 def refusal(module: nn.Module) -> str:

@@ -33,13 +33,14 @@ class InvariantsOnce(NodeRewrite):
         return "" if self._divided(module) else "all of the body depends on the state"
 
     def __call__(
-        self, module: Any, x: Tensor, refs: Mapping[str, Tensor] | None = None
+        self, module: Any, x: Tensor, *refs: Mapping[str, Tensor]
     ) -> tuple[Tensor, LoopTraces]:
-        """Run a loop."""
+        """Run a loop; ``refs`` has the references of its body, if it has any."""
+        usual = not (unusual() or torch.is_inference_mode_enabled())
         done = None
-        if refs and not (unusual() or torch.is_inference_mode_enabled() or self.refusal(module)):
-            done = self._run(module, x, refs)
-        return done or module(x, refs)
+        if refs and usual and not self.refusal(module):
+            done = self._run(module, x, refs[0])
+        return done or module(x, *refs)
 
     def _run(
         self, loop: LoopNode, x: Tensor, refs: Mapping[str, Tensor]

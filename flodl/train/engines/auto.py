@@ -18,8 +18,8 @@ from flodl.train.engines.compiling import first_line
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
-from flodl.train.engines.pure import PureStep
-from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites
+from flodl.train.engines.pure import PureStep, free_bytes
+from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
 from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
@@ -300,7 +300,8 @@ class AutoEngine(TunedEngine):
         on_cpu = self._device.type == "cpu"
         if self.settings.scaler is None and fused_step(self._optimizer) is not None:
             found.append(("fused optimizer", {"fused": True}))
-        if self.settings.autocast is None and usable_rewrites(self._model):
+        free = free_bytes(self._device)
+        if self.settings.autocast is None and worth_trying(self._model, free):
             found.append((REWRITTEN, {"rewritten": True}))
         if self._memory and on_cpu and faults >= self._policy.faults and heap.can_keep():
             if heap.kept_by_environment():

@@ -13,6 +13,10 @@ NAME = "rewritten graph"
 """The tuning in reports."""
 
 
+_COPIES = 4
+"""Weights put together, their gradients, and the same again as scratch memory."""
+
+
 @final
 class RewrittenGraphs:
     """A context in which the graphs of a model are rewritten, see ``Graph.rewrites``.
@@ -49,6 +53,17 @@ def usable_rewrites(model: nn.Module) -> list[str]:
         for rewrite in graph.own_rewrites(path)
         if not rewrite.refusal
     ]
+
+
+def worth_trying(model: nn.Module, free: int | None) -> bool:
+    """Whether a graph of a model can be rewritten in the memory that is free.
+
+    Args:
+        model: May be a graph, or contain some.
+        free: Bytes on its device; None if nobody knows.
+    """
+    needed = _COPIES * sum(parameter.nbytes for parameter in model.parameters())
+    return bool(usable_rewrites(model)) and (free is None or needed < free)
 
 
 def _plain_graphs(model: nn.Module) -> list[Rewritable]:

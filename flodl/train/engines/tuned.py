@@ -236,11 +236,10 @@ class TunedEngine(StepEngine):
         elif self._watch is None:
             self._watch = StepWatch(self.present)
         watch = (self._watch,) if self._watch is not None else ()
-        rewritten = (RewrittenGraphs(self._model),) if tuning.rewritten else ()
-        self._around_forward = (
-            *rewritten, *((OneDnnRoute(),) if tuning.route_forward else ()), *watch
-        )  # fmt: skip
-        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *watch)
+        # In the backward pass, too: activation checkpointing runs parts of the forward again.
+        both = (RewrittenGraphs(self._model), *watch) if tuning.rewritten else watch
+        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *both)
+        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *both)
 
 
 _AS_IT_IS = nullcontext()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torch.utils.checkpoint import checkpoint
 
 from flodl import Trainer
 from flodl.data import Batch, TensorDataSet
@@ -97,6 +98,23 @@ def test_the_graph_is_rewritten_inside_a_step_and_plain_outside():
     with pytest.raises(ValueError, match="no"):
         trained(engine, 1)
     assert not model.is_rewritten
+
+
+def test_activation_checkpointing_runs_the_same_way_again():
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.graph = mixture()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.graph, x, use_reentrant=False)
+
+    mine, theirs = Outer(), mixture()
+    engine = TunedEngine(mine, adam(mine), StepSettings(train_fn=loss_fn))
+    engine.use(Tuning(rewritten=True))
+    expected = trained(EagerEngine(theirs, adam(theirs), StepSettings(train_fn=loss_fn)), 5)
+    assert trained(engine, 5) == pytest.approx(expected, rel=1e-5)
+    assert engine.report()["rewrites"] == ["graph.gate_2: experts as one product"]
 
 
 def test_auto_tries_it_names_the_nodes_and_keeps_it_for_the_next_run():
