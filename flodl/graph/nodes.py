@@ -266,7 +266,8 @@ class GateNode(nn.Module):
 
     def outputs(self, x: Tensor) -> list[Tensor]:
         """Call every expert."""
-        node, outputs = self.node_id, list[Tensor]()
+        node = self.node_id
+        outputs: list[Tensor] = []
         expert: nn.Module = self.router
         try:
             for expert in self.experts:

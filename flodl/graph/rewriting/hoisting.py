@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flodl.graph.base import GraphBase
 from flodl.graph.codegen import Core
 from flodl.graph.rewriting.known import impurity, shares_memory, unhooked
-from flodl.graph.topology import Call, Combine, Map, Node, Port, Topology
+from flodl.graph.topology import Call, Combine, Map, Node, Port, StateRead, Topology
 
 
 @final
@@ -130,6 +130,9 @@ class Divided:
         }
         self.topology = core.topology
         self.moved = tuple(moved)
+        order = [node for level in core.topology.levels for node in level]
+        last = max(at for at, node in enumerate(order) if node.number in moved)
+        self._earlier = [node for node in order[:last] if node.number not in moved]
         self.passed = halves.passed
         self.before = Core(halves.before)
         self.rest = core.rewritten(stay, halves.rest)
@@ -138,6 +141,10 @@ class Divided:
     def keeps_order(self) -> bool:
         """Whether the rest runs in the order in which it runs now, as random numbers need it."""
         return _order(self.topology, self.moved) == _order(self.rest.topology, self.moved)
+
+    def is_safe(self, graph: nn.Module) -> bool:
+        """Whether no node that runs before a moved one may write into what that reads."""
+        return all(writes_nothing(node, graph._modules.get(node.prefix)) for node in self._earlier)
 
     def values(self, graph: Any, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
         """Compute the first half."""
@@ -170,6 +177,14 @@ def _order(topology: Topology, without: Collection[int]) -> list[int]:
         for node in level
         if node.wires and node.number not in without
     ]
+
+
+def writes_nothing(node: Node, module: nn.Module | None) -> bool:
+    """Whether a node certainly writes into none of the values that it reads."""
+    if isinstance(node.operation, Combine | Port | StateRead):
+        return True
+    known = isinstance(node.operation, Call) and module is not None
+    return known and not impurity(module)  # type: ignore[arg-type]
 
 
 def only_reads(node: Node, module: nn.Module | None) -> bool:

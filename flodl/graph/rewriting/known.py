@@ -48,6 +48,8 @@ def unusual() -> str:
         return "a compiler traces the graph"
     if torch._C._get_tracing_state() is not None:
         return "torch.jit traces the graph"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func runs the graph"
     if torch._C._is_any_autocast_enabled():
         return "autocast is on"
     every = torch_modules

@@ -47,14 +47,19 @@ class InvariantsOnce(NodeRewrite):
     ) -> tuple[Tensor, LoopTraces] | None:
         graph: Any = loop.body
         divided = self._divided(loop)
+        if not divided.is_safe(graph):
+            return None
         try:
             inputs = graph._ordered((x,), refs)
-            values = divided.values(graph, inputs)
+            values, versions = divided.values(graph, inputs), _versions(inputs[1:])
         except Exception:
             return None  # the plain loop raises the error that names the iteration
         lent, others, rest = divided.lent(graph), inputs[1:], divided.rest
 
         def step(state: Tensor) -> Tensor:
+            nonlocal values, versions
+            if versions != (now := _versions(others)):  # the body writes into its inputs
+                values, versions = divided.values(graph, (state, *others)), now
             return graph._run(rest, (state, *others, *fresh(values, lent)))  # type: ignore[no-any-return]
 
         return loop.run(step, x, LoopTraces({}, [], []))
@@ -68,3 +73,8 @@ class InvariantsOnce(NodeRewrite):
         return self._body.divided(
             lambda node: not node.prefix or not impurity(modules[node.prefix])
         )
+
+
+def _versions(values: tuple[Tensor | None, ...]) -> list[int]:
+    """How often each value was written to; fails for values made in inference mode."""
+    return [0 if value is None else value._version for value in values]

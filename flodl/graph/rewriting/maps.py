@@ -63,6 +63,8 @@ class PartsTogether(NodeRewrite):
     def _prepared(self, graph: Any, x: Tensor, node_id: str) -> Tensor:
         """Compute the first nodes of a graph for all parts, and the rest part by part."""
         divided = self._divided(graph, x.dim())
+        if not divided.is_safe(graph):
+            raise _OtherWayError
         others = graph._ordered((x,), {})[1:]
         parts = torch.split(x, 1)
         try:
