@@ -4,7 +4,7 @@ Each network exists three times over the *same* layers: as a flodl ``Graph`` as 
 graph after ``rewrite()``, and written by hand in plain PyTorch by someone who knows the trick. A
 moment is forward and backward; the optimizer is left out, because it is the same for all.
 
-    python -m benchmarks.graph_rewrites [--rounds 40] [--output docs/benchmarks/graph_rewrites.md]
+    python -m benchmarks.graph_rewrites [--rounds 20] [--output docs/benchmarks/graph_rewrites.md]
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def rows_of(rounds: int, *, quick: bool) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("graph_rewrites", __doc__, rounds=40)
+    parser = command_line("graph_rewrites", __doc__, rounds=20)
     options = read_options(parser, argv, rounds=1)
     rows = rows_of(options.rounds, quick=options.quick)
     text = page(

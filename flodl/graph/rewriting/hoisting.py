@@ -101,7 +101,6 @@ class Body:
     ) -> None:
         self.core = core
         self._known = known
-        self._only = only
         self._candidates = closure(core.topology, known, only)
         self._divided: dict[tuple[int, ...], Divided | None] = {}
 
@@ -163,11 +162,6 @@ class Divided:
             if node.number not in self.moved and any(w.source == number for w in node.wires)
         ]
         return all(only_reads(node, graph._modules.get(node.prefix)) for node in readers)
-
-    def names(self) -> list[str]:
-        """The ids of the moved nodes with modules."""
-        nodes = [self.topology.node(number) for number in self.moved]
-        return [node.id for node in nodes if node.prefix]
 
 
 def _order(topology: Topology, without: Collection[int]) -> list[int]:

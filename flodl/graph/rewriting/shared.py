@@ -71,10 +71,10 @@ def shared_nodes(topology: Topology, registry: Registry) -> dict[int, SharedOnce
         key = (id(registry[node.prefix]), alike.get(source, source))
         earlier = first.setdefault(key, node)
         pair = (earlier.number, node.number)
-        readers = tuple(n for n in topology.nodes if any(w.source in pair for w in n.wires))
         module = registry[node.prefix]
         if earlier is node or not kept.isdisjoint(pair) or module is None or not _is_pure(module):
             continue
+        readers = tuple(n for n in topology.nodes if any(w.source in pair for w in n.wires))
         between = tuple(order[order.index(earlier) + 1 : order.index(node)])
         if _is_quiet(registry, readers, between):
             alike[node.number] = earlier.number

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 NAME = "rewritten graph"
 """The tuning in reports."""
 
-
 _COPIES = 4
 """Weights put together, their gradients, and the same again as scratch memory."""
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from flodl.graph import SoftmaxRouter
 
 from .layers import Recorder, start
-from .test_rewrites import KINDS, both, gate, linears, untouched
+from .test_rewrites import KINDS, both, gate, linears, twins, untouched
 
 
 def hook(module):
@@ -172,3 +172,30 @@ def test_values_that_are_not_finite_are_no_reason_to_give_up():
     graph = gate("linear").rewrite()
     graph(torch.full((5, 4), torch.inf))
     assert linears(graph, torch.randn(5, 4)) == 2
+
+
+# --- Shared nodes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)],
+)
+def test_equal_nodes_both_run_if_somebody_may_write_into_their_value(reader):
+    layer = nn.Linear(4, 4)
+    flow = start().tag("x").through(layer).through(reader).tag("a").through(nn.Tanh())
+    graph = flow.map(nn.Identity()).batched().over("x").through(layer).through(nn.Tanh()).build()
+    assert not [one for one in graph.rewrites() if "earlier" in one.what]
+
+
+def test_a_reader_replaced_by_one_that_writes_gets_its_own_value():
+    plain, graph = both(twins)
+    for one in (plain, graph):
+        one.tanh_7 = nn.ReLU(inplace=True)
+    assert untouched(plain, graph, torch.randn(5, 4))
+
+
+def test_tagged_values_are_computed_twice():
+    layer = nn.Linear(4, 4)
+    flow = start().split([layer, layer]).tag_group("both").merge("add")
+    assert not flow.build().rewrites()

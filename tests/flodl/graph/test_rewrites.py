@@ -417,33 +417,6 @@ def test_profiled_bodies_run_as_they_are():
     assert linears(graph, torch.randn(5, 4)) == FEWER["loop"]
 
 
-# --- Shared nodes -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "reader",
-    [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)],
-)
-def test_equal_nodes_both_run_if_somebody_may_write_into_their_value(reader):
-    layer = nn.Linear(4, 4)
-    flow = start().tag("x").through(layer).through(reader).tag("a").through(nn.Tanh())
-    graph = flow.map(nn.Identity()).batched().over("x").through(layer).through(nn.Tanh()).build()
-    assert not [one for one in graph.rewrites() if "earlier" in one.what]
-
-
-def test_a_reader_replaced_by_one_that_writes_gets_its_own_value():
-    plain, graph = both(twins)
-    for one in (plain, graph):
-        one.tanh_7 = nn.ReLU(inplace=True)
-    assert untouched(plain, graph, torch.randn(5, 4))
-
-
-def test_tagged_values_are_computed_twice():
-    layer = nn.Linear(4, 4)
-    flow = start().split([layer, layer]).tag_group("both").merge("add")
-    assert not flow.build().rewrites()
-
-
 # --- The graph stays what it was ----------------------------------------------------------------
 
 
