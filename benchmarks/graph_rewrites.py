@@ -179,7 +179,8 @@ def twins(width: int, rows: int) -> Network:
     one, two = (nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(2))
 
     def hand(x: Tensor) -> Tensor:
-        return 2 * one(x) + two(x)
+        y: Tensor = 2 * one(x) + two(x)
+        return y
 
     def build() -> Graph:
         return FlowBuilder().split([one, two, one]).merge("add").build()

@@ -32,12 +32,14 @@ _OTHERS: tuple[type[nn.Module], ...] = (
     nn.Unflatten, Reshape, StateAdd,
 )  # fmt: skip
 
+_KNOWN: tuple[type[nn.Module], ...] = (
+    nn.Linear, nn.Embedding, nn.Sequential, nn.ModuleList,
+    *_ELEMENTWISE, *_DROPOUTS, *_LAST_DIMENSIONS, *_OTHERS,
+)  # fmt: skip
+
 _FORWARDS: dict[type[nn.Module], Any] = {
     cls: cls.forward
-    for cls in (
-        nn.Linear, nn.Embedding, nn.Sequential, nn.ModuleList,
-        *_ELEMENTWISE, *_DROPOUTS, *_LAST_DIMENSIONS, *_OTHERS,
-    )
+    for cls in _KNOWN
 }  # fmt: skip
 """The forward of every known class: a class whose forward was replaced is not known any more."""
 
@@ -118,7 +120,7 @@ def _constants(module: nn.Module) -> Iterable[str]:
 
 def is_silent(module: nn.Module) -> bool:
     """Whether a module is a dropout that drops nothing now."""
-    return isinstance(module, _DROPOUTS) and not (module.training and getattr(module, "p", 1.0))
+    return isinstance(module, _DROPOUTS) and not (module.training and getattr(module, "p", True))
 
 
 def impurity(module: nn.Module) -> str:
@@ -150,7 +152,7 @@ def mixes_rows(module: nn.Module, dims: int) -> str:
         return reason
     if isinstance(module, nn.Sequential):
         return next(filter(None, (mixes_rows(one, dims) for one in module)), "")
-    if isinstance(module, _LAST_DIMENSIONS):
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         wide = len(module.normalized_shape) >= dims
         return f"{type(module).__name__} normalizes over the rows" if wide else ""
     if isinstance(module, nn.Linear):

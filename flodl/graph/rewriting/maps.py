@@ -80,7 +80,7 @@ class PartsTogether(NodeRewrite):
             raise _OtherWayError
         lent, rest = divided.lent(graph), divided.rest
         results = [
-            first_tensor(graph._run(rest, (part, *others, *fresh(own, lent))), node_id)
+            first_tensor(graph._run(rest, (part, *others, *fresh(tuple(own), lent))), node_id)
             for part, *own in zip(parts, *(value.split(1) for value in values), strict=True)
         ]
         return torch.cat(results)

@@ -61,9 +61,9 @@ class Rewritable(GraphBase):
         Args:
             path: Of this graph; the nodes are named below it.
         """
-        core: Core = cast("Any", self)._core
-        known = next((one.rewrites for one in (core, *(self._twins or ())) if one.rewrites), {})
-        planned = cast("dict[int, NodeRewrite]", known) or self._planned()
+        cores: list[Core] = [cast("Any", self)._core, *(self._twins or ())]
+        known: Any = next((core.rewrites for core in cores if core.rewrites), None)
+        planned: dict[int, NodeRewrite] = known or self._planned()
         found = []
         for number, one in sorted(planned.items()):
             node = self.topology.node(number)
@@ -95,7 +95,8 @@ class Rewritable(GraphBase):
         if on is bool(core.rewrites) or graph._compile_options is not None:
             return
         if self._twins is None or core not in self._twins:
-            other = core.rewritten(self._planned() if on else {})
+            planned: Any = self._planned() if on else {}
+            other = core.rewritten(planned)
             self._twins = (core, other) if on else (other, core)
         graph._core = self._twins[on]
 

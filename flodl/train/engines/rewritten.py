@@ -67,4 +67,4 @@ def worth_trying(model: nn.Module, free: int | None) -> bool:
 
 def _plain_graphs(model: nn.Module) -> list[Rewritable]:
     graphs = [one for one in model.modules() if isinstance(one, Rewritable)]
-    return [graph for graph in graphs if not graph.is_rewritten]
+    return [graph for graph in graphs if not graph.is_rewritten and graph.own_rewrites()]
