@@ -317,14 +317,16 @@ class FlowBuilder:
         self._begin_block("map")
         return MapBuilder(self, body, name)
 
-    def build(self) -> Graph:
+    def build(self, *, rewrite: bool = False) -> Graph:
         """Build the graph.
+
+        Args:
+            rewrite: Compute nodes in faster ways, equal up to rounding: :meth:`Graph.rewrites`.
 
         Raises:
             BuildError: A misuse was recorded (the first is reported, with its place); a loop or map
-                has no end; streams are open; a referenced tag is never defined; two nested graphs
-                have the same label; two modules have the same prefix; or ``build`` was called
-                before.
+                has no end; streams are open; a referenced tag is never defined; nested graphs share
+                a label; two modules have the same prefix; or ``build`` was called before.
         """
         self._refuse_if_spent("build")
         if self._misuse is None and self._unfinished is not None:
@@ -341,7 +343,7 @@ class FlowBuilder:
         self._spent = True
         if self._verbose:
             log.verbose(graph.tree_summary())
-        return graph
+        return graph.rewrite() if rewrite else graph
 
     # --- Bookkeeping -----------------------------------------------------------------------
 

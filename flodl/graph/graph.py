@@ -17,6 +17,7 @@ from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
+from flodl.graph.rewriting.mixin import Rewritable
 from flodl.graph.spec import Specified
 from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
@@ -35,6 +36,7 @@ class Graph(
     Specified,
     Profiled,
     Drawn,
+    Rewritable,
 ):
     """A network made by :class:`~flodl.graph.FlowBuilder`; an ordinary ``torch.nn.Module``.
 
@@ -83,9 +85,17 @@ class Graph(
             TypeError: A module returned neither a tensor nor a tuple or list that starts with one.
             StateError: The graph has state and cannot run now.
         """
-        core, captures, metrics = self._core, self._captures, self._metrics
+        core = self._core
         if named or len(inputs) != core.arity:
             inputs = self._ordered(inputs, named)
+        return self._run(core, inputs)
+
+    _shell = forward
+    """The forward of this class, to see whether a subclass has another one."""
+
+    def _run(self, core: Core, inputs: tuple[Tensor | None, ...]) -> Tensor:
+        """Run a core of this graph, and keep what it leaves behind."""
+        captures, metrics = self._captures, self._metrics
         captures.tags = captures.traces = None
         traced = torch.compiler.is_compiling()
         if not traced:
@@ -94,7 +104,7 @@ class Graph(
             if self._carries_state:
                 self._prepare_state()
         elif torch.compiler.is_exporting():
-            return self._exported(inputs)
+            return self._exported(core, inputs)
         captures.pending_step = True
         try:
             output, captures.tags, captures.traces, captures.state = core.run(
@@ -107,7 +117,7 @@ class Graph(
             self._watch(output)
         return output
 
-    def _exported(self, inputs: tuple[Tensor | None, ...]) -> Tensor:
+    def _exported(self, core: Core, inputs: tuple[Tensor | None, ...]) -> Tensor:
         # Tensors of an exporter hold no values: none may remain in the captures.
         if self._captures.state:
             raise StateError(
@@ -115,7 +125,7 @@ class Graph(
                 "call to call, which an exported program cannot: pass the value in as an input() "
                 "and read it as an output instead"
             )
-        return self._core.run(self._modules, inputs, ())[0]
+        return core.run(self._modules, inputs, ())[0]
 
     def forward_multi(self, inputs: Sequence[Tensor | None]) -> Tensor:
         """Call the graph with a list of inputs, the entry first."""
@@ -160,10 +170,11 @@ class Graph(
         """Compile the pure core in place, with the options of ``torch.compile``.
 
         State, captures and their policy stay outside and work as in eager mode. A copy of the
-        graph is not compiled.
+        graph is not compiled. Rewrites are switched off.
         """
         if args:
             raise TypeError("compile takes the options of torch.compile by name")
+        self._use_rewrites(False)  # a compiler chooses its own kernels
         self._compile_options = options
         self._core.run = torch.compile(self._core.run, **options)
 

@@ -90,10 +90,20 @@ class LoopNode(nn.Module):
         Returns:
             The last state and the traces.
         """
-        body = self.body
-        reset(body)
         traces = LoopTraces({}, [], [])
-        step = self._step(body, refs, traces)
+        return self.run(self._step(self.body, refs, traces), x, traces)
+
+    def run(
+        self, step: Callable[[Tensor], Any], x: Tensor, traces: LoopTraces
+    ) -> tuple[Tensor, LoopTraces]:
+        """Run the loop with a function that computes the same as the body.
+
+        Args:
+            step: From a state to the next one.
+            x: The first state.
+            traces: Takes what the loop records.
+        """
+        reset(self.body)
         conditional = self.operation.kind != "for"
         if conditional and torch.compiler.is_compiling() and not self.leaves_traces:
             return self._captured(step, x), traces
@@ -242,20 +252,33 @@ class GateNode(nn.Module):
         Raises:
             ValueError: The shapes of weights and expert outputs do not match.
         """
-        node = self.node_id
-        part: nn.Module = self.router
-        outputs: list[Tensor] = []
+        weights = self.weights(x, refs)
+        return weigh(weights, self.outputs(x))
+
+    def weights(self, x: Tensor, refs: Refs | None = None) -> Tensor:
+        """Call the router."""
         try:
-            weights = call_with(part, x, refs, self.operation.style)
-            for part in self.experts:
-                output = part(x)
+            weights = call_with(self.router, x, refs, self.operation.style)
+        except Exception as error:
+            error.add_note(_within(self.node_id, self.router, self.router))
+            raise
+        return first_tensor(weights, f"{self.node_id}.router")
+
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """Call every expert."""
+        node = self.node_id
+        outputs: list[Tensor] = []
+        expert: nn.Module = self.router
+        try:
+            for expert in self.experts:
+                output = expert(x)
                 if type(output) is not Tensor:
                     output = first_tensor(output, f"{node}.experts.{len(outputs)}")
                 outputs.append(output)
         except Exception as error:
-            error.add_note(_within(node, self.router, part, f"expert {len(outputs)}"))
+            error.add_note(_within(node, self.router, expert, f"expert {len(outputs)}"))
             raise
-        return weigh(first_tensor(weights, f"{node}.router"), outputs)
+        return outputs
 
 
 def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:

@@ -278,7 +278,7 @@ class Stateful(GraphBase):
             f"{self._named()} has run {_LONG_CHAIN} times for autograd without a backward or "
             "detach_state(): memory grows with every call; use torch.no_grad() to only look, "
             "or detach_state() to cut the history",
-            stacklevel=5,
+            stacklevel=6,
         )
 
     def _refuse_used_history(self) -> None:

@@ -14,6 +14,7 @@ QUICK = [
     "checkpoint_io",
     "data_feed",
     "graph_overhead",
+    "graph_rewrites",
     "histogram_cost",
     "log_cost",
     "trace_cost",

@@ -19,7 +19,8 @@ from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps
 from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
-from flodl.train.engines.pure import PureStep
+from flodl.train.engines.pure import PureStep, free_bytes
+from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
 from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
@@ -252,6 +253,7 @@ class AutoEngine(TunedEngine):
             heap=tuning.heap and self._memory and heap.can_keep(),
             channels_last=tuning.channels_last and self._layout,
             compiled=tuning.compiled and self._pure is not None,
+            rewritten=tuning.rewritten and bool(usable_rewrites(self._model)),
         )
 
     def _compile_again(self, batch: Batch) -> bool:
@@ -317,6 +319,9 @@ class AutoEngine(TunedEngine):
         on_cpu = self._device.type == "cpu"
         if self.settings.scaler is None and fused_step(self._optimizer) is not None:
             found.append(("fused optimizer", {"fused": True}))
+        free = free_bytes(self._device)
+        if self.settings.autocast is None and worth_trying(self._model, free):
+            found.append((REWRITTEN, {"rewritten": True}))
         if self._memory and on_cpu and faults >= self._policy.faults and heap.can_keep():
             if heap.kept_by_environment():
                 self._notes["kept heap"] = "set by the environment"
@@ -420,8 +425,8 @@ class AutoEngine(TunedEngine):
             log.debug(str(error))
             return best
         self._notes["compile_seconds"] = round(pure.seconds, 2)
-        # The guard cannot watch compiled code, and the compiler chooses its own layouts.
-        tuning = replace(best, compiled=True, channels_last=False)
+        # The guard cannot watch compiled code. The compiler chooses its own layouts and kernels.
+        tuning = replace(best, compiled=True, channels_last=False, rewritten=False)
         return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:

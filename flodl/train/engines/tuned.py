@@ -15,6 +15,7 @@ from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.forward import forward_function, scalar_loss
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.fused_check import CheckedStep
+from flodl.train.engines.rewritten import RewrittenGraphs, usable_rewrites
 from flodl.train.engines.routing import OneDnnRoute
 from flodl.train.engines.threads import ThreadLimit
 from flodl.train.engines.tuning import Tuning, laid_out_weights, lay_out, layout_refusal
@@ -193,7 +194,9 @@ class TunedEngine(StepEngine):
 
     def report(self) -> Mapping[str, object]:
         """Report the tunings in use."""
-        return {"engine": self.name, "tuning": self.tuning.names()}
+        rewrites = usable_rewrites(self._model) if self.tuning.rewritten else []
+        told = {"rewrites": rewrites} if rewrites else {}
+        return {"engine": self.name, "tuning": self.tuning.names(), **told}
 
     def close(self) -> None:
         """Restore the usual heap, and the layout of weights that other code expects."""
@@ -233,8 +236,10 @@ class TunedEngine(StepEngine):
         elif self._watch is None:
             self._watch = StepWatch(self.present)
         watch = (self._watch,) if self._watch is not None else ()
-        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *watch)
-        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *watch)
+        # In the backward pass, too: activation checkpointing runs parts of the forward again.
+        both = (RewrittenGraphs(self._model), *watch) if tuning.rewritten else watch
+        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *both)
+        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *both)
 
 
 _AS_IT_IS = nullcontext()

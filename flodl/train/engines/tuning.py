@@ -22,6 +22,8 @@ from torch.optim import (
 )
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from flodl.train.engines.rewritten import NAME as REWRITTEN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,6 +52,7 @@ class Tuning:
         route_backward: Compute matrix products of the backward pass with oneDNN.
         threads: Threads of an operation; 0 for the number that the user has set.
         compiled: Compute forward and backward with torch.compile.
+        rewritten: Compute nodes of graphs in faster ways.
     """
 
     fused: bool = False
@@ -59,6 +62,7 @@ class Tuning:
     route_backward: bool = False
     threads: int = 0
     compiled: bool = False
+    rewritten: bool = False
 
     def names(self) -> list[str]:
         """Return the differences from torch's own way, in words."""
@@ -70,6 +74,7 @@ class Tuning:
             "route_backward": "oneDNN backward",
             "threads": thread_words(self.threads),
             "compiled": "compiled",
+            "rewritten": REWRITTEN,
         }
         return [word for field, word in words.items() if getattr(self, field)]
 

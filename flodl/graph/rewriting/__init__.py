@@ -1,0 +1,1 @@
+"""Rewrites: nodes of a graph computed in a faster way, equal within rounding."""
