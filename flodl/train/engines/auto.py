@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
@@ -20,6 +20,7 @@ from flodl.train.engines.fused import fused_step
 from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
 from flodl.train.engines.pure import PureStep
 from flodl.train.engines.routing import route_verdict
+from flodl.train.engines.thread_trials import ThreadPolicy, ThreadTrials
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
@@ -61,6 +62,7 @@ class AutoPolicy:
         short_step: Fewer threads are tried for steps up to this many seconds.
         slow_route: A trial of oneDNN is skipped if its products take more than this part of the
             usual time.
+        threads: Limits for trials of the number of threads on a busy machine.
     """
 
     least_steps: int = 200
@@ -73,6 +75,7 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     slow_route: float = 1.0
+    threads: ThreadPolicy = field(default_factory=ThreadPolicy)
 
 
 @final
@@ -131,11 +134,13 @@ class AutoEngine(TunedEngine):
         self._decision: Decision | None = None
         self._source = ""
         self._course: Steps[None] | None = None
+        self._threads: ThreadTrials | None = None
 
     @property
     def decided(self) -> bool:
-        """Whether all trials are over."""
-        return self._course is None and bool(self._key or self._too_short)
+        """Whether all trials are over; a later one of the number of threads does not count."""
+        over = self._course is None and bool(self._key or self._too_short)
+        return over or self._decision is not None
 
     @property
     def _too_short(self) -> bool:
@@ -145,10 +150,9 @@ class AutoEngine(TunedEngine):
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
-        if self._course is None:
+        if self._course is None and self._threads is None:
             super().step(batch, losses, parts=parts, closes=closes)
-            if self._decision is not None and self._decision.tuning != self.tuning:
-                self._withdraw(self._decision)
+            self._compare_with_decision()
             return
         started = time.perf_counter()
         super().step(batch, losses, parts=parts, closes=closes)
@@ -158,10 +162,29 @@ class AutoEngine(TunedEngine):
         if closes:
             self._steps_left -= 1
             taken, self._spent = Taken(self._spent, batch), 0.0
+            self._go_on(taken)
+
+    def _go_on(self, taken: Taken) -> None:
+        """Pass a step to the trial in progress, or to the watch over the number of threads."""
+        if self._course is not None:
             try:
                 self._course.send(taken)
             except StopIteration:
                 self._course = None
+            return
+        self._compare_with_decision()
+        if self._threads is not None and (reason := self._threads.look(taken)):
+            self._start(self._renew_threads(self._threads, reason))
+
+    def _start(self, course: Steps[None]) -> None:
+        self._course = course
+        next(course)
+
+    def _compare_with_decision(self) -> None:
+        if self._decision is not None and self._decision.tuning != self.tuning:
+            if self._decision.tuning.threads != self.tuning.threads:
+                self._threads = None  # the program sets its own number
+            self._withdraw(self._decision)
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
@@ -197,7 +220,7 @@ class AutoEngine(TunedEngine):
 
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
-        self._course = None
+        self._course = self._threads = None
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -213,11 +236,14 @@ class AutoEngine(TunedEngine):
             self._source = "checkpoint"
         elif (known := stored_decision(self._key)) is not None:
             self._source = "cache"
+        if self._device.type == "cpu" and torch.get_num_threads() > 1:
+            self._threads = ThreadTrials(self, torch.get_num_threads(), self._policy.threads)
         if known is not None:
             self._follow(known, batch)
         elif not self._too_short:
-            self._course = self._direct()
-            next(self._course)
+            self._start(self._direct())
+        elif self._threads is not None and self._threads.pays(math.inf, self._steps_left):
+            self._start(self._look_first(self._threads))
 
     def _follow(self, known: Decision, batch: Batch) -> None:
         tuning = self._allowed(known.tuning)
@@ -228,6 +254,8 @@ class AutoEngine(TunedEngine):
         self.use(tuning)
         self._decision = replace(known, tuning=self.tuning)
         log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
+        if self._threads is not None:
+            self._start(self._look_first(self._threads))
 
     def _allowed(self, tuning: Tuning) -> Tuning:
         """Remove the parts of a known tuning that do not fit this training."""
@@ -259,26 +287,56 @@ class AutoEngine(TunedEngine):
             self._notes["channels last"] = self.layout_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         self._decision.store()
-        log.verbose(f"engine: {self.tuning} from here on ({self.layout_refusal})")
+        reason = self.layout_refusal or "the program sets the number of threads"
+        log.verbose(f"engine: {self.tuning} from here on ({reason})")
+
+    # --- The number of threads on a shared machine --------------------------------------------
+
+    def _look_first(self, threads: ThreadTrials) -> Steps[None]:
+        """Try numbers of threads at once if the machine is not as it was at the decision."""
+        was_busy = self._decision is not None and self._decision.busy
+        if (yield from threads.differs(was_busy, self._steps_left)):
+            yield from self._renew_threads(threads, "the machine is in other use")
+
+    def _renew_threads(self, threads: ThreadTrials, reason: str) -> Steps[None]:
+        """Try other numbers of threads, and keep the best one."""
+        before = self.tuning
+        _, ratio = yield from threads.choose(before, self._notes)
+        if threads.overruled:
+            self._threads = None
+        self._seconds *= ratio
+        if self.tuning != before:
+            count = thread_words(self.tuning.threads or torch.get_num_threads())
+            log.verbose(f"engine: {count} from here on ({reason}, {ratio:.2f}x)")
+        if self._decision is not None:
+            kept = replace(self._decision, tuning=self.tuning, trials=dict(self._notes))
+            self._decision = replace(kept, busy=threads.was_busy)
+            self._decision.store()
 
     # --- Trials between steps -----------------------------------------------------------------
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
         yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
-        faults = heap.page_faults()
+        faults, best, threads = heap.page_faults(), Tuning(), self._threads
+        if threads is not None:
+            threads.watch()
         self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
+        if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
+            best, ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= ratio
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
-        best = Tuning()
         for name, candidate in (yield from self._candidates(faults)):
             best = yield from self._try(name, best, replace(best, **candidate))
         best = yield from self._try_compiled(best)
         if best != Tuning():
             best = yield from self._settle(best)
         self.use(best)
+        if threads is not None:
+            threads.watch()
         self._decide(best)
 
     def _decide(self, best: Tuning) -> None:
@@ -289,6 +347,7 @@ class AutoEngine(TunedEngine):
             plain_ms=round(self._plain_seconds * 1e3, 4),
             step_ms=round(self._seconds * 1e3, 4),
             trials=dict(self._notes),
+            busy=self._threads is not None and self._threads.was_busy,
         )
         self._decision.store()
         self._say(best)
@@ -311,7 +370,8 @@ class AutoEngine(TunedEngine):
                 found.append(("channels last", {"channels_last": True}))
         if on_cpu and products:
             found += self._routes(products)
-        if on_cpu and self._plain_seconds <= self._policy.short_step:
+        tried = self._threads is not None and self._threads.was_busy
+        if on_cpu and self._plain_seconds <= self._policy.short_step and not tried:
             found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
         return found
 
