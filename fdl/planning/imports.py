@@ -14,9 +14,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fdl.plan import Plan
+
 _LIBRARY = b"flodl"
 _MOST_FILES = 64
 _MOST_BYTES = 1 << 20
+
+
+def program_uses_flodl(plan: Plan) -> bool:
+    """Whether the program of an entry mentions flodl, without the arguments that it gets."""
+    generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
+    return uses_flodl(plan.argv[: len(plan.argv) - generated], plan.cwd)
 
 
 def uses_flodl(words: list[str], cwd: str) -> bool:

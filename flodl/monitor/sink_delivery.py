@@ -20,6 +20,7 @@ from flodl.monitor.sinks import (
     StepSink,
 )
 from flodl.monitor.step_progress import StepProgress
+from flodl.openmp import use_one_thread
 
 CAPACITY = 4096
 MEDIA_CAPACITY = 256 * 2**20
@@ -191,6 +192,7 @@ class Delivery:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        use_one_thread()  # the other cores belong to the training
         try:
             self._serve()
         except Exception as error:

@@ -16,6 +16,7 @@ import torch
 
 from flodl import log
 from flodl.data import DataLoader
+from flodl.openmp import use_one_thread
 from flodl.train.digest_times import SHARE, DigestTimes
 from flodl.train.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.parts import LOADER_DEFAULTS
@@ -382,7 +383,9 @@ class StepTrace:
             self._hash(weights, content, step, first=first)
             return 0
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="flodl-trace")
+            self._pool = ThreadPoolExecutor(
+                1, thread_name_prefix="flodl-trace", initializer=use_one_thread
+            )
         self._pending = self._pool.submit(self._hash, weights, content, step, first=first)
         return weights.copied
 

@@ -50,7 +50,7 @@ class MediaMethods:
         self.media_kept = media_kept
         """Most records of one name that are kept."""
         self._media = MediaStore(media_kept)
-        self._media_work = CpuWorker()
+        self._media_work = CpuWorker(one_thread=True)
         self._media_changed = threading.Condition()
         self._media_waiting = self._media_waiting_bytes = self._media_dropped = 0
         self._media_complaints: set[str] = set()

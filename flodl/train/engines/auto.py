@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
@@ -22,6 +22,7 @@ from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
 from flodl.train.engines.pure import PureStep, free_bytes
 from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
 from flodl.train.engines.routing import route_verdict
+from flodl.train.engines.thread_trials import ThreadPolicy, ThreadTrials
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
@@ -67,6 +68,7 @@ class AutoPolicy:
         slow_route: A trial of oneDNN is skipped if its products take more than this part of the
             usual time.
         only: The fields of :class:`Tuning` that are tried; None tries all.
+        threads: Limits for trials of the number of threads on a busy machine.
     """
 
     least_steps: int = 200
@@ -80,6 +82,7 @@ class AutoPolicy:
     short_step: float = 0.02
     slow_route: float = 1.0
     only: frozenset[str] | None = None
+    threads: ThreadPolicy = field(default_factory=ThreadPolicy)
 
 
 @final
@@ -140,11 +143,13 @@ class AutoEngine(TunedEngine):
         self._course: Steps[None] | None = None
         self._clock = PhaseClock(self._lap)
         self._settled = Tuning()
+        self._threads: ThreadTrials | None = None
 
     @property
     def decided(self) -> bool:
-        """Whether all trials are over."""
-        return self._course is None and bool(self._key or self._too_short)
+        """Whether all trials are over; a later one of the number of threads does not count."""
+        over = self._course is None and bool(self._key or self._too_short)
+        return over or self._decision is not None
 
     @property
     def _too_short(self) -> bool:
@@ -154,10 +159,9 @@ class AutoEngine(TunedEngine):
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
-        if self._course is None:
+        if self._course is None and self._threads is None:
             super().step(batch, losses, parts=parts, closes=closes)
-            if self._decision is not None and self._decision.tuning != self.tuning:
-                self._withdraw(self._decision)
+            self._compare_with_decision()
             return
         started = time.perf_counter()
         self._clock.begin()
@@ -168,14 +172,34 @@ class AutoEngine(TunedEngine):
         if closes:
             self._steps_left -= 1
             taken, self._spent = Taken(self._spent, batch, self._clock.take()), 0.0
+            self._go_on(taken)
+
+    def _go_on(self, taken: Taken) -> None:
+        """Pass a step to the trial in progress, or to the watch over the number of threads."""
+        if self._course is not None:
             try:
                 self._course.send(taken)
             except StopIteration:
                 self._end_course()
+            return
+        self._compare_with_decision()
+        if self._threads is not None and (reason := self._threads.look(taken)):
+            self._start(self._renew_threads(self._threads, reason))
+
+    def _start(self, course: Steps[None]) -> None:
+        self._lap = self._clock
+        self._course = course
+        next(course)
 
     def _end_course(self) -> None:
         self._course = None
         self._lap = self.settings.ledger.lap if self.settings.ledger is not None else None
+
+    def _compare_with_decision(self) -> None:
+        if self._decision is not None and self._decision.tuning != self.tuning:
+            if self._decision.tuning.threads != self.tuning.threads:
+                self._threads = None  # the program sets its own number
+            self._withdraw(self._decision)
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
@@ -212,6 +236,7 @@ class AutoEngine(TunedEngine):
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
         self._end_course()
+        self._threads = None
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -227,12 +252,14 @@ class AutoEngine(TunedEngine):
             self._source = "checkpoint"
         elif (known := stored_decision(self._key)) is not None:
             self._source = "cache"
+        if self._device.type == "cpu" and torch.get_num_threads() > 1:
+            self._threads = ThreadTrials(self, torch.get_num_threads(), self._policy.threads)
         if known is not None:
             self._follow(known, batch)
         elif not self._too_short:
-            self._lap = self._clock
-            self._course = self._direct()
-            next(self._course)
+            self._start(self._direct())
+        elif self._threads is not None and self._threads.pays(math.inf, self._steps_left):
+            self._start(self._look_first(self._threads))
 
     def _follow(self, known: Decision, batch: Batch) -> None:
         tuning = self._allowed(known.tuning)
@@ -243,6 +270,8 @@ class AutoEngine(TunedEngine):
         self.use(tuning)
         self._decision = replace(known, tuning=self.tuning)
         log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
+        if self._threads is not None:
+            self._start(self._look_first(self._threads))
 
     def _allowed(self, tuning: Tuning) -> Tuning:
         """Remove the parts of a known tuning that do not fit this training."""
@@ -275,20 +304,48 @@ class AutoEngine(TunedEngine):
             self._notes["channels last"] = self.layout_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         self._decision.store()
-        log.verbose(f"engine: {self.tuning} from here on ({self.layout_refusal})")
+        reason = self.layout_refusal or "the program sets the number of threads"
+        log.verbose(f"engine: {self.tuning} from here on ({reason})")
+
+    # --- The number of threads on a shared machine --------------------------------------------
+
+    def _look_first(self, threads: ThreadTrials) -> Steps[None]:
+        """Try numbers of threads at once if the machine is not as it was at the decision."""
+        was_busy = self._decision is not None and self._decision.busy
+        if (yield from threads.differs(was_busy, self._steps_left)):
+            yield from self._renew_threads(threads, "the machine is in other use")
+
+    def _renew_threads(self, threads: ThreadTrials, reason: str) -> Steps[None]:
+        """Try other numbers of threads, and keep the best one."""
+        before = self.tuning
+        _, ratio = yield from threads.choose(before, self._notes)
+        if threads.overruled:
+            self._threads = None
+        self._seconds *= ratio
+        if self.tuning != before:
+            count = thread_words(self.tuning.threads or torch.get_num_threads())
+            log.verbose(f"engine: {count} from here on ({reason}, {ratio:.2f}x)")
+        if self._decision is not None:
+            kept = replace(self._decision, tuning=self.tuning, trials=dict(self._notes))
+            self._decision = replace(kept, busy=threads.was_busy)
+            self._decision.store()
 
     # --- Trials between steps -----------------------------------------------------------------
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
         yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
-        faults = heap.page_faults()
+        faults, best, threads = heap.page_faults(), Tuning(), self._threads
+        if threads is not None:
+            threads.watch()
         self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
+        if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
+            best, ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= ratio
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
-        best = Tuning()
         candidates = yield from self._candidates(faults)
         together = self._of_one_phase(candidates)
         if together:
@@ -300,6 +357,8 @@ class AutoEngine(TunedEngine):
         if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         self.use(best)
+        if threads is not None:
+            threads.watch()
         self._decide(best)
 
     def _decide(self, best: Tuning) -> None:
@@ -310,6 +369,7 @@ class AutoEngine(TunedEngine):
             plain_ms=round(self._plain_seconds * 1e3, 4),
             step_ms=round(self._seconds * 1e3, 4),
             trials=dict(self._notes),
+            busy=self._threads is not None and self._threads.was_busy,
         )
         self._decision.store()
         self._say(best)
@@ -335,7 +395,8 @@ class AutoEngine(TunedEngine):
                 found.append(("channels last", {"channels_last": True}))
         if on_cpu and products:
             found += self._routes(products)
-        if on_cpu and self._plain_seconds <= self._policy.short_step:
+        tried = self._threads is not None and self._threads.was_busy
+        if on_cpu and self._plain_seconds <= self._policy.short_step and not tried:
             found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
         only = self._policy.only
         return [one for one in found if only is None or only.issuperset(one[1])]
