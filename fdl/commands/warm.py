@@ -12,9 +12,11 @@ import typer
 from fdl import output
 from fdl.commands.verb import Call, Group, Json, Verb
 from fdl.errors import FdlError, UsageError
+from fdl.select.classify import PRESET
 
 if TYPE_CHECKING:
     from fdl.plan import Plan
+    from fdl.select.level import Level
     from fdl.select.project import Project
     from fdl.warm.start import Kept, Running
 
@@ -87,17 +89,29 @@ def _start(call: Call, project: Project, idle_s: float) -> int:
 
 def _plans(call: Call, project: Project) -> list[Plan]:
     """The plan of each program of the project, as its command without arguments."""
-    from fdl.planning.command import plan_of
     from fdl.schema.catalog import programs
 
     found = []
     for one in programs(project.level(), project.child):
-        if one.level is None or one.level.entry is None:
-            continue
-        selected = project.select(list(one.names))
-        if selected.runs:
-            found.append(plan_of(selected, project, call.invocation, call.here()))
+        if one.level is not None and one.level.entry is not None:
+            try:
+                found += _plan(call, project, one.level)
+            except FdlError as problem:
+                output.note(f"`{one.level.typed()}` is left out: {problem.message}")
     return found
+
+
+def _plan(call: Call, project: Project, level: Level) -> list[Plan]:
+    """The plan of a program, by its command or else its first preset; none without either."""
+    from fdl.planning.command import plan_of
+
+    presets = [name for name in level.commands if level.kind(name) == PRESET]
+    # The program of the project itself has no word of its own.
+    for words in (level.names, *((*level.names, name) for name in presets)):
+        selected = project.select(words)
+        if selected.runs:
+            return [plan_of(selected, project, call.invocation, call.here())]
+    return []
 
 
 def _say(kept: Kept, project: Project) -> None:

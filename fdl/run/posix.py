@@ -17,7 +17,6 @@ from fdl.which import locate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-
     from collections.abc import Mapping
 
     from fdl.plan import Plan

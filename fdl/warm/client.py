@@ -4,7 +4,7 @@ Imported on the warm path, by commands of projects that have a warm process.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH107, PTH112, PTH115, PTH116, PTH208
+# ruff: noqa: PTH109, PTH208
 from __future__ import annotations
 
 import os
@@ -14,7 +14,7 @@ from fdl.errors import FdlError
 from fdl.light_record import Record
 from fdl.version import __version__
 from fdl.warm import facts, wire
-from fdl.warm.places import markers
+from fdl.warm.places import forget, markers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -205,8 +205,7 @@ def _connect(path: str, found: Mapping[str, object]) -> _socket.socket | None:
     try:
         connection = wire.connect(str(found["socket"]), _PATIENCE_S)
     except (ConnectionRefusedError, FileNotFoundError):
-        with suppress(OSError):
-            os.remove(path)
+        forget(path, found)
         return None
     except OSError:
         return None

@@ -4,7 +4,7 @@ The client and the server run this module, each for itself. Standard library onl
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH115, PTH116, PTH118, PTH123, PTH208
+# ruff: noqa: PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import os
@@ -72,7 +72,7 @@ def facts() -> dict[str, str]:
     how, what = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
     found["nice or scheduling"] = f"{priority} {how} {what}"
     # numactl sets it: `7f… default file=…`.
-    found["memory policy"] = _text("numa_maps", 64).partition("\n")[0].split(" ")[1:2].__str__()
+    found["memory policy"] = _text("numa_maps", 64).partition(" ")[2].partition(" ")[0]
     return found
 
 

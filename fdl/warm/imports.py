@@ -3,7 +3,8 @@
 Runs in the project's interpreter. Standard library only. Nothing is imported here.
 """
 
-# ruff: noqa: PTH100, PTH112, PTH113, PTH118, PTH120, PTH123
+# The paths of requests and answers are strings.
+# ruff: noqa: PTH113, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import ast
@@ -48,7 +49,10 @@ def package_folders() -> list[str]:
     """The folders of installed packages, and those of the standard library."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    found += [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    found += [
+        *site.getsitepackages(),
+        *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
+    ]
     return list(dict.fromkeys(os.path.realpath(one) for one in found))
 
 
@@ -93,9 +97,7 @@ class _Search:
             found += _files(self._start, parts[:count])
         return [*found, *_existing(os.path.join(self._start, *parts, "__main__.py"))]
 
-    def _own(
-        self, path: str, module: str, names: tuple[str, ...], level: int
-    ) -> list[str] | None:
+    def _own(self, path: str, module: str, names: tuple[str, ...], level: int) -> list[str] | None:
         """The project's own files behind an import; None if it is somebody else's."""
         if level:
             folder = path
@@ -121,12 +123,20 @@ class _Search:
             spec = None
         if spec is None:
             return self._start
-        places = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
+        places = (
+            [spec.origin]
+            if spec.has_location and spec.origin
+            else [*(spec.submodule_search_locations or ())]
+        )
         for place in places:
             real = os.path.realpath(place)
             if is_below(real, [self._root]) and not is_below(real, self._packages):
                 home = os.path.dirname(real)
-                return os.path.dirname(home) if spec.submodule_search_locations and spec.has_location else home
+                return (
+                    os.path.dirname(home)
+                    if spec.submodule_search_locations and spec.has_location
+                    else home
+                )
         return None
 
 
@@ -144,7 +154,12 @@ def _imports(body: Iterable[ast.stmt]) -> Iterator[tuple[str, tuple[str, ...], i
                 yield from _imports(one.body)
             yield from _imports(one.orelse)
         elif isinstance(one, ast.Try):
-            for part in (one.body, *(handler.body for handler in one.handlers), one.orelse, one.finalbody):
+            for part in (
+                one.body,
+                *(handler.body for handler in one.handlers),
+                one.orelse,
+                one.finalbody,
+            ):
                 yield from _imports(part)
         elif isinstance(one, ast.With | ast.ClassDef):
             yield from _imports(one.body)

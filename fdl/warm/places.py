@@ -4,14 +4,15 @@ Imported on the warm path.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH118, PTH123, PTH208
+# ruff: noqa: PTH112, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
 FOLDER = os.path.join(".fdl", "warm")
@@ -19,7 +20,7 @@ FOLDER = os.path.join(".fdl", "warm")
 
 def has_any(root: str) -> bool:
     """Whether a project has a folder of warm processes: one question to the system."""
-    return os.path.isdir(os.path.join(root, FOLDER))  # noqa: PTH112
+    return os.path.isdir(os.path.join(root, FOLDER))
 
 
 def markers(root: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -49,3 +50,15 @@ def marker(root: str, interpreter: str) -> str:
     from zlib import crc32
 
     return os.path.join(root, FOLDER, f"{crc32(os.fsencode(interpreter)):08x}.json")
+
+
+def forget(path: str, known: Mapping[str, Any]) -> None:
+    """Remove the file of a process that was killed, and the folder of its socket."""
+    place = str(known["socket"])
+    for remove, one in (
+        (os.remove, path),
+        (os.remove, place),
+        (os.rmdir, os.path.dirname(place)),
+    ):
+        with suppress(OSError):
+            remove(one)

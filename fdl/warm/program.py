@@ -3,7 +3,8 @@
 Runs in the project's interpreter. Standard library only.
 """
 
-# ruff: noqa: PTH118, PTH119, PTH120, PTH123
+# The paths of requests and answers are strings.
+# ruff: noqa: PTH109, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import ctypes
@@ -195,7 +196,7 @@ def _renew_streams() -> None:
             errors=stream.errors,
             newline="\n",
             line_buffering=lines,
-            write_through=unbuffered and number > 0,
+            write_through=unbuffered,
         )
 
 

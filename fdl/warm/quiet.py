@@ -3,6 +3,7 @@
 Runs in the project's interpreter. Standard library only.
 """
 
+# The paths of requests and answers are strings.
 # ruff: noqa: PTH115, PTH208
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Runs in the project's interpreter. Standard library only.
 """
 
-# ruff: noqa: PTH107, PTH113, PTH116, PTH118, PTH123, PTH208
+# The paths of requests and answers are strings.
+# ruff: noqa: PTH101, PTH105, PTH106, PTH107, PTH109, PTH110, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import contextlib
@@ -25,7 +26,7 @@ from .trial import load, modules_files
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, NoReturn
 
 _LOOKS_EVERY_S = 2.0
 _PATIENCE_S = 5.0
@@ -120,9 +121,9 @@ class _Server:
                 connection.close()
                 if program is not None:
                     return program
-        self._end()
+        return self._end()
 
-    def _end(self) -> Any:
+    def _end(self) -> NoReturn:
         for one in (self._task["socket"], self._task["marker"]):
             with contextlib.suppress(OSError):
                 os.remove(one)
@@ -266,24 +267,31 @@ def _shadows(folders: Iterable[str]) -> set[str]:
     found = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                module = sys.modules.get(name.partition(".")[0])
-                if module is None or name.partition(".")[0] == "__main__":
-                    continue
-                path = os.path.join(folder, name)
-                file = os.path.join(path, "__init__.py") if os.path.isdir(path) else path
-                known = getattr(module, "__file__", None) or ""
-                if os.path.isfile(file) and os.path.realpath(known) != os.path.realpath(file):
-                    if name.endswith((".py", ".so", ".pyc")) or os.path.isdir(path):
-                        found.add(path)
+            found |= {
+                path
+                for name in os.listdir(folder)
+                if (path := os.path.join(folder, name)) and _hides(path)
+            }
     return found
+
+
+def _hides(path: str) -> bool:
+    """Whether a file or folder would be imported in place of a module that is loaded."""
+    name, _, ending = os.path.basename(path).partition(".")
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return False
+    file = path if ending else os.path.join(path, "__init__.py")
+    if ending and not path.endswith((".py", ".so", ".pyc")):
+        return False
+    known = getattr(module, "__file__", None) or ""
+    return os.path.isfile(file) and os.path.realpath(known) != os.path.realpath(file)
 
 
 def _memory() -> int:
     """Bytes of memory that this process holds, its share of what programs use too."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as stream:
-            for line in stream:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
-    return 0
+    lines = []
+    with contextlib.suppress(OSError), open("/proc/self/smaps_rollup", "rb") as stream:
+        lines = stream.read().splitlines()
+    sizes = [int(line.split()[1]) for line in lines if line.startswith(b"Pss:")]
+    return sum(sizes) * 1024

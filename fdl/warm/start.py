@@ -1,5 +1,7 @@
 """Start the warm process of a project, and speak with the ones that run."""
 
+# The paths of requests and answers are strings.
+# ruff: noqa: PTH118, PTH123
 from __future__ import annotations
 
 import json
@@ -14,7 +16,7 @@ from fdl.errors import FdlError
 from fdl.manifest.cache import make_folder
 from fdl.warm import facts, wire
 from fdl.warm.client import program_of, version
-from fdl.warm.places import marker, markers
+from fdl.warm.places import forget, marker, markers
 from fdl.which import locate
 
 if TYPE_CHECKING:
@@ -133,7 +135,9 @@ def start(
         **{name: report[name] for name in ("imports", "read", "written", "files")},
     }
     names = set(report["read"])
-    kept = {one: text for one, text in variables.items() if one in names or facts.is_read_early(one)}
+    kept = {
+        one: text for one, text in variables.items() if one in names or facts.is_read_early(one)
+    }
     make_folder(str(Path(first.root) / ".fdl"))
     Path(file).parent.mkdir(exist_ok=True)
     try:
@@ -171,8 +175,7 @@ def _ask(path: str, record: Mapping[str, Any], what: str) -> dict[str, Any] | No
             wire.send(connection, {"do": what})
             return wire.receive(connection)[0]
     except (ConnectionRefusedError, FileNotFoundError):
-        with suppress(OSError):
-            Path(path).unlink()
+        forget(path, record)
     except (OSError, EOFError):
         pass
     return None
@@ -184,13 +187,13 @@ def _programs(plans: list[Plan]) -> list[tuple[str, bool, str]]:
     for plan in plans:
         program = program_of(plan)
         if program is not None:
-            target = program.target if program.module else os.path.join(plan.cwd, program.target)  # noqa: PTH118
+            target = program.target if program.module else os.path.join(plan.cwd, program.target)
             found.append((target, program.module, plan.cwd))
     return found
 
 
 def _check_interpreter(path: str) -> None:
-    with open(path, "rb") as stream:  # noqa: PTH123
+    with open(path, "rb") as stream:
         is_script = stream.read(2) == b"#!"
     if is_script:
         raise FdlError(
@@ -238,11 +241,12 @@ def _serve(interpreter: str, task: dict[str, Any], variables: Mapping[str, str])
     )
     # It outlives this process, which never waits for it.
     process.returncode = 0
-    with process.stdin or suppress(), process.stdout or suppress():
-        if process.stdin and process.stdout:
-            process.stdin.write(json.dumps(task).encode())
-            process.stdin.close()
-            out = process.stdout.read()
+    assert process.stdin  # noqa: S101 - a pipe
+    assert process.stdout  # noqa: S101 - a pipe
+    with process.stdin as task_pipe:
+        task_pipe.write(json.dumps(task).encode())
+    with process.stdout as answer:
+        out = answer.read()
     problem = _answer(interpreter, out, b"")["problem"]
     if problem:
         raise FdlError(

@@ -6,7 +6,8 @@ about the terminal. What they read is what a later run is compared with.
 Runs in the project's interpreter. Standard library only.
 """
 
-# ruff: noqa: PTH113, PTH123
+# The paths of requests and answers are strings.
+# ruff: noqa: PTH100, PTH113, PTH123
 from __future__ import annotations
 
 import importlib
@@ -144,7 +145,9 @@ class _Observer:
             "files": sorted(
                 one
                 for one in files
-                if not one.startswith(_PASSED_OVER) and "__pycache__" not in one and os.path.isfile(one)
+                if not one.startswith(_PASSED_OVER)
+                and "__pycache__" not in one
+                and os.path.isfile(one)
             ),
         }
 
@@ -178,8 +181,9 @@ def _printed(words: int) -> str:
 
 def _watch_terminal() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        mode = "wb" if number else "rb"
-        stream = _Stream(open(number, mode, closefd=False), line_buffering=True)
+        raw: Any = io.FileIO(number, "wb" if number else "rb", closefd=False)
+        buffer: Any = io.BufferedWriter(raw) if number else io.BufferedReader(raw)
+        stream = _Stream(buffer, line_buffering=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     ask = os.isatty
