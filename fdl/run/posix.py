@@ -219,7 +219,21 @@ class _Attendant:
             _signal.signal(number, handler)
 
     def wait(self, job: _Child | Remote) -> int:
-        """Forward signals until the child has ended; return its exit code."""
+        """Forward signals until the child has ended; return its exit code.
+
+        Raises:
+            FdlError: Nothing is known about a program of `fdl warm` any more; it was killed.
+        """
+        try:
+            return self._wait(job)
+        except FdlError:
+            from fdl.run.tree import kill
+
+            kill(job.pid, self._mark, self._reached)
+            self._dismiss()
+            raise
+
+    def _wait(self, job: _Child | Remote) -> int:
         child = job.pid
         started = time.monotonic()
         if job.group is not None:

@@ -180,7 +180,7 @@ def _started(
     connection: _socket.socket, request: dict[str, object], descriptors: list[int]
 ) -> Remote | None:
     try:
-        wire.send(connection, request, descriptors)
+        wire.send(connection, request)
         answer, _ = wire.receive(connection)
     except (OSError, EOFError):
         answer = {}
@@ -189,7 +189,7 @@ def _started(
         return None
     connection.settimeout(_LONGEST_ANSWER_S)
     try:
-        connection.sendall(wire.GO)
+        wire.send(connection, {"go": True}, descriptors)
         answer, _ = wire.receive(connection)
         return Remote(answer["pid"], answer["group"], connection)
     except (OSError, EOFError, KeyError):

@@ -34,6 +34,7 @@ _STARTS = (
     "XLA_", "SYCL_", "ZE_",
     # Compiled libraries beside it.
     "NPY_", "NUMPY_", "OPENSSL_", "SSL_", "ASAN_", "TSAN_", "UBSAN_", "LSAN_", "RUST_",
+    "TQDM_",
 )  # fmt: skip
 """Beginnings of variables that compiled code may read while it is loaded.
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def keep(
-    connection: socket.socket, descriptors: list[int], become: Callable[[dict[int, Any]], None]
-) -> None:
+def keep(connection: socket.socket, become: Callable[[list[int], dict[int, Any]], None]) -> None:
     """Start the program in a fork, and return only there.
 
     The program has a process group that is not its own to lead, as under any shell. Its parent
@@ -34,22 +32,22 @@ def keep(
 
     Args:
         connection: The client.
-        descriptors: Those that the program inherits.
-        become: Called in the fork, with the handlers of the signals that the keeper ignores.
+        become: Called in the fork, with the descriptors of the client, and the handlers of the
+            signals that the keeper ignores.
     """
     os.setpgid(0, 0)
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _CONTROL}
     try:
         wire.send(connection, {"ready": True})
-        may_start = connection.recv(1) == wire.GO
-    except OSError:
-        may_start = False
-    if not may_start:
+        answer, descriptors = wire.receive(connection)
+    except (OSError, EOFError):
+        answer = {}
+    if not answer.get("go"):
         os._exit(0)
     child = os.fork()
     if not child:
         connection.close()
-        become(handlers)
+        become(descriptors, handlers)
         return
     for one in descriptors:
         os.close(one)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+_JOB_VARIABLE = "FDL_JOB"
 _STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -148,7 +149,7 @@ def _show(words: list[str], mark: str) -> None:
         there = stream.read()
     at = there.find(f"{ROOM_VARIABLE}=".encode())
     room = there.find(b"\0", at) - at
-    data = os.fsencode(mark)
+    data = os.fsencode(f"{_JOB_VARIABLE}={mark}")
     if at >= 0 and room > len(data) and len(there) == end - start:
         _write(start + at, data + b"\0" * (room - len(data)))
 

@@ -131,13 +131,16 @@ class _Server:
             os.rmdir(os.path.dirname(self._task["socket"]))
         os._exit(0)
 
-    def _is_over(self) -> bool:
+    def _reap(self) -> None:
         for one in list(self._keepers):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(one, os.WNOHANG)[0]:
                     continue
             self._keepers.discard(one)
             self._used = time.monotonic()
+
+    def _is_over(self) -> bool:
+        self._reap()
         if not (os.path.isfile(self._task["marker"]) and os.path.isfile(self._task["manifest"])):
             return True
         idle = time.monotonic() - self._used
@@ -149,21 +152,19 @@ class _Server:
         if wire.peer(connection)[1] != os.geteuid():
             return None
         request, descriptors = wire.receive(connection)
-        try:
-            asked = request.get("do")
-            if asked == "run":
-                return self._run(connection, request, descriptors)
-            if asked == "stop":
-                wire.send(connection, {"stopped": True})
-                self._end()
-            wire.send(connection, self._status())
-        finally:
-            for one in descriptors:
-                with contextlib.suppress(OSError):
-                    os.close(one)
+        for one in descriptors:
+            os.close(one)
+        asked = request.get("do")
+        if asked == "run":
+            return self._run(connection, request)
+        if asked == "stop":
+            wire.send(connection, {"stopped": True})
+            self._end()
+        wire.send(connection, self._status())
         return None
 
     def _status(self) -> dict[str, Any]:
+        self._reap()
         now = time.monotonic()
         return {
             "pid": os.getpid(),
@@ -177,9 +178,7 @@ class _Server:
             "memory": _memory(),
         }
 
-    def _run(
-        self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
-    ) -> Program | None:
+    def _run(self, connection: socket.socket, request: dict[str, Any]) -> Program | None:
         reason = self._reason_for_a_cold_start(request)
         if reason:
             self._last_cold = reason
@@ -195,8 +194,7 @@ class _Server:
         try:
             self._listener.close()
             program = Program(request, self._task["written"])
-            keep(connection, descriptors, lambda handlers: program.prepare(descriptors, handlers))
-            descriptors.clear()
+            keep(connection, program.prepare)
         except BaseException:
             os._exit(1)
         return program

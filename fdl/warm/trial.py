@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _PASSED_OVER = ("/proc/", "/sys/", "/dev/")
 _READS_ALL = "*"
+_READ_A_PREFIX = ("tqdm.utils",)
+"""Modules that look for names with a prefix, which :func:`.facts.is_read_early` knows."""
 
 
 def main() -> None:
@@ -95,7 +97,10 @@ class _Environ(os._Environ[str]):
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[str]:
-        self.read.add(_READS_ALL)
+        # `items` is one frame more, and so is a generator.
+        readers = {sys._getframe(depth).f_globals.get("__name__") for depth in range(1, 4)}
+        if readers.isdisjoint(_READ_A_PREFIX):
+            self.read.add(_READS_ALL)
         return super().__iter__()
 
 
@@ -189,7 +194,8 @@ def _watch_terminal() -> None:
     ask = os.isatty
 
     def asked(descriptor: int) -> bool:
-        _Stream.was_asked = True
+        if descriptor <= 2:
+            _Stream.was_asked = True
         return ask(descriptor)
 
     os.isatty = asked

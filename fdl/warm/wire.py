@@ -5,10 +5,12 @@ request. Standard library only.
 
 A run is one connection:
 
-1. client: ``{"do": "run", …}`` with the descriptors that the program inherits
+1. client: ``{"do": "run", …}``
 2. server: ``{"cold": REASON}``, and the client starts the program itself; or
    keeper: ``{"ready": true}``
-3. client: one byte. Only now a program may start, so a client that gave up never has two.
+3. client: ``{"go": true}`` with the descriptors that the program inherits. Only now a program may
+   start, so a client that gave up never has two. A server that does not answer holds no descriptor,
+   so no reader of the client's output waits for it.
 4. keeper: ``{"pid": PID, "group": PID}``, and at its end ``{"status": WAIT_STATUS}``
 """
 
@@ -22,8 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-GO = b"g"
 
 _LENGTH_BYTES = 4
 _LONGEST = 16 << 20
@@ -68,7 +68,9 @@ def send(
     data = len(body).to_bytes(_LENGTH_BYTES, "big") + body
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array("i", descriptors))]
     sent = connection.sendmsg([data], rights if descriptors else [])
-    connection.sendall(data[sent:])
+    # Even an empty rest would fail if the other end has answered and gone.
+    if sent < len(data):
+        connection.sendall(data[sent:])
 
 
 def receive(connection: _socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -26,6 +26,9 @@ MAIN = """
 import heavy, json, os, signal, sys, time
 import helper
 
+def raw(stream):
+    return getattr(stream.buffer, "raw", stream.buffer)
+
 def describe():
     streams = (sys.stdin, sys.stdout, sys.stderr)
     main = sys.modules["__main__"]
@@ -33,18 +36,19 @@ def describe():
         "argv": sys.argv, "orig_argv": sys.orig_argv, "executable": sys.executable,
         "flags": repr(sys.flags), "path": sys.path, "cwd": os.getcwd(),
         "main": sorted(vars(main)), "file": __file__, "name": __name__,
-        "spec": repr(main.__spec__), "loader": type(main.__loader__).__name__,
+        "spec": getattr(main.__spec__, "name", None), "loader": type(main.__loader__).__name__,
         "package": main.__package__,
         "umask": os.umask(0o022), "env": dict(os.environ),
         "handlers": {str(n): repr(signal.getsignal(n)) for n in signal.valid_signals()},
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "streams": [
             (s.name, s.mode, s.encoding, s.errors, s.newlines, s.line_buffering, s.write_through,
-             s.isatty(), s.buffer.raw.name, s.buffer.raw.mode, s.buffer.raw.closefd)
+             s.isatty(), raw(s).name, raw(s).mode, raw(s).closefd, type(s.buffer).__name__)
             for s in streams
         ],
         "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__],
-        "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
+        "descriptors": [int(n) for n in sorted(os.listdir("/proc/self/fd"))
+                        if os.path.lexists(f"/proc/self/fd/{n}")],
         "leads": os.getpid() == os.getpgrp(), "comm": open("/proc/self/comm").read(),
         "helper": helper.VALUE,
     }

@@ -70,7 +70,7 @@ def test_variables_umask_and_descriptors_are_the_callers(project, switch):
     shell = f"umask 027; exec 5</dev/null; A=x exec {sys.executable} -m fdl t describe"
     env = {**variables(), "FDL_WARM": switch}
     done = subprocess.run(
-        ["sh", "-c", shell], cwd=project.root / "t", env=env, capture_output=True, text=True
+        ["sh", "-c", shell], cwd=project.root, env=env, capture_output=True, text=True
     )
     found = json.loads(done.stdout)
     assert found["umask"] == 0o027

@@ -1,4 +1,4 @@
-"""Trainings from the warm process: the same numbers, and fresh ones where a process has fresh ones."""
+"""Trainings from the warm process: the same numbers, fresh where a process has fresh ones."""
 
 import json
 import shutil
