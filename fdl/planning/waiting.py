@@ -26,8 +26,8 @@ def set_waiting(plan: Plan, shell: Mapping[str, str]) -> None:
     added = chosen({**({} if plan.service else shell), **plan.env})
     if not added:
         return
-    from fdl.planning.imports import program_uses_flodl
+    from fdl.planning.imports import program_mentions
 
-    if program_uses_flodl(plan):
+    if program_mentions(plan, "flodl"):
         for name, value in added.items():
             plan.set(Variable(name, value, "fdl"))
