@@ -17,7 +17,7 @@ from flodl.train.engines.tuning import Tuning
 from flodl.train.guards.first_non_finite import FirstNonFinite, sentence
 from flodl.train.guards.guard import Setback
 from flodl.train.guards.rewinding import rewind_of, tell_callbacks
-from flodl.train.guards.snapshots import SnapshotRing, check_guarded
+from flodl.train.guards.snapshots import SnapshotRing
 from flodl.train.loop_state import LoopState, modes
 from flodl.train.peak_memory import available_bytes
 from flodl.train.training_state import Position
@@ -49,7 +49,6 @@ class RankGuard(RankLeftOut):
 
     def __init__(self, settings: Guards, worker: RankWorker, start: Start) -> None:
         super().__init__(worker, start, settings)
-        check_guarded(worker.model)
         self._every = settings.every or _EVERY
         memory = settings.memory
         if memory is None:

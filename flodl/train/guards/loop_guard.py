@@ -13,7 +13,7 @@ from flodl.train.guards.diagnosis import diagnosed
 from flodl.train.guards.guard import Setback
 from flodl.train.guards.left_out import LeftOutBatches
 from flodl.train.guards.rewinding import rewind_of
-from flodl.train.guards.snapshots import SnapshotRing, check_guarded
+from flodl.train.guards.snapshots import SnapshotRing
 from flodl.train.loop_state import LoopState, UnfinishedEpoch, modes
 from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import HostLossLog
@@ -62,7 +62,6 @@ class LoopGuard(LeftOutBatches):
 
     def __init__(self, settings: Guards, parts: GuardedParts, start: Start) -> None:
         super().__init__(parts, start, settings)
-        check_guarded(parts.assembly.model)
         self._settings = settings
         self._ring = SnapshotRing(settings.snapshots, settings.memory)
         self._times = DigestTimes(start.position.global_step)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
 
 from flodl import log
 from flodl.checkpoint.generators import generator_states, set_generator_states
@@ -214,22 +213,6 @@ class SnapshotRing:
                 f"{self._memory:,} bytes"
             )
             self._fitting = fitting
-
-
-def check_guarded(model: nn.Module) -> None:
-    """Refuse a model that a snapshot cannot hold.
-
-    Raises:
-        ValueError: Parameters or buffers are made by the first call of a layer.
-    """
-    for path, module in model.named_modules():
-        own = (*module._parameters.values(), *module._buffers.values())
-        if any(isinstance(one, UninitializedTensorMixin) for one in own):
-            raise ValueError(
-                f"guards: layer {path or 'the model'} ({type(module).__name__}) makes its tensors "
-                "in its first call, and a snapshot is taken before; call the model once in its "
-                "factory, or leave the guards out"
-            )
 
 
 _MODEL = "model/"

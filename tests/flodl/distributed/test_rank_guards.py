@@ -176,7 +176,7 @@ class Rewinds(Callback):
         self.found.append(rewind)
 
     def weight(self, run: Any) -> float:
-        return float(next(run.model.parameters()).flatten()[0])
+        return float(next(run.model.parameters()).detach().flatten()[0])
 
 
 def watched(group: Group, run: RunDirectory, bad: int) -> list[Rewind]:

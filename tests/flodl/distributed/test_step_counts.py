@@ -146,5 +146,5 @@ def test_recorded_values_and_histograms_belong_to_these_steps(ranks: Ranks, tmp_
     for name in ("loss", "half", "lr", "grad_norm"):
         assert curves[name] == list(range(8)), name
     (run,) = tmp_path.iterdir()
-    media = json.loads((run / "media/index.json").read_text())["media"]
-    assert {one["step"] for one in media if one["kind"] == "histogram"} == {1, 3, 6}
+    weights = json.loads((run / "media/histogram/weights/weight.json").read_text())
+    assert [one["step"] for one in weights] == [1, 3, 6]

@@ -287,14 +287,6 @@ def test_buffers_that_come_and_grow() -> None:
     check(lambda fn: training(fn, model=lambda _: Growing()))
 
 
-def test_a_lazy_layer_before_its_first_call() -> None:
-    def model(_: object) -> nn.Module:
-        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 1))
-
-    with pytest.raises(ValueError, match=r"guards.*LazyLinear"):
-        training(model=model).guards().run()
-
-
 def test_an_optimizer_with_a_closure() -> None:
     def lbfgs(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(parameters, lr=0.1, max_iter=2)
