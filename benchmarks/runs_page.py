@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.measure import Bar, command_line, in_turns, page, publish, read_options, table
 from benchmarks.runs_page_browser import Opening, forget, open_page
+from benchmarks.runs_page_features import features
 from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, write
 from fdl.run_pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
@@ -35,6 +36,8 @@ FULL_POINTS = 100_000
 FULL = "fdl, full length"
 BARS = {FULL: Bar(2.0)}
 Row = dict[str, Any]
+
+MISSING: Row = {"why": "this program has not measured it yet"}
 
 # A tool that fails gives a row that says why. The other tools are measured nevertheless.
 FAILURES = (TimeoutError, AssertionError, OSError, subprocess.SubprocessError)
@@ -148,7 +151,7 @@ def kept(options: argparse.Namespace, rows: Mapping[str, Row], path: Path | None
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(together, indent=1) + "\n", encoding="utf-8")
-    return {name: together[name] for name in SUBJECTS if name in together}
+    return {name: together.get(name, MISSING) for name in SUBJECTS}
 
 
 def figures_of(rows: Mapping[str, Row]) -> list[list[str]]:
@@ -187,8 +190,10 @@ def conditions_of(rows: Mapping[str, Row]) -> list[list[str]]:
             str(row["rounds"]),
             f"{row['load']:.1f}",
             row["date"],
+            row.get("note", ""),
         ]
         for name, row in rows.items()
+        if row is not MISSING
     ]
 
 
@@ -196,7 +201,7 @@ HEADER = (
     "tool", "cold: s to the first curve", "bar", "warm: s", "server MiB", "page MiB",
     "clicks to the first curve", "clicks to the settings", "s to write", "MB on disk",
 )  # fmt: skip
-CONDITIONS = ("tool", "version", "runs × steps", "rounds", "load afterwards", "date")
+CONDITIONS = ("tool", "version", "runs × steps", "rounds", "load", "date", "note")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -205,6 +210,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--points", type=int, default=1000, help="steps of each run")
     parser.add_argument("--full-points", type=int, default=FULL_POINTS, help="of fdl alone")
+    parser.add_argument(
+        "--assemble", action="store_true", help="measure nothing; write the page from kept rows"
+    )
     parser.add_argument("--only", action="append", choices=SUBJECTS, help="measure only these")
     parser.add_argument(
         "--peers",
@@ -213,8 +221,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="folder of the environments of the other tools (default: %(default)s)",
     )
     options = read_options(parser, argv, rounds=1, runs=12, points=50, full_points=2000)
-    with tempfile.TemporaryDirectory() as home:
-        rows = measured(options, Path(home))
+    rows: dict[str, Row] = {}
+    if not options.assemble:
+        with tempfile.TemporaryDirectory() as home:
+            rows = measured(options, Path(home))
     together = kept(options, rows, options.output and options.output.with_suffix(".json"))
     text = page(
         options,
@@ -223,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         table(HEADER, figures_of(together)),
         table(CONDITIONS, conditions_of(together)),
         NOTES,
+        features(),
         packages=(),
     )
     publish(text, options.output)

@@ -6,8 +6,11 @@ import json
 import subprocess
 from urllib.parse import unquote
 
+import pytest
+
 from benchmarks.runs_page import conditions_of, figures_of, kept, row_of, why
 from benchmarks.runs_page_browser import Opening
+from benchmarks.runs_page_features import SOURCES, cell, features
 from benchmarks.runs_page_subjects import SUBJECTS, aim_word
 
 OPTIONS = argparse.Namespace(runs=500, points=1000, full_points=100_000, rounds=2)
@@ -45,8 +48,10 @@ def test_the_page_is_put_together_from_several_calls(tmp_path):
     mine = row_of([(opening(1.0), opening(1.0))], 1.0, 1, "tool 2")
     kept(OPTIONS, {"MLflow": {"version": "mlflow", "why": "no reason"}}, path)
     both = kept(OPTIONS, {"fdl, full length": mine}, path)
-    assert list(both) == ["fdl, full length", "MLflow"]
+    assert list(both) == list(SUBJECTS)
+    assert [row[0] for row in conditions_of(both)] == ["fdl, full length", "MLflow"]
     assert [row[2] for row in conditions_of(both)] == ["500 × 100,000", "500 × 1,000"]
+    assert figures_of(both)[-1][1] == "not measured: this program has not measured it yet"
     again = kept(OPTIONS, {"MLflow": mine}, path)
     assert "why" not in again["MLflow"]
 
@@ -57,3 +62,12 @@ def test_the_address_of_aim_holds_the_metric():
     text = unquote(base64.urlsafe_b64decode(padded).decode())
     assert json.loads(text) == {"query": "metric.name == 'loss'"}
     assert SUBJECTS["Aim"].path.startswith("/metrics?select=O-")
+
+
+def test_every_claim_about_a_tool_has_a_source():
+    text = features()
+    assert text.count("not found") > 0
+    assert f"{len(SOURCES)}. {list(SOURCES.values())[-1]}" in text
+    assert cell("yes, here", {"here": 3}) == "yes, [3]"
+    with pytest.raises(ValueError, match="no source"):
+        cell("yes", {"here": 3})
