@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.runs_page_subjects import Subject
+from benchmarks.runs_page_subjects import SILENT, Subject
 from tests.browser.chromium import Browser
 
 PATIENCE = 60.0
@@ -140,11 +140,11 @@ def server(subject: Subject, programs: Path, runs: Path, cache: Path) -> Iterato
     words = subject.serve(runs, port)
     env = {
         **os.environ,
+        **SILENT,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "FLODL_CACHE_DIR": str(cache),
         "TRACKIO_DIR": str(runs),
         "GRADIO_SERVER_PORT": str(port),
-        "GRADIO_ANALYTICS_ENABLED": "False",
     }
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     child = subprocess.Popen(

@@ -8,6 +8,7 @@ TOOLS = ("fdl", "TensorBoard", "Aim", "trackio", "MLflow")
 
 SOURCES = {
     "fdl": "[guide of runs](../guide/runs.md#many-runs-on-one-page)",
+    "fdl-page": "the program of its page, `fdl/run_pages/page/scale.js`",
     "TB": "[TensorBoard, README](https://github.com/tensorflow/tensorboard/blob/master/README.md)",
     "TB-hp": (
         "[TensorBoard, the HParams dashboard](https://github.com/tensorflow/tensorboard/blob/"
@@ -47,7 +48,7 @@ NO = ""
 FEATURES: dict[str, tuple[str, str, str, str, str]] = {
     "curves of several runs in one chart": ("yes fdl", "yes TB", "yes Aim", "yes tr", "yes ML"),
     "smoothing": ("yes fdl", "yes TB-page", "yes Aim", "yes tr-page", "yes ML-page"),
-    "limits of an axis without outliers": ("yes fdl", "yes TB-page", "yes Aim", NO, NO),
+    "limits of an axis without outliers": ("yes fdl-page", "yes TB-page", "yes Aim", NO, NO),
     "groups by a setting": ("yes fdl", NO, "yes Aim", "yes tr", "yes ML"),
     "mean of each group": ("with a band fdl", NO, "yes Aim", NO, NO),
     "table of settings, sorted and filtered": (
@@ -75,7 +76,13 @@ FEATURES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "contour of two settings and a metric": (NO, NO, NO, NO, "yes ML-page"),
     "one file that opens without a server": ("yes fdl", NO, NO, NO, NO),
-    "CSV": ("yes fdl", "of a chart TB-page", "yes Aim-runs", NO, "of a chart ML"),
+    "download of a table or a chart": (
+        "table, CSV or JSON fdl",
+        "data of a chart TB-page",
+        "table, CSV Aim-runs",
+        NO,
+        "chart ML",
+    ),
     "images compared across runs": (NO, "yes TB", "yes Aim-px", NO, NO),
     "audio, and a projector of embeddings": (NO, "yes TB", NO, NO, NO),
     "a server that a team shares": (NO, NO, NO, "on Hugging Face or your own tr", "yes ML-host"),

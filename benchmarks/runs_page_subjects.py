@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from urllib.parse import quote
 from benchmarks.many_runs import losses, make_runs, settings
 
 WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
+SILENT = {"GRADIO_ANALYTICS_ENABLED": "False", "MLFLOW_DISABLE_TELEMETRY": "true"}
+"""Variables that keep the other tools from the network."""
+
 WRITE_SECONDS = 150.0
 """The most that a tool may take to write its runs."""
 
@@ -93,7 +97,7 @@ def _aim(runs: Path, port: int) -> list[str]:
 
 def _mlflow(runs: Path, port: int) -> list[str]:
     store = f"sqlite:///{runs}/mlflow.db"
-    return ["mlflow", "ui", "--backend-store-uri", store, "--port", str(port), "--workers", "1"]
+    return ["mlflow", "ui", "--backend-store-uri", store, "--port", str(port)]
 
 
 def _fdl(runs: Path, port: int) -> list[str]:
@@ -111,7 +115,7 @@ SUBJECTS = {
         "trackio",
         lambda _runs, _port: ["trackio", "show", "--project", "runs"],
         "/?project=runs",
-        differ=(_clicks("Runs"),),
+        differ=(_clicks("Show run comparer"),),
     ),
 }
 
@@ -161,6 +165,7 @@ def write(tool: str, programs: Path, folder: Path, runs: int, points: int) -> fl
             [programs / "python", WRITERS, tool, source.name, folder],
             check=True,
             stdout=subprocess.DEVNULL,
+            env={**os.environ, **SILENT},
             timeout=WRITE_SECONDS,
         )
     return time.perf_counter() - began
