@@ -91,21 +91,27 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     }
     rows: dict[str, Row] = {}
     prepared: dict[str, tuple[Subject, Path, Path, float]] = {}
+    written: dict[Path, float] = {}
     for name, subject in subjects.items():
         store = home / ("full" if name == FULL else subject.tool)
         points = options.full_points if name == FULL else options.points
         try:
             programs = environment_of(subject.tool, options.peers)
-            took = write(subject.tool, programs, store, options.runs, points)
+            if store not in written:  # two subjects of one tool share its store
+                written[store] = write(subject.tool, programs, store, options.runs, points)
         except FAILURES as error:
             rows[name] = {"version": subject.tool, "why": why(error)}
         else:
-            prepared[name] = (subject, programs, store, took)
+            prepared[name] = (subject, programs, store, written[store])
     binary = find()
     if binary is None:
         raise SystemExit("a Chromium is needed on the PATH")
 
+    failed: dict[str, str] = {}
+
     def once(name: str) -> tuple[Opening, Opening] | str:
+        if name in failed:
+            return failed[name]  # another round would wait as long for nothing
         subject, programs, store, _ = prepared[name]
         cache = home / "cache"
         shutil.rmtree(cache, ignore_errors=True)
@@ -115,7 +121,8 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
             taken = (subject, programs, store, cache)
             return open_page(browser, *taken), open_page(browser, *taken)
         except FAILURES as error:
-            return why(error)
+            failed[name] = why(error)
+            return failed[name]
         finally:
             browser.close()
 
