@@ -53,9 +53,51 @@ def trackio(runs: list[dict[str, Any]], folder: Path) -> None:
         )
 
 
+def aim(runs: list[dict[str, Any]], folder: Path) -> None:
+    """A repository of Aim, without records of the system."""
+    from aim import Repo, Run
+
+    Repo.from_path(str(folder), init=True)
+    for one in runs:
+        run = Run(
+            repo=str(folder),
+            experiment=EXPERIMENT,
+            system_tracking_interval=None,
+            log_system_params=False,
+            capture_terminal_logs=False,
+        )
+        run.name = one["name"]
+        run["hparams"] = one["settings"]
+        for step, value in enumerate(one["loss"], 1):
+            run.track(value, name="loss", step=step)
+        run.close()
+
+
+def mlflow(runs: list[dict[str, Any]], folder: Path) -> None:
+    """A SQLite store, with at most 1,000 values for each call, as MLflow demands."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    # The page asks for the kind of an experiment that has no such tag.
+    tags = {"mlflow.experimentKind": "custom_model_development"}
+    experiment = client.create_experiment(EXPERIMENT, str(folder / "artifacts"), tags)
+    for one in runs:
+        began = int(time.time() * 1000)
+        run = client.create_run(experiment, run_name=one["name"]).info.run_id
+        params = [Param(name, str(value)) for name, value in one["settings"].items()]
+        values = [
+            Metric("loss", value, began + step, step) for step, value in enumerate(one["loss"], 1)
+        ]
+        client.log_batch(run, values[:1000], params)
+        for start in range(1000, len(values), 1000):
+            client.log_batch(run, values[start : start + 1000])
+        client.set_terminated(run)
+
+
 if __name__ == "__main__":
     tool, source, target = sys.argv[1:]
     Path(target).mkdir(parents=True)
-    {"tensorboard": tensorboard, "trackio": trackio}[tool](
+    {"tensorboard": tensorboard, "trackio": trackio, "aim": aim, "mlflow": mlflow}[tool](
         json.loads(Path(source).read_text(encoding="utf-8")), Path(target)
     )

@@ -1,0 +1,171 @@
+"""The tools whose pages ``benchmarks.runs_page`` opens: how they write, serve and are clicked."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from benchmarks.many_runs import losses, make_runs, settings
+
+WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
+SILENT = {"GRADIO_ANALYTICS_ENABLED": "False", "MLFLOW_DISABLE_TELEMETRY": "true"}
+"""Variables that keep the other tools from the network."""
+
+WRITE_SECONDS = 150.0
+"""The most that a tool may take to write its runs."""
+
+
+def _clicks(text: str) -> str:
+    """A click on the smallest element with a text; the script says whether it was there."""
+    return (
+        "(() => { const all = [...document.querySelectorAll('*')].filter(one => "
+        f"one.textContent.trim().toLowerCase() === {json.dumps(text.lower())} "
+        "&& one.checkVisibility()); const one = all[all.length - 1]; "
+        "if (!one) return false; one.click(); return true })()"
+    )
+
+
+class Subject(NamedTuple):
+    """One tool in one form.
+
+    Attributes:
+        tool: The package that is installed; ``fdl`` for this project.
+        serve: From the folder of the runs and a port to the command of its server.
+        path: The address of the page with curves.
+        begin: Scripts that click what must be clicked before a curve appears.
+        differ: Scripts that click from there to the settings of the runs.
+    """
+
+    tool: str
+    serve: Callable[[Path, int], list[str]]
+    path: str = "/"
+    begin: tuple[str, ...] = ()
+    differ: tuple[str, ...] = ()
+
+
+def aim_word(state: object) -> str:
+    """A part of the state of Aim's explorer, as its address keeps it: base 64 of quoted JSON."""
+    quoted = quote(json.dumps(state), safe="~()*!.'#$&+,/:;=?@-_")
+    return "O-" + base64.urlsafe_b64encode(quoted.encode()).decode().rstrip("=")
+
+
+_AIM_SELECT = {
+    "options": [
+        {
+            "label": "loss",
+            "group": "loss",
+            "color": "#7A4CE0",
+            "value": {"option_name": "loss", "context": None},
+            "key": "loss",
+        }
+    ],
+    "query": "",
+    "advancedMode": True,
+    "advancedQuery": "metric.name == 'loss'",
+}
+AIM_PAGE = f"/metrics?select={aim_word(_AIM_SELECT)}"
+
+_CHECK_ALL = """(() => {
+  const box = document.querySelector("runs-data-table mat-checkbox input");
+  if (!box) return false;
+  if (!box.checked) box.click();
+  return true;
+})()"""
+
+
+def _tensorboard(fast: str) -> Subject:
+    def serve(runs: Path, port: int) -> list[str]:
+        words = ["--logdir", str(runs), "--port", str(port), f"--load_fast={fast}"]
+        return ["tensorboard", *words]
+
+    return Subject("tensorboard", serve, "/#timeseries", (_CHECK_ALL,), (_clicks("HPARAMS"),))
+
+
+def _aim(runs: Path, port: int) -> list[str]:
+    return ["aim", "up", "--repo", str(runs), "--host", "127.0.0.1", "--port", str(port), "--yes"]
+
+
+def _mlflow(runs: Path, port: int) -> list[str]:
+    store = f"sqlite:///{runs}/mlflow.db"
+    return ["mlflow", "ui", "--backend-store-uri", store, "--port", str(port)]
+
+
+def _fdl(runs: Path, port: int) -> list[str]:
+    return ["fdl", "runs", "ui", str(runs), "--no-open", "--port", str(port)]
+
+
+SUBJECTS = {
+    "fdl": Subject("fdl", _fdl),
+    "fdl, full length": Subject("fdl", _fdl),
+    "TensorBoard": _tensorboard("auto"),
+    "TensorBoard, load_fast=false": _tensorboard("false"),
+    "Aim": Subject("aim", _aim, AIM_PAGE),
+    "MLflow": Subject("mlflow", _mlflow, "/#/experiments/1/runs?compareRunsMode=CHART"),
+    "trackio": Subject(
+        "trackio",
+        lambda _runs, _port: ["trackio", "show", "--project", "runs"],
+        "/?project=runs",
+        differ=(_clicks("Show run comparer"),),
+    ),
+}
+
+
+def environment_of(tool: str, folder: Path) -> Path:
+    """The programs of a tool, in an environment of its own, which is made at the first use."""
+    if tool == "fdl":
+        return Path(sys.executable).parent
+    home = folder / tool
+    if not (home / "installed").exists():
+        venv.create(home, with_pip=True, clear=True)
+        pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", tool]
+        subprocess.run(pip, check=True)
+        (home / "installed").touch()
+    return home / "bin"
+
+
+def version_of(tool: str, programs: Path) -> str:
+    """Name and version of the installed tool."""
+    name = "flodl" if tool == "fdl" else tool
+    code = f"from importlib.metadata import version; print(version({name!r}))"
+    done = subprocess.run(
+        [programs / "python", "-c", code], capture_output=True, text=True, check=True
+    )
+    return f"{tool} {done.stdout.strip()}"
+
+
+def write(tool: str, programs: Path, folder: Path, runs: int, points: int) -> float:
+    """Write the runs in the tool's format; the seconds that it took."""
+    began = time.perf_counter()
+    if tool == "fdl":
+        make_runs(folder, runs, points)
+        return time.perf_counter() - began
+    rows = [
+        {
+            "name": f"run-{number:03}",
+            "settings": {name: value for name, (value, _) in settings(number).items()},
+            "loss": losses(number, points).tolist(),
+        }
+        for number in range(runs)
+    ]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as source:
+        json.dump(rows, source)
+        source.flush()
+        began = time.perf_counter()
+        subprocess.run(
+            [programs / "python", WRITERS, tool, source.name, folder],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **SILENT},
+            timeout=WRITE_SECONDS,
+        )
+    return time.perf_counter() - began

@@ -1,0 +1,73 @@
+"""What the page of many runs makes of its measurements."""
+
+import argparse
+import base64
+import json
+import subprocess
+from urllib.parse import unquote
+
+import pytest
+
+from benchmarks.runs_page import conditions_of, figures_of, kept, row_of, why
+from benchmarks.runs_page_browser import Opening
+from benchmarks.runs_page_features import SOURCES, cell, features
+from benchmarks.runs_page_subjects import SUBJECTS, aim_word
+
+OPTIONS = argparse.Namespace(runs=500, points=1000, full_points=100_000, rounds=2)
+
+
+def opening(curve: float, more: int | None = 1) -> Opening:
+    return Opening(curve, server=100.0, page=20.0, clicks=1, more=more)
+
+
+def test_a_row_has_the_medians_of_cold_and_of_warm_openings():
+    pairs = [(opening(3.0), opening(1.0)), (opening(5.0), opening(2.0))]
+    row = row_of(pairs, 9.0, 7_000_000, "fdl 1.0")
+    (cells,) = figures_of({"fdl, full length": row})
+    told = ["fdl, full length", "4.0", "2.00 MISSED", "1.5", "100", "20", "1", "1", "9", "7"]
+    assert cells == told
+
+
+def test_settings_that_do_not_appear_are_told():
+    row = row_of([(opening(1.0), opening(1.0, more=None))], 1.0, 1, "tool 2")
+    assert figures_of({"Aim": row})[0][7] == "not found"
+
+
+def test_a_tool_that_fails_has_a_row_with_the_reason():
+    slow = why(subprocess.TimeoutExpired("writer", 150.0))
+    assert figures_of({"MLflow": {"why": slow}})[0][:2] == [
+        "MLflow",
+        "not measured: its writer did not end within 150 s",
+    ]
+    assert why(TimeoutError("the first curve")) == "waited in vain for: the first curve"
+    assert why(AssertionError("one | two\nthree")) == "one / two"
+
+
+def test_the_page_is_put_together_from_several_calls(tmp_path):
+    path = tmp_path / "page.json"
+    mine = row_of([(opening(1.0), opening(1.0))], 1.0, 1, "tool 2")
+    kept(OPTIONS, {"MLflow": {"version": "mlflow", "why": "no reason"}}, path)
+    both = kept(OPTIONS, {"fdl, full length": mine}, path)
+    assert list(both) == list(SUBJECTS)
+    assert [row[0] for row in conditions_of(both)] == ["fdl, full length", "MLflow"]
+    assert [row[2] for row in conditions_of(both)] == ["500 × 100,000", "500 × 1,000"]
+    assert figures_of(both)[-1][1] == "not measured: this program has not measured it yet"
+    again = kept(OPTIONS, {"MLflow": mine}, path)
+    assert "why" not in again["MLflow"]
+
+
+def test_the_address_of_aim_holds_the_metric():
+    word = aim_word({"query": "metric.name == 'loss'"})
+    padded = word.removeprefix("O-") + "=" * (-len(word.removeprefix("O-")) % 4)
+    text = unquote(base64.urlsafe_b64decode(padded).decode())
+    assert json.loads(text) == {"query": "metric.name == 'loss'"}
+    assert SUBJECTS["Aim"].path.startswith("/metrics?select=O-")
+
+
+def test_every_claim_about_a_tool_has_a_source():
+    text = features()
+    assert text.count("not found") > 0
+    assert f"{len(SOURCES)}. {list(SOURCES.values())[-1]}" in text
+    assert cell("yes, here", {"here": 3}) == "yes, [3]"
+    with pytest.raises(ValueError, match="no source"):
+        cell("yes", {"here": 3})
