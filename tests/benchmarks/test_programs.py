@@ -31,12 +31,13 @@ LONG = [
     "policy_accuracy",
     "run_diff",
     "setup_mode",
+    "start",
     "startup",
     "ten_models",
     "unequal_ranks",
 ]
-TOOLS = ["libtorch_install", "runs_page", "side_by_side"]
-"""These need the wheel of torch, or other tools on the machine."""
+TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]
+"""These need a GPU, the wheel of torch, or other tools on the machine."""
 
 
 @pytest.fixture(autouse=True)
