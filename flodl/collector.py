@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import GeneratorType
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ def paused() -> Iterator[None]:
 
 @final
 class LastingImport:
-    """Imports a module in this context, and keeps the collector from its objects for good.
+    """Imports a module in this context, and keeps the collector from its objects.
 
     The modules of torch create some hundred thousand objects, which live to the end of the process.
     Each full collection visits them, and the end of the interpreter collects several times. So
@@ -42,12 +45,15 @@ class LastingImport:
 
     ``gc.freeze`` hides every object of the process. So the objects that exist before the import are
     hidden, too. They are still removed when nothing refers to them. Only cycles among them stay.
+
     The collector sees everything as always in these cases:
 
     - The module is loaded already.
     - An object that exists before the import has work to do when it is removed, such as an open
       file that is written.
     - More than :data:`MOST_OBJECTS` exist, as in a notebook.
+
+    At the end of the process everything is shown to it again, if any object has such work to do.
 
     Args:
         name: The module.
@@ -59,7 +65,7 @@ class LastingImport:
 
     def __enter__(self) -> None:
         self._was_on = gc.isenabled()
-        self._freezes = self._was_on and self._name not in sys.modules and _nothing_to_finalize()
+        self._freezes = self._was_on and self._name not in sys.modules and _can_freeze()
         gc.disable()
 
     def __exit__(
@@ -70,23 +76,38 @@ class LastingImport:
     ) -> None:
         if self._freezes and kind is None:
             gc.freeze()
+            atexit.register(_show_again)
         if self._was_on:
             gc.enable()
 
 
-def _nothing_to_finalize() -> bool:
-    """Whether no object has work to do when it is removed, except for the standard streams."""
+def _can_freeze() -> bool:
+    """Whether nobody would notice that the objects of now are hidden."""
     gc.collect()  # garbage that exists now must not stay
     if gc.get_freeze_count():
         return False  # the program manages this itself
     objects = gc.get_objects()
-    if len(objects) > MOST_OBJECTS:
-        return False
-    streams = {id(one) for one in _standard_streams()}
-    return not any(hasattr(type(one), "__del__") and id(one) not in streams for one in objects)
+    return len(objects) <= MOST_OBJECTS and not _any_work(objects)
 
 
-def _standard_streams() -> Iterator[object]:
+def _show_again() -> None:
+    """Let the interpreter end as always, unless no object has work to do then."""
+    if _any_work(gc.get_objects()):
+        gc.unfreeze()
+
+
+def _any_work(objects: Iterable[object]) -> bool:
+    """Whether an object has work to do when it is removed; the standard streams do not count."""
+    streams = set()
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
-        yield from (stream, getattr(stream, "buffer", None))
-        yield getattr(getattr(stream, "buffer", None), "raw", None)
+        streams |= {id(stream), id(getattr(stream, "buffer", None))}
+    for one in objects:
+        if not hasattr(type(one), "__del__") or id(one) in streams:
+            continue
+        if isinstance(one, GeneratorType) and one.gi_frame is None:
+            continue  # it has ended
+        # The system closes a file without a buffer.
+        if type(one) is io.FileIO or (isinstance(one, io.IOBase) and one.closed):
+            continue
+        return True
+    return False

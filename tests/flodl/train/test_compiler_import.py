@@ -12,6 +12,7 @@ BEFORE = """
 import sys
 import torch
 from torch import nn
+from torch.optim.optimizer import _use_grad_for_differentiable
 from flodl.train.compiler_import import postpone_compiler
 
 def loaded():
@@ -38,7 +39,7 @@ def weights(kind):
 
 class Own(torch.optim.SGD):
     # Of the program, with torch's wrapper around its step.
-    step = torch.optim.optimizer._use_grad_for_differentiable(torch.optim.SGD.step.__wrapped__)
+    step = _use_grad_for_differentiable(torch.optim.SGD.step.__wrapped__)
 
 KINDS = [
     one
@@ -112,7 +113,7 @@ postpone_compiler()
 postpone_compiler()
 assert lean() == [True] * 4
 class Late(Own):
-    step = torch.optim.optimizer._use_grad_for_differentiable(Own.step.__wrapped__)
+    step = _use_grad_for_differentiable(Own.step.__wrapped__)
 postpone_compiler()
 KINDS += [Own, Late]
 steps = {kind: weights(kind) for kind in KINDS}
