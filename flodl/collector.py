@@ -101,13 +101,15 @@ def _any_work(objects: Iterable[object]) -> bool:
     streams = set()
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         streams |= {id(stream), id(getattr(stream, "buffer", None))}
-    for one in objects:
-        if not hasattr(type(one), "__del__") or id(one) in streams:
-            continue
-        if isinstance(one, GeneratorType) and one.gi_frame is None:
-            continue  # it has ended
-        # The system closes a file without a buffer.
-        if type(one) is io.FileIO or (isinstance(one, io.IOBase) and one.closed):
-            continue
-        return True
-    return False
+    return any(
+        hasattr(type(one), "__del__") and id(one) not in streams and _has_work(one)
+        for one in objects
+    )
+
+
+def _has_work(one: object) -> bool:
+    """Whether an object that has a ``__del__`` may do something there."""
+    if isinstance(one, GeneratorType):
+        return one.gi_suspended or one.gi_running  # else it has not begun, or has ended
+    # The system closes what has no text or bytes to write.
+    return type(one) not in (io.FileIO, io.BufferedReader)

@@ -39,6 +39,8 @@ def printed(program: str, cwd: Path) -> str:
         ("gc.freeze()", True),  # as the program did it
         ("file = open('text', 'w')", False),
         ("def numbers():\n    yield 1\nones = numbers()\nnext(ones)", False),
+        ("def numbers():\n    yield 1\nones = numbers()", True),
+        ("file = open(collector.__file__, 'rb')", True),
         ("class Own:\n    def __del__(self): pass\nown = Own()\nown.me = own", False),
         ("collector.MOST_OBJECTS = 10", False),
     ],
