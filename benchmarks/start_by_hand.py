@@ -72,7 +72,7 @@ def main() -> None:
         for images, labels in batches:
             loss = cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += loss.item() * len(labels)
         model.eval()
