@@ -4,9 +4,10 @@ Each public name is imported when it is first used. ``__init__.pyi`` lists them.
 """
 
 from flodl import openmp as _openmp, terminal as _terminal
+from flodl.collector import LastingImport as _LastingImport, paused as _paused
 
 try:
-    with _terminal.importing("torch"), _openmp.waiting_shortly():
+    with _LastingImport("torch"), _terminal.importing("torch"), _openmp.waiting_shortly():
         import torch as _torch  # noqa: F401
 except ModuleNotFoundError as _missing:
     if _missing.name != "torch":
@@ -18,8 +19,6 @@ except ModuleNotFoundError as _missing:
 from pkgutil import iter_modules as _iter_modules
 
 from lazy_loader import attach_stub as _attach_stub
-
-from flodl.collector import paused as _paused
 
 __version__ = "0.1.0.dev0"
 

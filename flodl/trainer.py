@@ -19,6 +19,7 @@ from flodl.distributed.plain_loop.setup import (
 )
 from flodl.log import msg
 from flodl.train.builder import TrainerBuilder
+from flodl.train.compiler_import import postpone_compiler
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from flodl.train.engines.base import TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
+
+# A program may make its optimizer before it calls the Trainer.
+postpone_compiler()
 
 
 @final

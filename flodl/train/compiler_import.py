@@ -3,13 +3,17 @@
 A new optimizer loads ``torch._dynamo``, and so does its first step. They do so only to tell the
 compiler to skip some functions. Here this is postponed until other code loads the compiler. So a
 compiled program is compiled as always.
+
+It begins when a program imports the ``Trainer`` or ``Ddp``, because such a program trains with
+flodl. Its own optimizers are included, also those made before the builder is used. A program that
+uses only other parts of flodl keeps torch as it comes.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from types import CodeType, FunctionType
 from typing import Any, final
@@ -18,6 +22,9 @@ import torch
 from torch.optim import Optimizer
 
 COMPILER = "torch._dynamo"
+
+KNOWN_VERSIONS = ((2, 6), (2, 13))
+"""The oldest and the newest version of torch whose optimizers are known here."""
 
 _GUARDED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 """Methods of optimizers that torch excludes from compiling, with ``torch._disable_dynamo``."""
@@ -29,31 +36,45 @@ _STEP_NAMES = frozenset(
     f"torch {COMPILER} _dynamo cast Optimizer is_grad_enabled set_grad_enabled defaults "
     "graph_break".split()
 )
-"""The names in torch's wrapper of ``step``, in the version of the wrapper that is known here."""
+"""The names in torch's wrapper of ``step``, in the versions of the wrapper that are known here."""
 
 _lock = threading.Lock()
+_restorer: _Restorer | None = None
+"""Of this process; it stays here when it has restored everything, so that none follows it."""
 
 
 def postpone_compiler() -> None:
     """Let optimizers load the compiler only when other code needs it.
 
-    Does nothing if the compiler is already loaded, or if this version of torch excludes the methods
-    of its optimizers in another way.
+    Call it again when a program may have defined another class of optimizers. Does nothing if the
+    compiler is already loaded, or if this version of torch is unknown or excludes the methods of
+    its optimizers in another way.
     """
+    global _restorer
     with _lock:
-        if COMPILER in sys.modules or any(isinstance(one, _Restorer) for one in sys.meta_path):
+        if COMPILER in sys.modules or not _is_known_version():
             return
-        guarded = [getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _GUARDED]
-        steps = list(_wrapped_steps())
-        if not steps or not all(
-            isinstance(one, FunctionType) and not hasattr(one, _CACHE) for one in guarded
-        ):
-            return
-        sys.meta_path.insert(0, _Restorer(guarded, [(one, one.__code__) for one in steps]))
-        for one in guarded:
-            setattr(one, _CACHE, one)
-        for one in steps:
-            one.__code__ = _LEAN
+        if _restorer is None:
+            guarded = [getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _GUARDED]
+            if not all(
+                isinstance(one, FunctionType) and not hasattr(one, _CACHE) for one in guarded
+            ):
+                return
+            if not any(_wrapped_steps()):
+                return
+            _restorer = _Restorer(guarded)
+            sys.meta_path.insert(0, _restorer)
+        _restorer.take(_wrapped_steps())
+
+
+def _is_known_version() -> bool:
+    """Whether this version of torch is between the known ones."""
+    oldest, newest = KNOWN_VERSIONS
+    try:
+        first, second = (int(part) for part in torch.__version__.split(".")[:2])
+    except ValueError:
+        return False
+    return oldest <= (first, second) <= newest
 
 
 @final
@@ -61,14 +82,22 @@ class _Restorer(MetaPathFinder):
     """Restores everything at the moment when the compiler is imported.
 
     Args:
-        guarded: Functions whose cache was filled.
-        steps: Wrappers of ``step``, each with its own code.
+        guarded: Functions whose cache it fills.
     """
 
-    def __init__(
-        self, guarded: Sequence[Any], steps: Sequence[tuple[FunctionType, CodeType]]
-    ) -> None:
-        self._guarded, self._steps = guarded, steps
+    def __init__(self, guarded: Sequence[Any]) -> None:
+        self._guarded = guarded
+        self._steps: list[tuple[FunctionType, CodeType]] = []
+        for one in guarded:
+            setattr(one, _CACHE, one)
+
+    def take(self, steps: Iterable[FunctionType]) -> None:
+        """Replace the code of wrappers of ``step``, unless everything is restored already."""
+        if self not in sys.meta_path:
+            return
+        for one in steps:
+            self._steps.append((one, one.__code__))
+            one.__code__ = _LEAN
 
     def find_spec(self, fullname: str, *_: object, **__: object) -> None:
         """Find nothing; other finders do. See :class:`importlib.abc.MetaPathFinder`."""
@@ -85,15 +114,19 @@ class _Restorer(MetaPathFinder):
 
 
 def _wrapped_steps() -> Iterator[FunctionType]:
-    """Yield the wrappers that torch puts around ``step`` of its optimizers, if they are known."""
-    kinds: list[Any] = list(vars(torch.optim).values())
-    for kind in kinds:
-        if isinstance(kind, type) and issubclass(kind, Optimizer):
-            step: Any = vars(kind).get("step")
-            while step is not None and not _is_wrapper(step):
-                step = getattr(step, "__wrapped__", None)
-            if step is not None:
-                yield step
+    """Yield the wrappers that torch puts around ``step`` of optimizers, if they are known.
+
+    Wrappers that are replaced already are not among them. The optimizers of the program are.
+    """
+    kinds: list[Any] = [Optimizer]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        step: Any = vars(kind).get("step")
+        while step is not None and not _is_wrapper(step):
+            step = getattr(step, "__wrapped__", None)
+        if step is not None:
+            yield step
 
 
 def _is_wrapper(function: Any) -> bool:

@@ -183,7 +183,7 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.
     Raises:
         TypeError: The factory returned something that is not an optimizer.
     """
-    postpone_compiler()
+    postpone_compiler()  # again: the program may have defined its optimizer since the first call
     optimizer = factory(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(

@@ -33,12 +33,13 @@ LONG = [
     "run_diff",
     "setup_mode",
     "shared_machine",
+    "start",
     "startup",
     "ten_models",
     "unequal_ranks",
 ]
-TOOLS = ["libtorch_install", "runs_page", "side_by_side"]
-"""These need the wheel of torch, or other tools on the machine."""
+TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]
+"""These need a GPU, the wheel of torch, or other tools on the machine."""
 
 
 @pytest.fixture(autouse=True)

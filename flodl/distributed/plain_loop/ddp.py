@@ -12,11 +12,15 @@ from flodl.distributed.averaging.buffers import average_buffers, broadcast_state
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.plain_loop.shared_loop import joined
 from flodl.launch.settings import Backend
+from flodl.train.compiler_import import postpone_compiler
 
 if TYPE_CHECKING:
     import torch
 
     from flodl.launch.group import Group
+
+# The program makes its optimizer itself.
+postpone_compiler()
 
 
 @final

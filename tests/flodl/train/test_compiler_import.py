@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ BEFORE = """
 import sys
 import torch
 from torch import nn
+from torch.optim.optimizer import _use_grad_for_differentiable
 from flodl.train.compiler_import import postpone_compiler
 
 def loaded():
@@ -34,6 +36,10 @@ def weights(kind):
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     return model.weight.detach()
+
+class Own(torch.optim.SGD):
+    # Of the program, with torch's wrapper around its step.
+    step = _use_grad_for_differentiable(torch.optim.SGD.step.__wrapped__)
 
 KINDS = [
     one
@@ -60,6 +66,28 @@ sys.exit(10 if "torch._dynamo" in sys.modules else 0)
 """
 
 
+OWN_OPTIMIZER = """
+import sys
+import torch
+from torch import nn
+from flodl import Trainer
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+nn.functional.mse_loss(model(torch.ones(2, 4)), torch.ones(2, 2)).backward()
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+schedule.step()
+torch.save(optimizer.state_dict(), FILE)
+optimizer.load_state_dict(torch.load(FILE))
+setup = Trainer.setup(model, None, optimizer)
+nn.functional.mse_loss(setup.model(torch.ones(2, 4)), torch.ones(2, 2)).backward()
+setup.step()
+sys.exit(10 if "torch._dynamo" in sys.modules else 0)
+"""
+
+
 def python(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr)
@@ -73,6 +101,10 @@ def test_a_training_that_compiles_nothing_does_not_load_the_compiler(optimizer: 
     python(TRAINING.replace("OPTIMIZER", optimizer))
 
 
+def test_a_loop_and_an_optimizer_of_the_program_do_not_load_it_either(tmp_path: Path) -> None:
+    python(OWN_OPTIMIZER.replace("FILE", repr(str(tmp_path / "optimizer.pt"))))
+
+
 def test_every_optimizer_does_the_same_and_all_is_put_back_before_the_compiler_is_there() -> None:
     python(
         BEFORE
@@ -80,6 +112,10 @@ def test_every_optimizer_does_the_same_and_all_is_put_back_before_the_compiler_i
 postpone_compiler()
 postpone_compiler()
 assert lean() == [True] * 4
+class Late(Own):
+    step = _use_grad_for_differentiable(Own.step.__wrapped__)
+postpone_compiler()
+KINDS += [Own, Late]
 steps = {kind: weights(kind) for kind in KINDS}
 assert len(KINDS) >= 11, KINDS
 assert not loaded()
@@ -134,7 +170,16 @@ def test_where_the_compiler_is_there_or_torch_is_another_one_nothing_is_touched(
     python(
         BEFORE
         + """
-for kind in KINDS:
+for version in ("2.5.1", "2.14.0+cpu", "3.0", "unknown"):
+    torch.__version__ = version
+    postpone_compiler()
+    assert lean() == [False] * 4, version
+"""
+    )
+    python(
+        BEFORE
+        + """
+for kind in [Own, *KINDS]:
     kind.step = lambda self: None
 postpone_compiler()
 assert lean() == [False] * 4

@@ -1,0 +1,337 @@
+"""Everything that has to be measured on a GPU, with one command, and the list of what never ran.
+
+On a machine without a GPU it says so and ends with code 77, which test runners read as *skipped*.
+
+    python -m benchmarks.gpu --output docs/benchmarks/gpu_rows.md     # on a machine with a GPU
+    python -m benchmarks.gpu --list --output docs/benchmarks/gpu.md   # anywhere: what never ran
+    python -m benchmarks.gpu --device cpu --quick                     # try the program
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from benchmarks import ten_models
+from benchmarks.gpu_lines import ROOT, Place, places
+from benchmarks.huggingface import material
+from benchmarks.measure import (
+    command_line,
+    in_turns,
+    interleaved,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
+from benchmarks.ten_models_networks import networks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NO_GPU = 77
+"""Exit code on a machine without a GPU."""
+
+
+class Way(NamedTuple):
+    """How a network is trained: a subject of ``ten_models_subject`` and its engine."""
+
+    subject: str
+    engine: str
+
+
+PLAIN = "plain"
+WAYS: dict[str, Way] = {
+    PLAIN: Way("eager", "auto"),
+    "fused": Way("fused", "auto"),
+    "compile": Way("compiled", "auto"),
+    "cuda_graph": Way("flodl", "cuda_graph"),
+    "auto": Way("flodl", "auto"),
+    "auto, pure step": Way("pure", "auto"),
+}
+"""Column of the ten models -> how the step is computed. Ratios are to the first."""
+
+DTYPES = ("float32", "bfloat16")
+PROGRAMS = {
+    "trainer overhead": ["trainer_overhead", "--alone"],
+    "data feed": ["data_feed"],
+}
+"""Part -> a program that knows ``--device`` itself, and its options."""
+
+
+class Planned(NamedTuple):
+    """A figure of the page.
+
+    Attributes:
+        part: The section that it belongs to.
+        row: What is trained or asked.
+        column: In which way.
+    """
+
+    part: str
+    row: str
+    column: str
+
+
+def planned() -> list[Planned]:
+    """Every figure, in the order of the page."""
+    models = [Planned("ten models", *cell) for cell in itertools.product(networks(), WAYS)]
+    answers = [
+        Planned("predictions", f"256 sentences, {dtype}", name)
+        for dtype in DTYPES
+        for name in ("flodl", "transformers")
+    ]
+    others = [Planned(part, " ".join(words), "its own table") for part, words in PROGRAMS.items()]
+    return models + answers + others
+
+
+# --- Measured on a GPU -------------------------------------------------------------------------
+
+
+def ten_models_rows(options: argparse.Namespace) -> str:
+    """All ways take turns, network by network."""
+    rows = []
+    for name in options.models:
+        seconds, steps, notes = train(name, options)
+        base = seconds[PLAIN]
+        cells = [f"{median_ratio(taken, base):.3f}" for taken in list(seconds.values())[1:]]
+        about = [spread(ratios(seconds["auto"], base)), notes]
+        rows.append([name, middle(base, ".3f", 1e3 / steps), *cells, *about])
+        sys.stderr.write(f"gpu: {' '.join(rows[-1])}\n")
+    header = ["model", "plain ms", *list(WAYS)[1:], "spread of auto", "fell back"]
+    return table(header, rows)
+
+
+def train(name: str, options: argparse.Namespace) -> tuple[dict[str, list[float]], int, str]:
+    """Seconds of every round by way, steps of a round, and why an engine ran plainly."""
+    with ExitStack() as stack:
+        players = {}
+        for column, way in WAYS.items():
+            told = argparse.Namespace(**{**vars(options), "engine": way.engine})
+            players[column] = stack.enter_context(ten_models.Player(name, way.subject, told))
+        for player in players.values():
+            player.ask(f"settle {options.settle}")
+        one = float(players[PLAIN].ask("train 1")["seconds"])
+        steps = options.steps or max(1, min(200, round(ten_models.TURN_SECONDS / one)))
+
+        def turn(column: str) -> float:
+            return float(players[column].ask(f"train {steps}")["seconds"])
+
+        seconds = in_turns(list(players), turn, options.rounds)
+        reports = {column: player.ask("report") for column, player in players.items()}
+    fallen = [
+        f"{column}: {one['fallback']}" for column, one in reports.items() if "fallback" in one
+    ]
+    return seconds, steps, "; ".join(fallen)
+
+
+def prediction_rows(options: argparse.Namespace) -> str:
+    """Sentences of 5 to 120 tokens, classified by a model of bert-base's size."""
+    from flodl.hf.opening import Opening
+
+    texts = material.sentences(options.sentences, 5, 120)
+    rows, notes = [], []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "bert-base"
+        material.bert(folder)
+        for dtype in DTYPES:
+            if dtype != "float32" and "dtype" not in Opening.__annotations__:
+                notes.append(f"{dtype}: this flodl opens models in float32 only.")
+                continue
+            rows += _predicted(folder, texts, dtype, options)
+    header = ["", "texts/s", "speed of flodl / its speed", "spread", "scores apart"]
+    return "\n\n".join([table(header, rows), *notes])
+
+
+def _predicted(
+    folder: Path, texts: list[str], dtype: str, options: argparse.Namespace
+) -> list[list[str]]:
+    from transformers import AutoModelForSequenceClassification as Reference, AutoTokenizer
+
+    from flodl.hf import AutoModelForSequenceClassification
+
+    kind = {} if dtype == "float32" else {"dtype": dtype}
+    opening: Any = {"device": options.device, **kind}
+    ours = AutoModelForSequenceClassification.from_pretrained(folder, **opening)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    theirs: Any = Reference.from_pretrained(folder, dtype=getattr(torch, dtype))
+    theirs = theirs.to(options.device).eval()
+
+    def scores() -> Tensor:
+        found = [{one.label: one.score for one in row} for row in ours.predict(texts)]
+        return torch.tensor([[row[label] for label in ours.labels] for row in found])
+
+    @torch.inference_mode()
+    def reference() -> Tensor:
+        order = sorted(range(len(texts)), key=lambda row: -len(texts[row].split()))
+        found = []
+        for first in range(0, len(texts), 32):
+            batch = tokenizer(
+                [texts[row] for row in order[first : first + 32]],
+                padding=True,
+                return_tensors="pt",
+            ).to(options.device)
+            found.append(theirs(**batch).logits.float().softmax(-1).cpu())
+        return torch.cat(found)[torch.tensor(order).argsort()]
+
+    subjects: Mapping[str, Callable[[], Tensor]] = {
+        f"flodl, {dtype}": scores,
+        f"transformers, sorted by length, {dtype}": reference,
+    }
+    apart = float((scores() - reference()).abs().max())
+    # Every subject ends with its scores on the host, so no work of the GPU is left over.
+    taken = interleaved(subjects, options.rounds)
+    mine = taken[f"flodl, {dtype}"]
+    return [
+        [
+            name,
+            f"{len(texts) / float(middle(each, '.9f')):.1f}",
+            f"{median_ratio(each, mine):.2f}",
+            spread(ratios(each, mine)),
+            f"{apart:.1e}",
+        ]
+        for name, each in taken.items()
+    ]
+
+
+def program_rows(words: Sequence[str], options: argparse.Namespace) -> str:
+    """The sections of another program's page, on this device."""
+    with tempfile.TemporaryDirectory() as made:
+        target = Path(made) / "page.md"
+        small = ["--quick"] if options.quick else []
+        command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:], *small]
+        command += ["--device", options.device, "--output", str(target)]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        text = target.read_text(encoding="utf-8")
+    # Its title becomes a line, and its sections go one level down.
+    _, _, body = text.partition("\n")
+    return body.strip().replace("\n## ", "\n### ")
+
+
+def measured(options: argparse.Namespace) -> str:
+    """The page of a machine with a GPU."""
+    parts = ["## Ten models", ten_models_rows(options)]
+    parts += ["## Predictions of a model of bert-base's size", prediction_rows(options)]
+    for name, words in PROGRAMS.items():
+        parts += [f"## {name.capitalize()}", program_rows(words, options)]
+    where = "the CPU, to try the program"
+    if options.device != "cpu":
+        where = torch.cuda.get_device_name(torch.device(options.device))
+    return page(
+        options,
+        "Rows of a GPU",
+        f"Measured on {where}; {options.rounds} interleaved rounds, medians and the middle 80 %. "
+        "Ten models: time per step as a ratio to plain PyTorch with Adam as it comes; below 1 is "
+        "faster. *fused* and *compile* are by hand. *cuda_graph* and *auto* are engines of flodl.",
+        *parts,
+        packages=("torch", "flodl", "transformers"),
+    )
+
+
+# --- What never ran on one ---------------------------------------------------------------------
+
+
+def gpu_tests() -> list[str]:
+    """The node ids of the tests that are marked ``gpu``, as pytest collects them."""
+    marked = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "-n", "0"]
+    listed = subprocess.run(
+        [*command, *marked], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return [line for line in listed.splitlines() if "::" in line]
+
+
+def never_run() -> str:
+    """The page of what never ran on a GPU."""
+    cells = planned()
+    figures = Counter((one.part, one.row) for one in cells)
+    columns = {key: [one.column for one in cells if one[:2] == key] for key in figures}
+    tests = Counter(name.partition("[")[0] for name in gpu_tests())
+    code = places()
+    count = sum(place.lines for place in code)
+    files = len({place.file for place in code})
+    return "\n\n".join(
+        [
+            "# What has never run on a GPU",
+            "Made by `python -m benchmarks.gpu --list`; do not edit. The project is developed on "
+            "machines without a GPU. Tests skip there, and stand-ins answer for drivers. This "
+            "page lists what they leave out: figures, tests and code.",
+            "## Figures",
+            f"`python -m benchmarks.gpu` measures these {len(cells)} figures on a machine with a "
+            "GPU. Without one it says so and ends with code 77.",
+            table(
+                ["part", "row", "ways"],
+                [[part, row, ", ".join(columns[part, row])] for part, row in figures],
+            ),
+            "## Tests",
+            f"{tests.total()} tests are marked `gpu`. `pytest -m gpu` runs them.",
+            table(["test", "cases"], [[f"`{name}`", str(many)] for name, many in tests.items()]),
+            "## Code",
+            f"{count} lines in {files} files. `benchmarks/gpu_lines.py` has the rules by which it "
+            "finds them in the syntax. The last column is the condition under which they run.",
+            table(["lines", "function", "when"], [_row(place) for place in code]),
+        ]
+    )
+
+
+def _row(place: Place) -> list[str]:
+    last = f"-{place.last}" if place.last > place.line else ""
+    when = place.why.replace("|", "\\|")
+    return [f"`{place.file}:{place.line}{last}`", f"`{place.function or 'module'}`", f"`{when}`"]
+
+
+# --- The command -------------------------------------------------------------------------------
+
+
+def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = command_line("gpu", __doc__, rounds=9)
+    parser.add_argument("--list", action="store_true", help="list what has never run on a GPU")
+    parser.add_argument("--device", default="cuda", help="cpu tries the program")
+    parser.add_argument("--models", nargs="+", choices=list(networks()), default=list(networks()))
+    parser.add_argument("--steps", type=int, help="steps of a turn; default: about 1.5 s of plain")
+    parser.add_argument("--sentences", type=int, default=256)
+    small = {"models": ["mlp"], "rounds": 1, "steps": 1, "settle": 1, "sentences": 4}
+    parser.set_defaults(settle=50, small=False, threads=None, memory="kept", no_routing=False)
+    return read_options(parser, argv, small=True, **small)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish, or list.
+
+    Raises:
+        SystemExit: With :data:`NO_GPU` if the device is not here.
+    """
+    options = options_from(argv)
+    if options.list:
+        publish(never_run(), options.output)
+        return
+    if options.device != "cpu" and not torch.cuda.is_available():
+        sys.stderr.write(
+            "gpu: this machine has no CUDA device that torch can use, so nothing was measured; "
+            "type: python -m benchmarks.gpu --list\n"
+        )
+        raise SystemExit(NO_GPU)
+    publish(measured(options), options.output)
+
+
+if __name__ == "__main__":
+    main()

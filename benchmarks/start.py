@@ -1,0 +1,248 @@
+"""From the command to its end: the training of a new project beside the same one by hand.
+
+The project comes from ``fdl init``. Its training has one epoch here. Every call is a new process.
+The page also has what nobody can avoid: the interpreter, and the import of torch.
+
+    python -m benchmarks.start [--rounds 15] [--output docs/benchmarks/start.md]
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    in_turns,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    seconds_of,
+    spread,
+    table,
+)
+from fdl.builtins import BUILTINS
+from flodl.data import digits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BY_HAND = "PyTorch by hand"
+TORCH = "`import torch`"
+COLD = "`fdl train`, cold"
+WARM = "`fdl train`, warm"
+FIRST_COLD = "first line of `fdl train quick`, cold"
+FIRST_WARM = "first line of `fdl train quick`, warm"
+BARS = {COLD: Bar(0.65), WARM: Bar(0.15)}
+"""The most that a way may take, in times of the script by hand of the same round."""
+
+FIRST_LINE = Bar(0.25)
+"""The most seconds before the first line of a warm training."""
+
+SERVER = "warm"
+"""The built-in command that starts the process which waits for trainings."""
+
+PACKED = Path(sys.modules[digits.__module__].__file__ or "").parent / "uci_digits"
+SCRIPT = Path(__file__).with_name("start_by_hand.py")
+LIMIT = 120.0
+"""Seconds that a call may take before it counts as stuck."""
+
+
+class Project:
+    """A new project, and the calls in it.
+
+    Args:
+        folder: Made by ``fdl init``.
+        cache: Folder of the decisions of flodl's engines.
+    """
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self._fdl = str(Path(sys.executable).with_name("fdl"))
+        # Byte code is cached wherever a user runs this.
+        dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
+        self._env = {name: value for name, value in os.environ.items() if name not in dropped}
+        self._env |= {"FLODL_CACHE_DIR": str(cache), "NO_COLOR": "1", "TERM": "xterm"}
+        self._folder = folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [self._fdl, "init", folder.name, "--native"],
+            cwd=folder.parent,
+            env=self._env,
+            check=True,
+            capture_output=True,
+        )
+
+    def fdl(self, *words: str) -> str:
+        """What ``fdl WORDS`` prints."""
+        return self.run([self._fdl, *words])
+
+    def run(self, argv: Sequence[str]) -> str:
+        """What a program prints; one that fails would make its figure worthless."""
+        done = subprocess.run(
+            argv,
+            cwd=self._folder,
+            env=self._env,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{argv} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def first_line(self, *words: str) -> float:
+        """Seconds until ``fdl WORDS`` has put the first line on a terminal."""
+        ours, theirs = pty.openpty()
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [self._fdl, *words],
+            cwd=self._folder,
+            env=self._env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        try:
+            seen = b""
+            while b"\n" not in seen:
+                seen += os.read(ours, 4096)
+            seconds = time.perf_counter() - start
+            with suppress(OSError):  # the terminal is gone when the last process has ended
+                while os.read(ours, 4096):
+                    pass
+            if process.wait(LIMIT):
+                raise RuntimeError(f"fdl {words} ended with {process.returncode}")
+        finally:
+            process.kill()
+            os.close(ours)
+        return seconds
+
+    @contextmanager
+    def server(self) -> Iterator[None]:
+        """Keep a process that waits for trainings, if this fdl has one."""
+        if SERVER not in BUILTINS:
+            yield
+            return
+        self.fdl(SERVER)
+        try:
+            yield
+        finally:
+            self.fdl(SERVER, "stop")
+
+
+def subjects(cold: Project, warm: Project, checkpoint: Path) -> dict[str, Callable[[], float]]:
+    """Name -> a call that returns its seconds."""
+    train = ["train", "--epochs", "1"]
+    by_hand = [sys.executable, str(SCRIPT), str(PACKED), str(checkpoint)]
+    found: dict[str, Callable[[], float]] = {
+        BY_HAND: lambda: seconds_of(lambda: cold.run(by_hand)),
+        "`python -c pass`": lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "pass"])),
+        TORCH: lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "import torch"])),
+        COLD: lambda: seconds_of(lambda: cold.fdl(*train)),
+        FIRST_COLD: lambda: cold.first_line("train", "quick"),
+    }
+    if SERVER in BUILTINS:
+        found[WARM] = lambda: seconds_of(lambda: warm.fdl(*train))
+        found[FIRST_WARM] = lambda: warm.first_line("train", "quick")
+    return found
+
+
+def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """One row for each way."""
+    base = seconds[BY_HAND]
+    return [
+        [
+            name,
+            middle(taken, ".3f"),
+            spread(taken, ".3f", 1.0),
+            *_of_script(name, taken, base),
+        ]
+        for name, taken in seconds.items()
+    ]
+
+
+def _of_script(name: str, taken: Sequence[float], base: Sequence[float]) -> list[str]:
+    """The cells about the ratio to the script by hand; a first line has only its seconds."""
+    if name in (FIRST_COLD, FIRST_WARM):
+        return [
+            "",
+            "",
+            f"{FIRST_LINE.verdict(float(middle(taken)))} s" if name == FIRST_WARM else "",
+        ]
+    ratio = median_ratio(taken, base)
+    verdict = BARS[name].verdict(ratio) if name in BARS else ""
+    return [f"{ratio:.3f}", spread(ratios(taken, base), ".3f"), verdict]
+
+
+def accuracy(printed: str) -> str:
+    """The accuracy that a training prints."""
+    found = re.search(r"accuracy (\S+) on held-out digits", printed)
+    if found is None:
+        raise RuntimeError(f"a training printed no accuracy:\n{printed}")
+    return found[1]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish."""
+    parser = command_line("start", __doc__, rounds=15)
+    options = read_options(parser, argv, rounds=1)
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        cold, warm = (Project(home / name / "demo", home / "cache") for name in ("cold", "warm"))
+        checkpoint = home / "by_hand.pt"
+        by_hand = accuracy(
+            cold.run([sys.executable, str(SCRIPT), str(PACKED), str(checkpoint), "1"])
+        )
+        # The first call asks the program for its options, and the answer is kept.
+        ours = {project.fdl("train", "--epochs", "1") for project in (cold, warm)}
+        told = ", ".join(sorted({accuracy(printed) for printed in ours}))
+        with warm.server():
+            ways = subjects(cold, warm, checkpoint)
+            warmup = 0 if options.quick else 1
+            seconds = in_turns(list(ways), lambda name: ways[name](), options.rounds, warmup)
+    notes = [
+        f"Accuracy after one epoch: {by_hand} by hand, {told} by `fdl train`. The initial weights "
+        "and the order of the samples differ.",
+    ]
+    if SERVER not in BUILTINS:
+        missing = f"This fdl has no `fdl {SERVER}`, so the rows of a warm start are missing."
+        sys.stderr.write(f"start: {missing}\n")
+        notes.append(missing)
+    text = page(
+        options,
+        "Start of a training",
+        f"{options.rounds} interleaved rounds of whole processes, medians and the middle 80 %. "
+        "The training of a project made by `fdl init`, with one epoch, beside "
+        "`benchmarks/start_by_hand.py`. Both train the same network on the same samples with "
+        "AdamW as it comes, evaluate it and save a checkpoint. `fdl train` also writes its run "
+        "directory, with report and curves, and serves the live page. All files are in the "
+        "memory of the system. *Cold* is a new process that imports everything. Ratios are "
+        "medians of the ratios of each round.",
+        table(
+            ["", "s", "spread", "of the script by hand", "spread of the ratio", "bar"],
+            rows(seconds),
+        ),
+        *notes,
+        packages=("torch", "flodl"),
+    )
+    publish(text, options.output)
+
+
+if __name__ == "__main__":
+    main()

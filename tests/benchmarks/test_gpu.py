@@ -1,0 +1,150 @@
+"""What a GPU measures is planned without one, and the page of what never ran on one is true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+import torch
+
+from benchmarks import gpu, ten_models
+from benchmarks.gpu_lines import places_in
+from benchmarks.ten_models_networks import networks
+
+PAGE = Path(__file__).parents[2] / "docs/benchmarks/gpu.md"
+
+PROGRAM = """
+import torch
+
+def copied(tensor):
+    if tensor.is_cuda:
+        tensor = tensor.cpu()
+    return tensor
+
+def seeded(seed, device):
+    used = device.type == "cuda"
+    torch.manual_seed(seed)
+    return torch.cuda.initial_seed() if used else seed
+
+def free(device):
+    if not torch.cuda.is_available():
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
+
+def names():
+    return [torch.cuda.get_device_name(0)]
+
+class Timer:
+    def __init__(self):
+        self.begin = torch.cuda.Event()
+    def stop(self):
+        return 1
+
+def everywhere(device):
+    return device.type != "cuda" and torch.cuda.device_count() > 1
+"""
+
+
+class StandIn:
+    """Plays the part of a process with a network on a GPU."""
+
+    def __init__(self, _: str, subject: str, options: Any) -> None:
+        assert options.device == "cuda"
+        self._engine = options.engine
+        self._seconds = {"eager": 2.0, "fused": 1.0}.get(subject, 0.5)
+
+    def ask(self, command: str) -> Mapping[str, Any]:
+        if command == "report":
+            return {"fallback": "no graph"} if self._engine == "cuda_graph" else {}
+        return {"seconds": self._seconds}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+def test_a_machine_without_a_gpu_is_told_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        gpu.main([])
+    assert end.value.code == gpu.NO_GPU
+    told = capsys.readouterr()
+    assert "no CUDA device" in told.err
+    assert told.out == ""
+
+
+def test_every_network_is_planned_in_every_way():
+    cells = gpu.planned()
+    assert len(set(cells)) == len(cells)
+    models = {(one.row, one.column) for one in cells if one.part == "ten models"}
+    assert models == {(name, way) for name in networks() for way in gpu.WAYS}
+    assert len(networks()) == 10
+    predictions = [one for one in cells if one.part == "predictions"]
+    assert {one.row.split()[-1] for one in predictions} == {"float32", "bfloat16"}
+
+
+def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
+    monkeypatch.setattr(ten_models, "Player", StandIn)
+    options = gpu.options_from(["--models", "mlp", "--rounds", "3"])
+    header, _, row = gpu.ten_models_rows(options).splitlines()
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert cells["fused"] == "0.500"
+    assert cells["cuda_graph"] == cells["auto"] == "0.250"
+    assert "cuda_graph: no graph" in row
+
+
+def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():
+    found = [
+        (place.function, PROGRAM.splitlines()[place.line - 1].strip(), place.lines)
+        for place in places_in(PROGRAM, "program.py")
+    ]
+    assert found == [
+        ("copied", "tensor = tensor.cpu()", 1),
+        ("seeded", "return torch.cuda.initial_seed() if used else seed", 1),
+        ("free", "free, _ = torch.cuda.mem_get_info(device)", 2),
+        ("names", "def names():", 2),
+        ("Timer", "class Timer:", 5),
+    ]
+
+
+def test_a_function_that_is_named_by_hand_must_exist():
+    with pytest.raises(LookupError, match="_Capture"):
+        places_in("import torch\n", "flodl/train/engines/cuda_graph.py")
+
+
+def test_the_page_of_what_never_ran_on_a_gpu_has_the_figures_and_lines_of_today(monkeypatch):
+    """The slow test compares its tests, too."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"\| `(tests/[^`]+)` \| (\d+) \|", text)
+    assert len(rows) > 20
+    listed = [name for name, cases in rows for _ in range(int(cases))]
+    monkeypatch.setattr(gpu, "gpu_tests", lambda: listed)
+    assert gpu.never_run() + "\n" == text, "python -m benchmarks.gpu --list --output " + str(PAGE)
+
+
+@pytest.mark.slow
+def test_the_page_of_what_never_ran_on_a_gpu_has_every_test():
+    assert gpu.never_run() + "\n" == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_program_runs_with_its_smallest_sizes(tmp_path):
+    target = tmp_path / "page.md"
+    gpu.main(["--device", "cpu", "--quick", "--output", str(target)])
+    text = target.read_text(encoding="utf-8")
+    assert "`python -m benchmarks.gpu --device cpu --quick`" in text
+    parts = ("## Ten models", "## Predictions", "## Trainer overhead", "## Data feed")
+    assert all(part in text for part in parts)
+    assert "no figure here counts" in text
