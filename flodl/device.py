@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 import torch
 
+from flodl import log
+from flodl.processor import bfloat16_instructions
+
 
 def select_device(requested: torch.device | str | None = None) -> torch.device:
     """Choose the device of a training.
@@ -80,3 +83,24 @@ def deterministic_algorithms(device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
+
+
+def warn_of_slow_bfloat16(dtype: torch.dtype | None, device: torch.device) -> None:
+    """Warn if a device has to emulate bfloat16.
+
+    A warning and not an error: the same program and manifest run on other machines, too.
+    """
+    if dtype != torch.bfloat16:
+        return
+    if device.type == "cuda":
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            log.warning(
+                f"{torch.cuda.get_device_name(device)} has no units for bfloat16 and emulates it: "
+                "steps are slower than in float32; use float16 or float32"
+            )
+    elif device.type == "cpu" and bfloat16_instructions() == "":
+        log.warning(
+            "this processor has no instructions for bfloat16 (avx512_bf16, amx_bf16 or ARM's "
+            "bf16) and emulates it: expect steps that are slower than in float32, up to many "
+            "times; use float32 on this machine"
+        )

@@ -6,6 +6,9 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
+"""Names in ``/proc/cpuinfo`` of instructions that multiply in bfloat16; the last is ARM's."""
+
 
 @functools.cache
 def processor_facts() -> Mapping[str, str]:
@@ -17,3 +20,20 @@ def processor_facts() -> Mapping[str, str]:
     first = text.split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def bfloat16_instructions(facts: Mapping[str, str] | None = None) -> str | None:
+    """Return the name of the processor's instructions that multiply in bfloat16.
+
+    Args:
+        facts: The facts of a processor; None for those of this machine.
+
+    Returns:
+        The fastest of them; empty if there are none, None if the system does not tell.
+    """
+    facts = processor_facts() if facts is None else facts
+    features = facts.get("flags") or facts.get("Features")
+    if features is None:
+        return None
+    known = set(features.split())
+    return next((name for name in _BFLOAT16 if name in known), "")

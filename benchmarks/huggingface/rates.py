@@ -12,9 +12,11 @@ from torch import Tensor
 
 from benchmarks.measure import interleaved
 
-Subjects = Mapping[str, Callable[[], object]]
+Scoring = Callable[[Sequence[str]], Tensor]
+"""Texts -> scores of the classes."""
 REFERENCE = "transformers"
 OURS = "flodl"
+BFLOAT16 = "flodl, bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def _logits(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> Tens
     found = []
     for first in range(0, len(texts), size):
         batch = tokenizer(list(texts[first : first + size]), padding=True, return_tensors="pt")
-        found.append(model(**batch).logits.softmax(-1))
+        found.append(model(**batch).logits.float().softmax(-1))
     return torch.cat(found)
 
 
@@ -55,32 +57,70 @@ def _by_length(texts: Sequence[str], function: Callable[[Sequence[str]], Tensor]
 
 
 def classification(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
-    """Classify texts: padded as they come, sorted by length, and without padding."""
-    from transformers import AutoModelForSequenceClassification as Reference, AutoTokenizer
+    """Classify texts in float32: padded as they come, sorted by length, and without padding."""
+    tokenizer, other = _reference(folder)
+    subjects: dict[str, Scoring] = {
+        OURS: _scores_of(folder),
+        f"{REFERENCE}, in the given order": lambda rows: _logits(other, tokenizer, rows, 32),
+        f"{REFERENCE}, sorted by length": lambda rows: _by_length(
+            rows, lambda some: _logits(other, tokenizer, some, 32)
+        ),
+        f"{REFERENCE}, sorted, batches of 8": lambda rows: _by_length(
+            rows, lambda some: _logits(other, tokenizer, some, 8)
+        ),
+    }
+    return _classified(subjects, texts, rounds, OURS)
 
+
+def in_bfloat16(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
+    """Classify texts in bfloat16, beside transformers as it comes, in float32, and in bfloat16."""
+    tokenizer, other = _reference(folder)
+    _, short = _reference(folder, torch.bfloat16)
+    subjects: dict[str, Scoring] = {
+        BFLOAT16: _scores_of(folder, dtype="bfloat16"),
+        f"{REFERENCE}, in the given order": lambda rows: _logits(other, tokenizer, rows, 32),
+        f"{REFERENCE}, bfloat16, in the given order": lambda rows: _logits(
+            short, tokenizer, rows, 32
+        ),
+        f"{REFERENCE}, bfloat16, sorted by length": lambda rows: _by_length(
+            rows, lambda some: _logits(short, tokenizer, some, 32)
+        ),
+    }
+    return _classified(subjects, texts, rounds, BFLOAT16)
+
+
+def _reference(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, attn_implementation="sdpa", dtype=dtype
+    )
+    return AutoTokenizer.from_pretrained(folder), model.eval()
+
+
+def _scores_of(folder: Path, **options: Any) -> Scoring:
     from flodl.hf import AutoModelForSequenceClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    other = Reference.from_pretrained(folder, attn_implementation="sdpa").eval()
+    model = AutoModelForSequenceClassification.from_pretrained(folder, **options)
 
-    def scores() -> Tensor:
+    def scores(texts: Sequence[str]) -> Tensor:
         rows = [{one.label: one.score for one in found} for found in model.predict(list(texts))]
         return torch.tensor([[row[label] for label in model.labels] for row in rows])
 
-    subjects: dict[str, Callable[[], Tensor]] = {
-        OURS: scores,
-        f"{REFERENCE}, in the given order": lambda: _logits(other, tokenizer, texts, 32),
-        f"{REFERENCE}, sorted by length": lambda: _by_length(
-            texts, lambda rows: _logits(other, tokenizer, rows, 32)
-        ),
-        f"{REFERENCE}, sorted, batches of 8": lambda: _by_length(
-            texts, lambda rows: _logits(other, tokenizer, rows, 8)
-        ),
-    }
-    found = {name: subject() for name, subject in subjects.items()}
-    worst = max(relative(found[OURS], one) for one in found.values())
-    taken = interleaved(subjects, rounds, warmup=0)
+    return scores
+
+
+def _classified(
+    subjects: Mapping[str, Scoring], texts: Sequence[str], rounds: int, ours: str
+) -> Measured:
+    found: dict[str, Tensor] = {}
+
+    def timed(name: str) -> Callable[[], object]:
+        subjects[name](texts[:8])
+        return lambda: found.update({name: subjects[name](texts)})
+
+    taken = interleaved({name: timed(name) for name in subjects}, rounds, warmup=0)
+    worst = max(relative(found[ours], one) for one in found.values())
     return Measured(f"{len(texts)} sentences classified", taken, worst, len(texts))
 
 

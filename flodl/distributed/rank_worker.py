@@ -33,6 +33,7 @@ from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
+from flodl.train.precision import FirstBatch
 from flodl.train.steering import Steering
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ class RankWorker:
         self.engine.adopt(start.state.engine)
         self.engine.global_step = self.run.global_step = found.steps
         self.steering.restore(start.state.acts, found.steps, start.source)
+        begins = group.leads and self.local_step == start.position.step == 0
+        self._first_batch = FirstBatch(plan, begins=begins and not self.history)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self.checkpoints.begin(found, label)
@@ -282,6 +285,10 @@ class RankWorker:
         epoch, within = divmod(number, self.config.batches_per_epoch)
         known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
         self._ledger.lap(Account.DATA)
+        if self._first_batch.waits:
+            self._first_batch.look(self.model, batch)
+            self._ledger.lap(Account.SETUP)
+            self.timer.begin()  # the comparison says nothing about the speed of this rank
         self.set_busy(True)
         self._reach(position)
         known.losses.expect(samples)

@@ -106,6 +106,11 @@ def load_weights(
         _mention_other_dtype(config.dtype, report)
     _log_unused(report, stored.where)
     attach(graph, report)
+    if wanted in (torch.bfloat16, torch.float16):
+        # Imported here, because a model in float32 must not wait for it.
+        from flodl.hf.precision import tell_error
+
+        tell_error(graph, stored, report, config)
     return report
 
 

@@ -18,6 +18,7 @@ from flodl.train.engines import ENGINES
 from flodl.train.guard_settings import GuardSettings, settled_guards
 from flodl.train.learning_rate_settings import RateSettings
 from flodl.train.plan import TrainingPlan
+from flodl.train.precision import Precision, settled_precision
 from flodl.train.record_settings import RecordSettings
 from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
 from flodl.train.repeat import repeat_wanted
@@ -186,6 +187,28 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         """
         return self._choose("autocast", dtype, (torch.bfloat16, torch.float16))
 
+    def precision(self, name: str, *, compare: bool = True) -> Self:
+        """Choose the precision of a step by name: bf16, fp16 or 32; the weights stay in float32.
+
+        ``bf16`` (or ``bf16-mixed``) and ``fp16`` (or ``16-mixed``) compute the forward pass and the
+        loss under :meth:`autocast`. Checkpoints do not change. bfloat16 is fast on GPUs since
+        Ampere, and on processors with AMX, ``avx512_bf16`` or ARM's ``bf16``. Other processors
+        emulate it slowly; a warning then says so.
+
+        A new training prints the loss of its first batch in this precision and in float32. For
+        that, ``train_fn`` runs twice more, before the first step. It gets copies of the model in
+        evaluation mode and of the batch. Random generators and buffers are restored.
+
+        Args:
+            name: ``"bf16"``, ``"fp16"``, ``"32"``, or one of Lightning's names for them.
+            compare: False leaves the comparison out, for a ``train_fn`` that changes anything else:
+                a queue, a counter, a file.
+
+        Raises:
+            ValueError: There is no such precision, or it needs weights of another type.
+        """
+        return self._set("precision", Precision.named(name, compares=compare))
+
     def grad_scaler(self, scaler: LossScaler | None) -> Self:
         """Scale the loss with this scaler; None turns scaling off, also in float16."""
         return self._set("scaler", scaler)
@@ -278,7 +301,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
                 )
             settings = {**settings, "engine": "eager"}
         check_schedules(settings)
-        settings = settled_guards(settings)
+        settings = settled_precision(settled_guards(settings))
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
         plan = TrainingPlan(**settings)

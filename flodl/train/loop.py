@@ -39,6 +39,7 @@ from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
+from flodl.train.precision import FirstBatch
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
@@ -105,6 +106,7 @@ class TrainingLoop:
         done = start.position.global_step
         self._trace = StepTrace.begin(plan, self._loader, after=done, source=start.source)
         self._trace.take_norms_of(reporter.step_values)
+        self._first_batch = FirstBatch(plan, begins=done == 0)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
         self._engine = engine_of_loop(
@@ -299,6 +301,9 @@ class TrainingLoop:
             if skips and done - 1 in skips:
                 self._pass_over(done, first)
                 continue
+            if self._first_batch.waits:
+                self._first_batch.look(self.model, batch)
+                lap(Account.SETUP)
             if engine.global_step >= trace.next_step:
                 trace.look(self.model, batch, engine.global_step)
                 lap(Account.LOGGING)

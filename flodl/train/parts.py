@@ -14,11 +14,13 @@ from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
+from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
 from flodl.train.part_checks import check_carried, check_closure
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.setting_checks import is_first_rank
 from flodl.train.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.torch_schedule import TorchSchedule
 from flodl.train.training_state import Parts
@@ -92,6 +94,8 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         ValueError: A part does not fit the settings, or the model is sharded although each of
             ``world_size`` ranks expects a whole one.
     """
+    if is_first_rank():
+        warn_of_slow_bfloat16(plan.autocast, device)
     terminal.status("reading data")
     loader = make_loader(plan, device)
     terminal.status("building the model")

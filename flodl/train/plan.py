@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flodl.train.guards.settings import Guards
     from flodl.train.learning_rate import Schedule, SteeredRate
     from flodl.train.live_settings import LiveSetting
+    from flodl.train.precision import Precision
     from flodl.train.run_directory import RunDirectory
     from flodl.train.torch_schedule import SchedulerSettings
 
@@ -121,6 +122,7 @@ class TrainingPlan:
     accumulate: int = 1
     guards: Guards | None = None
     autocast: torch.dtype | None = None
+    precision: Precision | None = None
     scaler: LossScaler | None = None
     scheduler: Callable[[int], Schedule] | None = None
     lr_scheduler: SchedulerSettings | None = None

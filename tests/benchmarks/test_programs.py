@@ -100,4 +100,4 @@ def test_the_first_bar_of_cadence_stays_on_its_page():
     text = (PAGES / "hetero.md").read_text(encoding="utf-8")
     assert "| cadence, 2026-11-22 | 133.06 | 0.878 MISSED |" in text
     bars = import_module("benchmarks.hetero").SUBJECTS["MLP"].bars
-    assert bars["cadence"].verdict(0.895) == "0.90 MISSED"
+    assert bars["cadence"].verdict(0.895) == "0.93 MISSED, earlier 0.90 MISSED"

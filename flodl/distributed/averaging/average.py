@@ -126,7 +126,7 @@ class ParameterAverager:
         if self._group.world_size == 1 and self._outer is None:
             return _alone(parameters, samples)
         slots, tensors = self._load(parameters)
-        exchange = self._wire.send(slots, tensors, samples)
+        exchange = self._wire.send(slots, tensors, samples, waits=True)
         sums = exchange.wait()
         if not _counts(sums):
             return Averaged(0.0, sums.finite, sums.weight)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flodl.distributed.averaging.buckets import Buckets, Slot
 from flodl.launch.settings import Backend
+from flodl.launch.shared_rows import SharedRows, SharedSum, share_rows
 from flodl.openmp import use_one_thread
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Wire(ABC):
         tensors: Sequence[Tensor | None],
         weight: float,
         extra: Sequence[float] = (),
+        *,
+        waits: bool = False,
     ) -> Exchange:
         """Copy the tensors and start to average them.
 
@@ -79,6 +82,8 @@ class Wire(ABC):
             tensors: One real tensor per slot; None counts as zeros.
             weight: Weight of this rank; 0 sends zeros.
             extra: Numbers to sum in the same exchange, in the precision of the first bucket.
+            waits: Whether every rank waits for the result at once. Ranks of one host then add the
+                values in memory that all of them map, without sending them.
         """
 
 
@@ -88,6 +93,9 @@ def wire_for(group: Group, backend: Backend) -> Wire:
         return DirectWire(group, group.device)
     return HostWire(group)
 
+
+_WORTH_SHARING = 2**20
+"""Bytes: sending fewer of them takes no longer than two meetings of the ranks."""
 
 _WEIGHT, _BROKEN, _EXTRA = range(3)
 """Positions in the trailer."""
@@ -107,6 +115,7 @@ class DirectWire(Wire):
         self._group, self._device, self._wide = group, device, wide
         self._laid_out: tuple[tuple[Slot, ...], int] | None = None
         self._buckets: Buckets
+        self._shared: list[SharedRows] | None = None
 
     def send(
         self,
@@ -114,9 +123,11 @@ class DirectWire(Wire):
         tensors: Sequence[Tensor | None],
         weight: float,
         extra: Sequence[float] = (),
+        *,
+        waits: bool = False,
     ) -> Exchange:
         """Copy the tensors and start to average them."""
-        buckets = self._room_for(tuple(slots), _EXTRA + len(extra))
+        buckets = self._room_for(tuple(slots), _EXTRA + len(extra), waits=waits)
         # A single rank keeps its values; n·x/n would differ in the last bit.
         alone = self._group.world_size == 1
         buckets.fill(tensors, float(weight > 0) if alone else weight)
@@ -128,18 +139,36 @@ class DirectWire(Wire):
             _leave_out_if_broken(buckets, trailer, healthy)
         else:
             _leave_out_unasked(buckets, trailer, healthy)
-        pending = [
-            self._group.all_reduce_later(bucket.flat, maximum=bucket.takes_maximum)
-            for bucket in buckets.all
-        ]
+        pending: list[Pending]
+        if waits and self._shared is not None:
+            maxima = [bucket.takes_maximum for bucket in buckets.all]
+            pending = [SharedSum(self._group, self._shared, maxima)]
+        else:
+            pending = [
+                self._group.all_reduce_later(bucket.flat, maximum=bucket.takes_maximum)
+                for bucket in buckets.all
+            ]
         return _DirectExchange(buckets, pending, healthy, alone=alone)
 
-    def _room_for(self, slots: tuple[Slot, ...], trailing: int) -> Buckets:
+    def _room_for(self, slots: tuple[Slot, ...], trailing: int, *, waits: bool) -> Buckets:
         if self._laid_out != (slots, trailing):
             room = [slot.widened for slot in slots] if self._wide else slots
             self._buckets = Buckets(room, self._device, trailing=trailing)
             self._laid_out = (slots, trailing)
+            self._shared = self._share(self._buckets) if waits else None
         return self._buckets
+
+    def _share(self, buckets: Buckets) -> list[SharedRows] | None:
+        """Move large buckets in host memory to memory that all ranks map; collective."""
+        flats = [bucket.flat for bucket in buckets.all]
+        alone = self._group.world_size == 1 or self._device.type != "cpu"
+        if alone or sum(flat.nbytes for flat in flats) < _WORTH_SHARING:
+            return None
+        lengths, dtypes = [flat.numel() for flat in flats], [flat.dtype for flat in flats]
+        shared = share_rows(self._group, lengths, dtypes)
+        if shared is not None:
+            buckets.move_to([rows.own for rows in shared])
+        return shared
 
 
 def _finite(buckets: Buckets) -> Tensor | None:
@@ -217,6 +246,8 @@ class HostWire(Wire):
         tensors: Sequence[Tensor | None],
         weight: float,
         extra: Sequence[float] = (),
+        *,
+        waits: bool = False,
     ) -> Exchange:
         """Copy the tensors and start to average them."""
         if self._slots != tuple(slots):
@@ -225,7 +256,8 @@ class HostWire(Wire):
             on_gpu = self._device.type == "cuda"
             self._pinned = PinnedCopy(slots, self._device) if on_gpu else None
         if self._pinned is None:
-            return _HostExchange(self._stage, self._inner.send(slots, tensors, weight, extra))
+            sent = self._inner.send(slots, tensors, weight, extra, waits=waits)
+            return _HostExchange(self._stage, sent)
         self._stage.fill(tensors)
         self._pinned.start(self._stage)
         return _FarExchange(

@@ -75,13 +75,19 @@ class Bucket:
         trailing: int = 0,
         pinned: bool = False,
     ) -> None:
-        sizes = [slot.shape.numel() for slot in slots]
-        total, dtype = sum(sizes), slots[0].dtype
-        self.flat = torch.zeros(total + trailing, dtype=dtype, device=device, pin_memory=pinned)
-        self.values, self.trailer = self.flat[:total], self.flat[total:]
-        self.checked = self.flat[: sum(slot.shape.numel() for slot in slots if slot.checked)]
+        self._slots, self._trailing = slots, trailing
+        length, dtype = sum(slot.shape.numel() for slot in slots) + trailing, slots[0].dtype
+        self.move_to(torch.zeros(length, dtype=dtype, device=device, pin_memory=pinned))
+
+    def move_to(self, flat: Tensor) -> None:
+        """Use another buffer of the same length and dtype; the values are not copied."""
+        sizes = [slot.shape.numel() for slot in self._slots]
+        total = sum(sizes)
+        self.flat = flat
+        self.values, self.trailer = flat[:total], flat[total:]
+        self.checked = flat[: sum(slot.shape.numel() for slot in self._slots if slot.checked)]
         parts = torch.split(self.values, sizes)
-        self.views = [part.view(slot.shape) for part, slot in zip(parts, slots, strict=True)]
+        self.views = [part.view(slot.shape) for part, slot in zip(parts, self._slots, strict=True)]
 
     @property
     def takes_maximum(self) -> bool:
@@ -155,10 +161,19 @@ class Buckets:
             )
             for number, indices in enumerate(self._indices)
         ]
+        self._order_views()
+
+    def move_to(self, flats: Sequence[Tensor]) -> None:
+        """Use other buffers, one per bucket; see :meth:`Bucket.move_to`."""
+        for bucket, flat in zip(self.all, flats, strict=True):
+            bucket.move_to(flat)
+        self._order_views()
+
+    def _order_views(self) -> None:
         by_index: dict[int, Tensor] = {}
         for indices, bucket in zip(self._indices, self.all, strict=True):
             by_index.update(zip(indices, bucket.views, strict=True))
-        self.views = [by_index[index] for index in range(len(slots))]
+        self.views = [by_index[index] for index in range(len(by_index))]
 
     @property
     def sums(self) -> list[Bucket]:

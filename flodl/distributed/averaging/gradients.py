@@ -60,7 +60,7 @@ class GradientReducer:
         gradients = [_dense(name, parameter) for name, parameter in parameters.items()]
         slots = [Slot(as_real(p).shape, summed_as(as_real(p))) for p in parameters.values()]
         present = [float(gradient is not None and samples > 0) for gradient in gradients]
-        exchange = self._wire.send(slots, gradients, samples, [*extra, *present])
+        exchange = self._wire.send(slots, gradients, samples, [*extra, *present], waits=True)
         sums = exchange.wait()
         if sums.weight > 0:
             anywhere = sums.extra[len(extra) :]

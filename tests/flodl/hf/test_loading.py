@@ -492,6 +492,25 @@ def test_a_type_given_converts_all_weights(bert_base):
     assert graph.load_report.dtypes == {"F32": len(load_file(bert_base / "model.safetensors"))}
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 5e-2), ("float16", 5e-3)])
+def test_the_error_of_a_shorter_type_is_told_once_and_changes_nothing(
+    bert_mlm, dtype, most, capsys
+):
+    generator = torch.get_rng_state()
+    graph = load(bert_mlm, HeadKind.MLM, dtype=dtype)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert not graph.has_run
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if f"in {dtype}, outputs" in one]
+    error = float(re.search(r"those in float32 by (\S+) \(relative norm", line)[1])
+    exact = load(bert_mlm, HeadKind.MLM)
+    ids = torch.randint(40, (3, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        short, long = graph.eval()(ids), exact.eval()(ids)
+    assert 0 < error < most
+    assert error == pytest.approx(float((short.float() - long).norm() / long.norm()), rel=1.0)
+    assert "outputs differ" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", [{"dtype": "int8"}, {"dtype": torch.int64}, {"head_init": "no"}])
 def test_an_impossible_option_is_refused(bert_base, option):
     with pytest.raises(ValueError, match="not"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import RunDirectory, Trainer, record_scalar
 from flodl.data import Batch
 from flodl.monitor import Monitor
 from flodl.nn.amp import GradScaler
+from flodl.processor import bfloat16_instructions
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
@@ -81,6 +86,190 @@ def test_steps_that_overflow_are_left_out_counted_and_told(
 def test_autocast_refuses_what_saves_nothing(dtype: Any) -> None:
     with pytest.raises(ValueError, match=r"autocast=.* must be one of torch.bfloat16, torch.float"):
         training().autocast(dtype)
+
+
+# --- Precision by name ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bf16", "bf16-mixed", "bfloat16"])
+def test_bf16_keeps_float32_weights_and_is_the_plain_loop_to_the_bit(name: str) -> None:
+    handle = training().engine("eager").precision(name).run()
+    assert {p.dtype for p in handle.model.parameters()} == {torch.float32}
+    assert_same(handle.model, plain_loop(torch.bfloat16))
+
+
+def test_fp16_brings_a_scaler_and_32_changes_nothing() -> None:
+    handle = training().engine("eager").precision("16-mixed").run()
+    assert_same(handle.model, plain_loop(torch.float16, torch.amp.GradScaler("cpu")))
+    plain = training().engine("eager").run().model
+    assert_same(training().engine("eager").precision("32-true").run().model, plain)
+
+
+LOSSES = (
+    r"  bf16-mixed: loss (\S+) of the first batch, (\S+) in float32 "
+    r"\(relative difference (\S+)\)\n"
+)
+
+
+def test_the_first_loss_is_told_in_both_precisions_once(capfd: pytest.CaptureFixture[str]) -> None:
+    training().precision("bf16").run()
+    said = capfd.readouterr().out
+    ((short, exact, apart),) = re.findall(LOSSES, said)
+    torch.manual_seed(42)
+    model = network().eval()
+    first = next(iter(loader_as_built(line(10), 3).epoch(0)))
+    assert float(exact) == pytest.approx(float(squared_error(model, first)), rel=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(short) == pytest.approx(float(squared_error(model, first)), rel=1e-5)
+    assert 0 < float(apart) < 0.02
+    assert float(apart) == pytest.approx(abs(float(short) / float(exact) - 1), rel=0.1)
+
+
+def test_the_comparison_calls_train_fn_twice_with_copies_unless_it_is_left_out() -> None:
+    models: list[tuple[bool, nn.Module]] = []
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        models.append((model.training, model))
+        record_scalar("calls", 1.0)
+        loss = squared_error(model, batch)
+        batch["x"].zero_()
+        return loss
+
+    handle = training(train_fn, epochs=1).engine("eager").precision("bf16").run()
+    assert [mode for mode, _ in models] == [False, False, True, True, True]
+    assert all(model is not handle.model for _, model in models[:2])
+    models.clear()
+    again = training(train_fn, epochs=1).engine("eager").precision("bf16", compare=False).run()
+    assert [mode for mode, _ in models] == [True, True, True]
+    assert_same(again.model, handle.model)
+
+
+def test_a_model_that_train_fn_knows_by_name_keeps_its_buffers() -> None:
+    torch.manual_seed(0)
+    known = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 1))
+    begun = copy.deepcopy(known.state_dict())
+    results = []
+    for compare in (True, False):
+        known.load_state_dict(begun)
+        builder = (
+            Trainer.builder(
+                known, sgd(list(known.parameters())), lambda _, b: squared_error(known, b)
+            )
+            .dataset(line(10))
+            .batch_size(3)
+            .num_epochs(1)
+            .device("cpu")
+        )
+        builder.engine("eager").precision("bf16", compare=compare).run()
+        results.append(copy.deepcopy(known.state_dict()))
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+
+
+def test_a_model_that_cannot_be_compared_trains_all_the_same(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        if not model.training:
+            raise RuntimeError("losses only in training mode")
+        return squared_error(model, batch)
+
+    handle = training(train_fn).engine("eager").precision("bf16").run()
+    assert "not compared with float32" in (said := capfd.readouterr().out)
+    assert "(RuntimeError: losses only in training mode)" in said
+    assert_same(handle.model, plain_loop(torch.bfloat16))
+
+
+def test_a_stopped_bf16_training_resumes_to_the_bit_and_compares_only_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(name: str, epochs: int, *, resume: Path | None = None) -> RunDirectory:
+        run = RunDirectory.create(tmp_path / name)
+        builder = training(epochs=epochs).precision("bf16").run_dir(run).progress(False)
+        builder.resume(resume).run()
+        return run
+
+    whole, half = train("whole", 2), train("half", 1)
+    assert len(re.findall(LOSSES, capfd.readouterr().out)) == 2
+    rest = train("rest", 2, resume=half.path)
+    assert "of the first batch" not in capfd.readouterr().out
+    one, other = ((run.path / "model.fdl").read_bytes() for run in (whole, rest))
+    assert one == other
+
+
+@pytest.mark.parametrize("engine", ["auto", "compiled"])
+def test_every_engine_computes_in_bf16(engine: str) -> None:
+    seen: list[torch.dtype] = []
+
+    class Watching(nn.Linear):
+        def forward(self, value: Tensor) -> Tensor:
+            found = super().forward(value)
+            seen.append(found.dtype)
+            return found
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.mse_loss(model(batch["x"]).float(), batch["y"])
+
+    builder = (
+        Trainer.builder(lambda _: Watching(1, 1), sgd, train_fn)
+        .dataset(line(12))
+        .batch_size(4)
+        .num_epochs(1)
+        .device("cpu")
+    )
+    handle = builder.engine(engine).precision("bf16", compare=False).run()
+    assert set(seen) == {torch.bfloat16}
+    assert {p.dtype for p in handle.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("bf8", r"precision='bf8': it must be 'bf16' \(bf16-mixed\), 'fp16' \(16-mixed\) or '32'"),
+        ("bf16-true", r"let the model function return model.to\(torch.bfloat16\) and leave"),
+        ("64", r"keeps the weights in float64"),
+    ],
+)
+def test_a_precision_that_does_not_exist_is_refused_at_once(name: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        training().precision(name)
+
+
+def test_two_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"\.precision\('bf16-mixed'\) and \.autocast\(torch.float16"
+    ):
+        training().precision("bf16").autocast(torch.float16).run()
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        ({"flags": "avx2 avx512f avx512_bf16 amx_bf16"}, "amx_bf16"),
+        ({"flags": "avx2 avx512f avx512_bf16"}, "avx512_bf16"),
+        ({"Features": "asimd bf16 i8mm"}, "bf16"),
+        ({"flags": "avx2 fma"}, ""),
+        ({}, None),
+    ],
+)
+def test_the_instructions_for_bfloat16_are_read_from_the_system(
+    facts: dict[str, str], found: str | None
+) -> None:
+    assert bfloat16_instructions(facts) == found
+
+
+@pytest.mark.parametrize(("found", "warned"), [("", True), ("avx512_bf16", False), (None, False)])
+def test_a_processor_that_emulates_bfloat16_is_warned_of(
+    found: str | None,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("flodl.device.bfloat16_instructions", lambda: found)
+    training(epochs=1).precision("bf16").run()
+    said = capfd.readouterr().err
+    assert ("this processor has no instructions for bfloat16" in said) is warned
+    training(epochs=1).precision("32").run()
+    assert "bfloat16" not in capfd.readouterr().err
 
 
 def test_deterministic_training_switches_torch_over_and_back() -> None:
