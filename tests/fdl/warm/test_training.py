@@ -84,7 +84,6 @@ def starts(typed):
 @pytest.mark.slow
 def test_torch_numpy_and_workers_are_those_of_a_new_process(typed, tmp_path):
     (tmp_path / "main.py").write_text(REAL)
-    (tmp_path / "fdl.yml").write_text("commands:\n  t: {path: ., entry: python main.py}\n")
     (tmp_path / "t").mkdir()
     (tmp_path / "fdl.yml").write_text("commands:\n  t: {path: t}\n")
     (tmp_path / "t/fdl.yml").write_text("entry: python ../main.py\n")
@@ -106,8 +105,8 @@ def test_a_training_has_the_same_weights_and_history(typed, tmp_path):
     typed("warm")
     seen = []
     for switch in ("0", "1", "1"):
-        typed("train", "quick", "--epochs", "1", "--resume", "", FDL_WARM=switch)
-        (run,) = (tmp_path / "train/runs/quick").glob("2*")
+        typed("train", "quick", "--epochs", "1", FDL_WARM=switch)
+        (run,) = (tmp_path / "runs/quick").glob("2*")
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         losses = [{k: v for k, v in row.items() if "loss" in k or k == "accuracy"} for row in rows]
         seen.append((weights(run), losses))
@@ -117,8 +116,8 @@ def test_a_training_has_the_same_weights_and_history(typed, tmp_path):
 
 
 def weights(run: Path) -> bytes:
-    """All tensors of a run's last checkpoint."""
+    """All tensors of a run's model."""
     from safetensors.numpy import load_file
 
-    found = load_file(run / "last.fdl")
+    found = load_file(run / "model.fdl")
     return b"".join(found[name].tobytes() for name in sorted(found))
