@@ -44,7 +44,7 @@ def main() -> None:
         found += wanted(program, is_module, folder, task["root"])
     skipped = set(task["without"])
     observer = _Observer()
-    report = {"imports": [], "bad": "", "why": ""}
+    report: dict[str, Any] = {"imports": [], "bad": "", "why": ""}
     for one in dict.fromkeys(found):
         if one[0] in skipped:
             continue
