@@ -88,7 +88,10 @@ def run(plan: Plan) -> int:
     if program is None:
         raise cannot_start(plan, "no such program")
     with _Attendant(plan, mark) as attendant:
-        job = _warm(plan, program, variables, mark, attendant.blocked_before)
+        blocked = attendant.blocked_before
+        job: _Child | Remote | None = _warm(
+            plan, program, variables, mark, attendant.blocked_before
+        )
         if job is None:
             try:
                 child = os.posix_spawn(
@@ -96,7 +99,7 @@ def run(plan: Plan) -> int:
                     plan.launch,
                     variables,
                     setsigdef=_RESTORED,
-                    setsigmask=attendant.blocked_before,
+                    setsigmask=blocked,
                 )
             except (OSError, ValueError) as problem:
                 raise _refused(plan, variables, problem) from None

@@ -1,6 +1,6 @@
 """`fdl warm`: one process of a project that has torch loaded, and is forked for each start.
 
-Four processes take part. Nothing but values of :mod:`fdl.warm.wire` passes between them.
+Four processes take part. They exchange only the messages of :mod:`fdl.warm.wire`.
 
 - The **client** is `fdl train` itself (:mod:`fdl.warm.client`).
 - The **server** (:mod:`.server`) runs with the project's interpreter. It imports, waits and forks.

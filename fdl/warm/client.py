@@ -18,8 +18,8 @@ from fdl.warm.places import forget, markers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _signal
     import _socket
+    import signal as _signal
     from collections.abc import Iterable, Mapping
 
     from fdl.plan import Plan

@@ -36,7 +36,9 @@ def keep(connection: socket.socket, become: Callable[[list[int], dict[int, Any]]
             signals that the keeper ignores.
     """
     os.setpgid(0, 0)
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _CONTROL}
+    handlers: dict[int, Any] = {
+        number: signal.signal(number, signal.SIG_IGN) for number in _CONTROL
+    }
     try:
         wire.send(connection, {"ready": True})
         answer, descriptors = wire.receive(connection)

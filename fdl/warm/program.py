@@ -83,7 +83,8 @@ class Program:
             import runpy
 
             # What `python -m` calls.
-            runpy._run_module_as_main(self._target)
+            as_main: Any = vars(runpy)["_run_module_as_main"]
+            as_main(self._target)
             return
         path = _absolute(self._target)
         loader = SourceFileLoader("__main__", path)

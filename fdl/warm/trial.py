@@ -44,7 +44,7 @@ def main() -> None:
         found += wanted(program, is_module, folder, task["root"])
     skipped = set(task["without"])
     observer = _Observer()
-    report = {"imports": [], "bad": "", "why": ""}
+    report: dict[str, Any] = {"imports": [], "bad": "", "why": ""}
     for one in dict.fromkeys(found):
         if one[0] in skipped:
             continue
@@ -93,15 +93,21 @@ class _Environ(os._Environ[str]):
     read: set[str]
 
     def __getitem__(self, name: str) -> str:
-        self.read.add(name)
+        if not _reads_a_prefix():
+            self.read.add(name)
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[str]:
-        # `items` is one frame more, and so is a generator.
-        readers = {sys._getframe(depth).f_globals.get("__name__") for depth in range(1, 4)}
-        if readers.isdisjoint(_READ_A_PREFIX):
+        if not _reads_a_prefix():
             self.read.add(_READS_ALL)
         return super().__iter__()
+
+
+def _reads_a_prefix() -> bool:
+    """Whether one of the modules that go through all variables is doing so."""
+    # `items` is one frame more, and so is a generator.
+    readers = {sys._getframe(depth).f_globals.get("__name__") for depth in range(2, 5)}
+    return not readers.isdisjoint(_READ_A_PREFIX)
 
 
 class _Stream(io.TextIOWrapper):

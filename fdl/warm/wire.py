@@ -77,7 +77,7 @@ def receive(connection: _socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Receive one message, and the descriptors that came with it.
 
     Raises:
-        OSError: Nothing comes in time, or it is no message.
+        OSError: Nothing comes in time, or it is not a message.
         EOFError: The other end is gone.
     """
     room = _socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
@@ -106,11 +106,11 @@ def receive(connection: _socket.socket) -> tuple[dict[str, Any], list[int]]:
             body += data
         message = json.loads(body)
         if not isinstance(message, dict):
-            raise OSError("the message is no object")
+            raise OSError("the message is not an object")
     except BaseException as problem:
         _close(found)
         if isinstance(problem, ValueError):
-            raise OSError("the message is no JSON") from None
+            raise OSError("the message is not JSON") from None
         raise
     return message, list(found)
 

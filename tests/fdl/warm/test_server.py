@@ -85,6 +85,7 @@ def test_it_keeps_none_of_its_callers_variables(cold):
     assert b"passing-by" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
+@pytest.mark.slow
 def test_it_ends_when_it_is_idle(cold):
     pid = cold.start("--idle", "0.01")["pid"]
     wait_for(lambda: not is_alive(pid))
@@ -98,6 +99,7 @@ def test_it_ends_when_the_manifest_goes(cold):
     wait_for(lambda: not is_alive(pid))
 
 
+@pytest.mark.slow
 def test_a_killed_server_does_not_end_its_runs(cold):
     pid = cold.start()["pid"]
     run = cold.popen("t", "wait", str(cold.root / "pid"))
@@ -132,6 +134,7 @@ def test_a_killed_keeper_is_an_error_that_says_so(cold):
     wait_for(lambda: not is_alive(pid))
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_costs_a_moment(cold):
     pid = cold.start()["pid"]
     os.kill(pid, signal.SIGSTOP)

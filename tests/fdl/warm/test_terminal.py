@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fdl.warm.conftest import wait_for
+from tests.fdl.terminal import Terminal
+from tests.fdl.warm.conftest import variables, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -103,3 +104,41 @@ def test_it_reads_single_keys(seen):
         terminal.press("x")
         assert terminal.finish() == 0
         assert "got b'x'" in terminal.text
+
+
+# A shell with job control: it sees its job stop, and continues it in the foreground.
+SHELL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if not job:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-m", "fdl", "t", "loop"])
+_, status = os.waitpid(job, os.WUNTRACED)
+os.tcsetpgrp(0, os.getpgrp())
+print("shell:", os.WIFSTOPPED(status), job, flush=True)
+sys.stdin.readline()
+os.tcsetpgrp(0, job)
+os.killpg(job, signal.SIGCONT)
+print("shell: continued", flush=True)
+_, status = os.waitpid(job, os.WUNTRACED)
+print("shell: ended", os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+def test_ctrl_z_stops_it_and_the_shell_continues_it(seen):
+    with Terminal(cwd=seen.root, env={**variables(), "CI": ""}, program=SHELL) as terminal:
+        terminal.read_until("warm True")
+        terminal.press("\x1a")
+        terminal.read_until("shell: True")
+        fdl = int(terminal.text.split("shell: True")[1].split()[0])
+        program = run_of(fdl)
+        wait_for(lambda: state(program) == "T")
+        terminal.press("\n")
+        terminal.read_until("shell: continued")
+        wait_for(lambda: state(program) != "T")
+        terminal.press("\x03")
+        terminal.read_until("shell: ended 130")

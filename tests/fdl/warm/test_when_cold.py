@@ -36,6 +36,7 @@ def test_another_value_of_a_variable_that_an_import_reads(cold):
     assert last_reason(cold) == "the variable COLOUR differs"
 
 
+@pytest.mark.slow
 def test_a_variable_that_an_import_sets_is_set(cold):
     heavy = cold.packages / "heavy.py"
     heavy.write_text(f"{heavy.read_text()}\nos.environ.setdefault('MADE', 'by heavy')\n")
@@ -44,6 +45,7 @@ def test_a_variable_that_an_import_sets_is_set(cold):
     assert '"MADE": "by heavy"' in cold.fdl("t", "describe").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID", "RANK"])
 def test_a_batch_scheduler(project, name):
     assert not project.is_warm(env={name: "1"})
@@ -67,6 +69,7 @@ def before(change):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -86,6 +89,7 @@ def test_another_limit_or_priority(project, change, reason):
     assert last_reason(project) == f"{reason} differs"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop a capability")
 def test_other_namespaces_and_capabilities(project):
     for words in (["unshare", "--uts"], ["setpriv", "--bounding-set=-chown"]):
@@ -118,6 +122,7 @@ def test_a_changed_file_of_an_imported_package(cold):
     assert last_reason(cold) == f"{cold.packages}/heavy.py has changed"
 
 
+@pytest.mark.slow
 def test_another_interpreter(cold):
     cold.start()
     (cold.root / ".venv/pyvenv.cfg").write_text(
@@ -141,6 +146,7 @@ def test_flags_of_the_interpreter(cold):
     assert not cold.is_warm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "why"),
     [
