@@ -38,7 +38,7 @@ INTRO = (
 TITLES = {"routing": "## Engine auto", "no_routing": "## Without routing of matrix products"}
 
 
-def page(kept: Mapping[str, Mapping[str, Parts]], command: str) -> str:
+def page(kept: Mapping[str, Mapping[str, Any]], command: str) -> str:
     """Write the page from all rows that are known, by mode, network and part."""
     text = ["# Ten models", f"{INTRO} `{command}`"]
     for mode, title in TITLES.items():
@@ -121,7 +121,7 @@ def _how(rows: Mapping[str, Parts]) -> str:
     return "\n".join(lines)
 
 
-def _earlier(rows: Mapping[str, Parts]) -> list[str]:
+def _earlier(rows: Mapping[str, Row]) -> list[str]:
     """The table of rows that were measured under earlier rules."""
     subjects = ("tuned", "compiled", "flodl", "pure")
     lines = [

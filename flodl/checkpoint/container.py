@@ -316,7 +316,7 @@ def check_digest(container: Container, where: str) -> None:
         # Written again, because other programs may have put the fields in another order.
         blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
         with memoryview(container.buffer) as data:
-            pieces = chain([blank], _present_pieces(container, data))
+            pieces: Iterable[bytes | memoryview] = chain([blank], _present_pieces(container, data))
             actual = digest_of(pieces, torch.get_num_threads())
     except ValueError:  # the header holds a name that cannot be written
         actual = "none"
