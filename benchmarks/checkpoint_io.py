@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from benchmarks.measure import (
+    Bar,
     command_line,
     in_turns,
     median_ratio,
@@ -34,9 +35,10 @@ from benchmarks.measure import (
     table,
 )
 from flodl import files
-from flodl.checkpoint import load_checkpoint_file
+from flodl.checkpoint import load_checkpoint, load_checkpoint_file, save_checkpoint_file
 from flodl.checkpoint.container import write_container
 from flodl.checkpoint.store import checkpoint_strings
+from flodl.graph import FlowBuilder, Graph
 from flodl.train.training_state import Parts, Position, TrainingState
 from flodl.worker import CpuWorker
 
@@ -44,6 +46,7 @@ LAYERS = 100
 WIDTH = 1024
 START = Position(0, 0, 0)
 PIECE = 1 << 22
+NO_SLOWER = Bar(1.0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -59,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure(folder: Path, options: argparse.Namespace) -> str:
     """Measure everything, and describe it as a page."""
     rounds, layers = options.rounds, options.layers
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
+    model = wide(layers)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     saving = saves(savers(tensors, folder), rounds)
     loading = loads(model, tensors, folder, rounds)
@@ -80,6 +83,10 @@ def measure(folder: Path, options: argparse.Namespace) -> str:
         loading_table(loading),
         "*Disk* is what the disk needs to deliver the bytes: reading them into one small "
         "buffer. Nothing cold can be faster than that.",
+        "## Loading a warm file in other situations",
+        situations_table(situations(folder, options)),
+        "*BERT* has the parameters of BERT-base. A *new model* has memory that was not used "
+        "before. Here the ratio is that of our time to safetensors' time.",
         "## What training waits for",
         background_table(background),
         "The background save copies the state in memory and writes the copy on another "
@@ -206,6 +213,101 @@ def synchronise(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def bert(layers: int) -> nn.Module:
+    """Parameters with the shapes of BERT-base, without its embeddings for less than 12 layers."""
+    made: list[nn.Module] = [nn.Embedding(30522, 768), nn.Embedding(512, 768)] * (layers >= 12)
+    for _ in range(layers):
+        made += [*(nn.Linear(768, 768) for _ in range(4)), nn.LayerNorm(768)]
+        made += [nn.Linear(768, 3072), nn.Linear(3072, 768), nn.LayerNorm(768)]
+    return nn.Sequential(*made)
+
+
+def situations(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each round of both, by situation."""
+    layers, rounds = options.layers, options.rounds
+    large = partial(wide, layers)
+    several = partial(bert, min(12, layers))
+    path, stream, graph = from_path, from_stream, from_graph
+    return {
+        "by its path, large tensors": both(folder, large, path, rounds),
+        "by its path, BERT": both(folder, several, path, rounds),
+        "by its path, BERT, new model": both(folder, several, path, rounds, new=True),
+        "by its path, BERT, float16 file": both(folder, several, path, rounds, half=True),
+        "as a stream, large tensors": both(folder, large, stream, rounds),
+        "as a stream, BERT, new model": both(folder, several, stream, rounds, new=True),
+        "into a graph, BERT": both(folder, several, graph, rounds),
+    }
+
+
+def wide(layers: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
+
+
+def from_path(model: nn.Module, path: Path) -> None:
+    load_checkpoint_file(path, model.named_parameters(), [])
+
+
+def from_stream(model: nn.Module, path: Path) -> None:
+    with path.open("rb") as stream:
+        load_checkpoint(stream, model.named_parameters(), [])
+
+
+def from_graph(model: nn.Module, path: Path) -> None:
+    assert isinstance(model, Graph)
+    model.load_checkpoint(path)
+
+
+def both(
+    folder: Path,
+    make: Callable[[], nn.Module],
+    load: Callable[[nn.Module, Path], None],
+    rounds: int,
+    *,
+    new: bool = False,
+    half: bool = False,
+) -> dict[str, list[float]]:
+    """Seconds of each round of safetensors and of ours.
+
+    Args:
+        folder: Where the files are.
+        make: Makes the model.
+        load: Loads our file.
+        rounds: How often.
+        new: Make a model for each load, in memory that was not used before.
+        half: The files hold float16, the model float32.
+    """
+    theirs, ours = folder / "other.safetensors", folder / "other.fdl"
+    model = FlowBuilder.from_(make()).build() if load is from_graph else make()
+    tensors = {name: p.detach() for name, p in model.named_parameters()}
+    if half:
+        tensors = {name: value.half() for name, value in tensors.items()}
+    save_file(tensors, theirs)
+    save_checkpoint_file(ours, tensors.items(), [])
+
+    def load_one(name: str) -> float:
+        into = model
+        if new:
+            with torch.device("meta"):
+                into = make()
+            into = into.to_empty(device="cpu")
+        if name == "flodl":
+            return seconds_of(lambda: load(into, ours))
+        return seconds_of(lambda: into.load_state_dict(load_file(theirs)))
+
+    return in_turns(["safetensors", "flodl"], load_one, rounds)
+
+
+def situations_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    rows = []
+    for name, seconds in found.items():
+        theirs, ours = seconds["safetensors"], seconds["flodl"]
+        reached = median_ratio(ours, theirs)
+        cells = [milliseconds(theirs), milliseconds(ours), f"{reached:.2f}"]
+        rows.append([name, *cells, spread(ratios(ours, theirs)), NO_SLOWER.verdict(reached)])
+    header = ["file", "safetensors ms", "flodl ms", "ratio", "spread", "bar"]
+    return table(header, rows)
 
 
 # --- Saving in the background -----------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Ten networks: flodl's engine beside plain PyTorch, PyTorch tuned by hand, and torch.compile.
+"""Ten networks: flodl's engine beside plain PyTorch and beside PyTorch tuned by hand.
 
 Every way of training runs in a process of its own; the processes take turns, a few steps at a time,
-so that drift of the machine hits all alike. Rows are kept as JSON beside the page: a run with
-``--models`` measures only those again.
+so that drift of the machine hits all alike. A run measures one column of one network in a few
+minutes. Rows are kept as JSON beside the page, so the page can be filled in several runs.
 
-    python -m benchmarks.ten_models --output docs/benchmarks/ten_models.md
-    python -m benchmarks.ten_models --pure-step --output docs/benchmarks/ten_models.md
+    python -m benchmarks.ten_models --only mlp --output docs/benchmarks/ten_models.md
+    python -m benchmarks.ten_models --only mlp --part pure --output docs/benchmarks/ten_models.md
     python -m benchmarks.ten_models --no-routing --output docs/benchmarks/ten_models.md
 """
 
@@ -27,7 +27,6 @@ from typing import Any
 from safetensors.torch import load_file
 
 from benchmarks.measure import (
-    Bar,
     command_line,
     environment,
     in_turns,
@@ -36,28 +35,19 @@ from benchmarks.measure import (
     ratios,
     read_options,
     spread,
-    table,
 )
 from benchmarks.ten_models_networks import networks
-from benchmarks.ten_models_subject import SUBJECTS, TOTAL_STEPS
+from benchmarks.ten_models_page import Row, page
+from benchmarks.ten_models_subject import BY_HAND, TOTAL_STEPS
+from benchmarks.ten_models_tuned import Recipe, variants
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
-BARS = {
-    "mlp": Bar(0.52),
-    "residual_tower": Bar(0.52),
-    "iterative_refine": Bar(0.52),
-    "convnet": Bar(0.6),
-}
-NO_SLOWER = Bar(1.0)
-LOSS = Bar(1e-4, form="g")
-OVER_TUNED = Bar(1.03)
-ROUTED, UNROUTED = Bar(0.58), Bar(0.95)
-COMPARED = ("eager", "fused", "flodl", "pure")
-"""Ways whose losses and weights are compared; tuning by hand and torch.compile change modules."""
+COLUMNS = {"default": "flodl", "pure": "pure"}
+"""Column -> the way of flodl that it measures."""
 
+PARTS = (*COLUMNS, "agreement")
 WARMUP = 3
-Row = dict[str, Any]
 
 
 class Player:
@@ -65,13 +55,16 @@ class Player:
 
     Args:
         model: Name of the network.
-        subject: One of ``SUBJECTS``.
+        subject: What it trains, see ``make_subject``.
         options: Of the command line.
+        kept_heap: As ``fdl`` starts a program that uses flodl.
     """
 
-    def __init__(self, model: str, subject: str, options: argparse.Namespace) -> None:
+    def __init__(
+        self, model: str, subject: str, options: argparse.Namespace, *, kept_heap: bool
+    ) -> None:
         env = {name: value for name, value in os.environ.items() if name != TUNABLES_VARIABLE}
-        if options.memory == "kept":
+        if kept_heap:
             env[TUNABLES_VARIABLE] = ":".join(f"{key}={value}" for key, value in KEPT_HEAP.items())
         # Every process decides for itself, and the user's own decisions stay as they are.
         self._cache = tempfile.TemporaryDirectory(prefix="ten-models-")
@@ -99,6 +92,10 @@ class Player:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def seconds(self, command: str) -> float:
+        """Send a command that takes time, and return its seconds."""
+        return float(self.ask(command)["seconds"])
+
     def __enter__(self) -> Player:
         return self
 
@@ -115,195 +112,120 @@ class Player:
         self._cache.cleanup()
 
 
-def play(model: str, options: argparse.Namespace) -> Row:
-    """Measure one network: agreement first, then turns."""
+def by_hand(model: str, options: argparse.Namespace, *, compiling: bool) -> dict[str, Recipe]:
+    """Return the variants by hand of a column, by the name of their subject."""
+    recipes = variants(model, routing=not options.no_routing, compiling=True)
+    named = {f"{BY_HAND}{number}": recipe for number, recipe in enumerate(recipes)}
+    return {name: recipe for name, recipe in named.items() if compiling or not recipe.compiled}
+
+
+def play(model: str, column: str, options: argparse.Namespace) -> Row:
+    """Measure one column of one network: the beginnings one after the other, then turns."""
+    ours = COLUMNS[column]
+    recipes = by_hand(model, options, compiling=column == "pure")
     with ExitStack() as stack:
-        players = {
-            name: stack.enter_context(Player(model, name, options)) for name in options.subjects
+
+        def player(name: str, *, kept_heap: bool) -> Player:
+            return stack.enter_context(Player(model, name, options, kept_heap=kept_heap))
+
+        players = {"eager": player("eager", kept_heap=False), ours: player(ours, kept_heap=True)}
+        players |= {name: player(name, kept_heap=r.heap) for name, r in recipes.items()}
+        eager = players["eager"]
+        eager.ask(f"train {WARMUP}")
+        steps = options.steps or _turn(eager)
+        begun = {
+            name: _begin(each, eager, steps) for name, each in players.items() if name != "eager"
         }
-        compared = {name: player for name, player in players.items() if name in COMPARED}
-        # Compilation by hand only warms up. An engine trains until it has decided.
-        settled = {
-            name: player.ask(f"settle {options.agreement if name in compared else WARMUP}")
-            for name, player in players.items()
-        }
-        first = max(settled[name]["steps"] for name in compared)
-        for name, player in compared.items():
-            player.ask(f"train {first - settled[name]['steps']}")
-        losses = {name: player.ask("loss")["loss"] for name, player in compared.items()}
-        weights = _weights(compared)
-        steps = options.steps or _turn(players["eager"])
-        seconds = in_turns(list(players), lambda name: _train(players[name], steps), options.rounds)
-        reports = {name: player.ask("report") for name, player in players.items()}
-    total = {name: _total(settled[name], seconds[name], steps) for name in players}
+        seconds = in_turns(
+            list(players), lambda name: players[name].seconds(f"train {steps}"), options.rounds
+        )
+        report = players[ours].ask("report")
+    step = {name: median_ratio(each, seconds["eager"]) for name, each in seconds.items()}
+    total = {name: _total(begun[name], step[name]) for name in begun}
+    hands = {str(recipe): total[name] for name, recipe in recipes.items()}
     return {
-        "ms": {name: statistics.median(each) / steps * 1e3 for name, each in seconds.items()},
-        "ratio": {name: median_ratio(each, seconds["eager"]) for name, each in seconds.items()},
-        "over_tuned": median_ratio(seconds["flodl"], seconds["tuned"])
-        if {"flodl", "tuned"} <= set(seconds)
-        else None,
-        "spread": {name: spread(ratios(s, seconds["eager"])) for name, s in seconds.items()},
-        "total": {name: each / total["eager"] for name, each in total.items()},
-        "loss": losses,
-        "weights": weights,
-        "settled": {name: found["steps"] for name, found in settled.items()},
-        "report": reports,
+        "ms": statistics.median(seconds["eager"]) / steps * 1e3,
+        "step": step[ours],
+        "spread": spread(ratios(seconds[ours], seconds["eager"])),
+        "total": total[ours],
+        "begin_steps": begun[ours]["steps"],
+        "by_hand": hands,
+        "by_hand_step": {str(recipe): step[name] for name, recipe in recipes.items()},
+        "report": report,
         "steps": steps,
         "rounds": options.rounds,
-        "memory": options.memory,
         "environment": environment("torch"),
     }
 
 
 def _turn(eager: Player) -> int:
     """Steps of a turn."""
-    seconds: float = eager.ask("train 1")["seconds"]
-    return max(1, min(50, round(TURN_SECONDS / seconds)))
+    return max(1, min(50, round(TURN_SECONDS / eager.seconds("train 1"))))
 
 
-def _train(player: Player, steps: int) -> float:
-    seconds: float = player.ask(f"train {steps}")["seconds"]
-    return seconds
+def _begin(player: Player, eager: Player, steps: int) -> Row:
+    """Train until nothing is prepared or tried out any longer.
+
+    Returns:
+        ``steps``, and ``cost``: what they took, in steps of plain PyTorch just before and after.
+    """
+    before = eager.seconds(f"train {steps}") / steps
+    found = player.ask(f"settle {WARMUP}")
+    after = eager.seconds(f"train {steps}") / steps
+    return {"steps": found["steps"], "cost": found["seconds"] / ((before + after) / 2)}
 
 
-def _total(settled: Row, seconds: Sequence[float], steps: int) -> float:
-    """Seconds of a training of ``TOTAL_STEPS``: the measured beginning, then the median step."""
-    rest: float = (TOTAL_STEPS - settled["steps"]) * statistics.median(seconds) / steps
-    return float(settled["seconds"]) + rest
+def _total(begun: Row, step: float) -> float:
+    """Time of a training of ``TOTAL_STEPS``, as a ratio to plain PyTorch."""
+    rest: float = (TOTAL_STEPS - begun["steps"]) * step
+    return float(begun["cost"] + rest) / TOTAL_STEPS
 
 
-def _weights(players: Mapping[str, Player]) -> dict[str, float]:
-    """Largest difference of a weight to plain PyTorch, relative to the largest weight."""
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
+def agreement(model: str, options: argparse.Namespace) -> Row:
+    """Train plainly, with the fused Adam and with flodl for equally many steps, and compare.
+
+    Returns:
+        ``steps``, and for flodl and for the fused Adam the relative differences of loss and weights
+        to plain PyTorch.
+    """
+    heaps = {"flodl": True, "eager": False, f"{BY_HAND}0": False}
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        players = {
+            name: stack.enter_context(Player(model, name, options, kept_heap=kept))
+            for name, kept in heaps.items()
+        }
+        steps = int(players["flodl"].ask(f"settle {options.agreement}")["steps"])
+        weights, losses = {}, {}
         for name, player in players.items():
-            path = str(Path(folder) / name)
-            player.ask(f"weights {path}")
-            found[name] = load_file(path)["weights"]
-    plain = found["eager"]
-    return {
-        name: float((each - plain).abs().max() / plain.abs().max()) for name, each in found.items()
-    }
+            if name != "flodl":
+                player.ask(f"train {steps}")
+            losses[name] = player.ask("loss")["loss"]
+            player.ask(f"weights {Path(folder) / name}")
+            weights[name] = load_file(Path(folder) / name)["weights"]
+    plain = weights["eager"]
+
+    def apart(name: str) -> Row:
+        weight = (weights[name] - plain).abs().max() / plain.abs().max()
+        loss = abs(losses[name] - losses["eager"]) / abs(losses["eager"])
+        return {"loss": loss, "weights": float(weight)}
+
+    return {"steps": steps, "flodl": apart("flodl"), "fused": apart(f"{BY_HAND}0")}
 
 
-EARLIER = (
-    "Rows with an empty *total* were measured under the earlier rules, on the date in their line. "
-    "Only *tuned*, *flodl* and *pure* had the kept heap. Losses were compared after 50 steps, "
-    "before the decision of the engine."
-)
+def merged(
+    path: Path | None, mode: str, rows: Mapping[str, Mapping[str, Row]]
+) -> dict[str, dict[str, dict[str, Row]]]:
+    """Put new rows beside those of earlier runs, in the JSON next to the page.
 
-
-def page(kept: Mapping[str, Mapping[str, Row]], command: str) -> str:
-    """Write the page from all rows that are known."""
-    intro = [
-        "# Ten models",
-        "Time per step as a ratio to plain PyTorch: below 1 is faster. *fused* is plain PyTorch "
-        "with the fused Adam. *tuned* and *compile* are by hand, with the fused Adam; the list "
-        "names the rest. *flodl* is engine auto after its decision, over plain Adam; *pure* is "
-        "the same with `.pure_step()`, which lets it compile. All ways have float32, the same "
-        "data, threads and heap. Each way runs in a process of its own, in turns. Medians over "
-        "the rounds; *spread* is the middle 80 % for flodl. *total* is a training of "
-        f"{TOTAL_STEPS} steps with flodl, with the trials of the engine. *loss* and *weights* are "
-        "compared with plain PyTorch after the decision, at the same step. *loss* is the relative "
-        "difference of the loss of the first batch. *weights* is the largest difference of a "
-        "weight by the largest weight. *Drift* is the same for *fused*, an honest way too. "
-        f"`{command}`",
-    ]
-    if any("total" not in row for rows in kept.values() for row in rows.values()):
-        intro.append(EARLIER)
-    titles = {
-        "routing": "## Engine auto",
-        "no_routing": "## Without routing of matrix products",
-    }
-    for mode, title in titles.items():
-        if kept.get(mode):
-            intro += [title, _mode_table(kept[mode]), _means(kept[mode], mode), _how(kept[mode])]
-    return "\n\n".join(intro)
-
-
-def _mode_table(rows: Mapping[str, Row]) -> str:
-    header = ["model", "plain ms", "fused", "tuned", "compile", "flodl", "pure", "bar"]
-    header += ["spread", "total", "flodl / tuned", "loss", "loss drift", "weights"]
-    header += ["weights drift"]
-    lines = [
-        [
-            name,
-            f"{row['ms']['eager']:.4g}",
-            *(_ratio(row["ratio"].get(subject)) for subject in SUBJECTS[1:]),
-            _against(row["ratio"].get("flodl"), BARS.get(name, NO_SLOWER)),
-            row.get("spread", {}).get("flodl", ""),
-            _ratio(row.get("total", {}).get("flodl")),
-            _ratio(row["over_tuned"]),
-            _loss_difference(row["loss"], "flodl", LOSS),
-            _loss_difference(row["loss"], "fused"),
-            *(_power(row.get("weights", {}).get(way)) for way in ("flodl", "fused")),
-        ]
-        for name in networks()
-        if (row := rows.get(name)) is not None
-    ]
-    return table(header, lines)
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _power(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
-
-
-def _against(reached: float | None, bar: Bar) -> str:
-    return "" if reached is None else bar.verdict(reached)
-
-
-def _loss_difference(losses: Mapping[str, float], way: str, bar: Bar | None = None) -> str:
-    if way not in losses:
-        return ""
-    difference = abs(losses[way] - losses["eager"]) / abs(losses["eager"])
-    return _power(difference) + (f", {bar.verdict(difference)}" if bar else "")
-
-
-def _means(rows: Mapping[str, Row], mode: str) -> str:
-    """One line of geometric means, with their bars."""
-    means = {}
-    for subject in SUBJECTS[1:]:
-        ratios = [row["ratio"][subject] for row in rows.values() if subject in row["ratio"]]
-        if ratios:
-            means[subject] = statistics.geometric_mean(ratios)
-    parts = [f"{subject} {mean:.3f}" for subject, mean in means.items()]
-    against = [row["over_tuned"] for row in rows.values() if row["over_tuned"]]
-    if against:
-        over_tuned = statistics.geometric_mean(against)
-        parts.append(f"flodl / tuned {over_tuned:.3f} (bar {OVER_TUNED.verdict(over_tuned)})")
-    taken = [used for row in rows.values() for used in row["report"]["flodl"].get("tuning", [])]
-    routed = mode == "routing" and any("oneDNN" in used for used in taken)
-    where = "where products are routed" if routed else "without routing"
-    bar = _against(means.get("flodl"), ROUTED if routed else UNROUTED)
-    return (
-        f"Geometric means over {len(rows)} models: {', '.join(parts)}; "
-        f"bar for flodl {where}: {bar}."
-    )
-
-
-def _how(rows: Mapping[str, Row]) -> str:
-    """What each way did, and where it was measured."""
-    lines = []
-    for name, row in rows.items():
-        flodl = json.dumps(row["report"].get("flodl", {}))
-        tuned = ", ".join(row["report"].get("tuned", {}).get("tuning", []))
-        lines.append(
-            f"- {name}: tuned: {tuned}; flodl: `{flodl}`; {row['rounds']} rounds of {row['steps']} "
-            f"steps, heap {row['memory']}; {row['environment']}"
-        )
-    return "\n".join(lines)
-
-
-def merged(path: Path | None, mode: str, rows: Mapping[str, Row]) -> dict[str, dict[str, Row]]:
-    """Put new rows beside those of earlier runs, in the JSON next to the page."""
-    kept: dict[str, dict[str, Row]] = {}
+    Returns:
+        Mode, network, part.
+    """
+    kept: dict[str, dict[str, dict[str, Row]]] = {}
     if path is not None and path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
-    kept.setdefault(mode, {}).update(rows)
+    of_mode = kept.setdefault(mode, {})
+    for name, parts in rows.items():
+        of_mode.setdefault(name, {}).update(parts)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -312,32 +234,25 @@ def merged(path: Path | None, mode: str, rows: Mapping[str, Row]) -> dict[str, d
 
 def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = command_line("ten_models", __doc__, rounds=9)
-    parser.add_argument("--models", nargs="+", choices=list(networks()), default=list(networks()))
-    usual = [subject for subject in SUBJECTS if subject != "pure"]
-    parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=usual)
-    parser.add_argument("--pure-step", action="store_true", help="measure .pure_step() as well")
+    parser = command_line("ten_models", __doc__, rounds=5)
+    parser.add_argument("--only", nargs="+", choices=list(networks()), default=list(networks()))
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--steps", type=int, help="steps of a turn; default: about 1.5 s of eager")
     parser.add_argument(
-        "--agreement", type=int, default=50, help="fewest steps before losses compare"
+        "--agreement", type=int, default=10, help="fewest steps before losses compare"
     )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--memory", choices=("kept", "default"), default="kept")
     parser.add_argument("--no-routing", action="store_true")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to try the benchmark")
     parser.add_argument(
         "--page-only", action="store_true", help="write the page from the rows that are kept"
     )
-    small = {"models": ["mlp"], "subjects": ["eager", "fused", "flodl"], "engine": "eager"}
+    small = {"only": ["mlp"], "part": ["default", "agreement"], "engine": "eager"}
     options = read_options(parser, argv, rounds=1, steps=1, agreement=2, small=True, **small)
     if options.page_only:
-        options.models = []
-    if "eager" not in options.subjects:
-        options.subjects.insert(0, "eager")  # every ratio is to it
-    if options.pure_step and "pure" not in options.subjects:
-        options.subjects.append("pure")
+        options.only = []
     return options
 
 
@@ -346,13 +261,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = options_from(argv)
     mode = "no_routing" if options.no_routing else "routing"
     notes = options.output.with_suffix(".json") if options.output else None
-    rows: dict[str, Row] = {}
+    rows: dict[str, dict[str, Row]] = {}
     kept = merged(notes, mode, rows)
-    for name in options.models:
-        rows[name] = play(name, options)
-        shown = {subject: round(ratio, 3) for subject, ratio in rows[name]["ratio"].items()}
-        sys.stderr.write(f"{name}: {rows[name]['ms']['eager']:.4g} ms, {shown}\n")
-        kept = merged(notes, mode, rows)  # after each row, so that an interrupted run has them
+    for name in options.only:
+        rows[name] = {}
+        for part in options.part:
+            row = agreement(name, options) if part == "agreement" else play(name, part, options)
+            rows[name][part] = row
+            told = {key: row[key] for key in ("step", "total", "by_hand", "flodl") if key in row}
+            sys.stderr.write(f"{name}, {part}: {told}\n")
+            kept = merged(notes, mode, rows)  # so that an interrupted run has its rows
     command = options.command.replace(" --page-only", "")
     publish(page(kept, command), options.output)
 

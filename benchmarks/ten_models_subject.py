@@ -28,12 +28,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from benchmarks.ten_models_networks import Benchmark, Pair, networks
-from benchmarks.ten_models_tuned import RECIPES
+from benchmarks.ten_models_tuned import Recipe, variants
 from flodl.data import Batch
 from flodl.train.engines import StepSettings, make_engine, routing
 from flodl.train.losses import loss_log
 
-SUBJECTS = ("eager", "fused", "tuned", "compiled", "flodl", "pure")
+BY_HAND = "by_hand:"
 TOTAL_STEPS = 2500  # 50 epochs: what the engine is told the run intends
 PATIENCE = 300.0  # seconds an engine may take to decide
 
@@ -69,26 +69,11 @@ class Subject(ABC):
 
 @final
 class Eager(Subject):
-    """Plain PyTorch as its users write it.
+    """Plain PyTorch as its users write it."""
 
-    Args:
-        benchmark: The network.
-        device: Where it trains.
-        batches: Batches of its epoch.
-        fused: With torch's fused Adam.
-    """
-
-    def __init__(
-        self,
-        benchmark: Benchmark,
-        device: torch.device,
-        batches: int,
-        *,
-        fused: bool | None = None,
-    ) -> None:
+    def __init__(self, benchmark: Benchmark, device: torch.device, batches: int) -> None:
         super().__init__(benchmark, device, batches)
-        parameters = self.model.parameters()
-        self.optimizer = torch.optim.Adam(parameters, lr=benchmark.lr, fused=fused)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=benchmark.lr)
         self.batches = cycle(self.data)
         self.losses: list[float] = []
 
@@ -104,46 +89,35 @@ class Eager(Subject):
 
 @final
 class ByHand(Subject):
-    """The fused Adam, and what else somebody who measures would do.
+    """What somebody who measures would do.
 
     Args:
         benchmark: The network.
         device: Where it trains.
         batches: Batches of its epoch.
-        tuned: By the network's recipe; False compiles the model and leaves it at that.
-        route: Matrix products may go through oneDNN.
+        recipe: What is done. The heap belongs to the process, which must have been started so.
     """
 
     def __init__(
-        self,
-        benchmark: Benchmark,
-        device: torch.device,
-        batches: int,
-        *,
-        tuned: bool,
-        route: bool,
+        self, benchmark: Benchmark, device: torch.device, batches: int, recipe: Recipe
     ) -> None:
         super().__init__(benchmark, device, batches)
-        recipe = RECIPES[benchmark.name]
-        facts = ["fused optimizer"]
         model = self.model
-        if tuned and recipe.rewrite is not None:
+        if recipe.rewrite is not None:
             model = recipe.rewrite(model)
-            facts.append("rewritten")
-        if tuned and recipe.channels_last:
+        if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.data = [(self._laid_out(x), self._laid_out(y)) for x, y in self.data]
-            facts.append("channels last")
-        if tuned and recipe.route and route and device.type == "cpu" and route_wins():
+        if recipe.route and device.type == "cpu" and route_is_exact():
             # In this process nothing else multiplies.
             torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
-            facts.append("oneDNN")
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=benchmark.lr, fused=True)
-        if not tuned or recipe.compiled:
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=benchmark.lr, fused=recipe.fused or None
+        )
+        if recipe.compiled:
             model = torch.compile(model)  # type: ignore[assignment]
-            facts.append("compiled")
         self.model = model
-        self.facts = facts
+        self.recipe = recipe
         self.batches = cycle(self.data)
 
     def train(self, steps: int) -> None:
@@ -159,7 +133,7 @@ class ByHand(Subject):
 
     def report(self) -> Mapping[str, object]:
         """What was done."""
-        return {"tuning": self.facts}
+        return {"tuning": str(self.recipe)}
 
     @staticmethod
     def _laid_out(tensor: Tensor) -> Tensor:
@@ -213,23 +187,20 @@ class Flodl(Subject):
         return self.engine.report()
 
 
-def route_wins() -> bool:
-    """Whether this machine multiplies float32 matrices faster through oneDNN, and as precisely."""
-    verdict = routing.route_verdict()
-    return not verdict.reason and verdict.forward + 2 * verdict.backward < 3
+def route_is_exact() -> bool:
+    """Whether this machine multiplies float32 matrices through oneDNN as precisely as usual."""
+    return not routing.route_verdict().reason
 
 
 def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Subject:
-    """Make one of :data:`SUBJECTS`."""
+    """Make plain PyTorch, a way of flodl, or a variant by hand, which its number names."""
     device = torch.device(options.device)
-    if name in ("eager", "fused"):
-        fused = True if name == "fused" else None
-        return Eager(benchmark, device, options.batches, fused=fused)
+    if name == "eager":
+        return Eager(benchmark, device, options.batches)
     if name in ("flodl", "pure"):
         return Flodl(benchmark, device, options.batches, options.engine, pure=name == "pure")
-    return ByHand(
-        benchmark, device, options.batches, tuned=name == "tuned", route=not options.no_routing
-    )
+    recipes = variants(benchmark.name, routing=not options.no_routing, compiling=True)
+    return ByHand(benchmark, device, options.batches, recipes[int(name.removeprefix(BY_HAND))])
 
 
 def settle(subject: Subject, steps: int) -> Mapping[str, object]:
@@ -276,7 +247,7 @@ def main() -> None:
     """Serve commands until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("subject", choices=SUBJECTS)
+    parser.add_argument("subject")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=50)

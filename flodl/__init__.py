@@ -3,10 +3,10 @@
 Each public name is imported when it is first used. ``__init__.pyi`` lists them.
 """
 
-from flodl import terminal as _terminal
+from flodl import openmp as _openmp, terminal as _terminal
 
 try:
-    with _terminal.importing("torch"):
+    with _terminal.importing("torch"), _openmp.waiting_shortly():
         import torch as _torch  # noqa: F401
 except ModuleNotFoundError as _missing:
     if _missing.name != "torch":

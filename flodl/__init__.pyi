@@ -246,6 +246,7 @@ from .rng import (
 from .train import (
     Callback as Callback,
     EarlyStop as EarlyStop,
+    Rewind as Rewind,
     RunDirectory as RunDirectory,
     StepEngine as StepEngine,
     Terminated as Terminated,

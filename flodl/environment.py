@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import torch
 
+from flodl.openmp import openmp_report
 from flodl.processor import processor_facts
 
 _TUNABLE = "glibc.malloc."
@@ -35,6 +36,7 @@ def environment_report() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "openmp": openmp_report(os.environ),
         "memory": int(psutil.virtual_memory().total),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -58,9 +58,8 @@ def importing(name: str) -> Iterator[None]:
     Only on a terminal, and only in the process that the user started: ranks above 0 and worker
     processes are silent.
     """
-    quiet = log.level_of(os.environ) < log.Verbosity.NORMAL
-    terminal = _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
-    if name in sys.modules or quiet or not terminal or _is_worker() or not is_first_rank():
+    # First, so that a process which `fdl warm` forks has not asked for a terminal.
+    if name in sys.modules or not _shows_imports():
         yield
         return
     erasable = _can_erase() and (os.name == "posix" or "WT_SESSION" in os.environ)
@@ -70,6 +69,13 @@ def importing(name: str) -> Iterator[None]:
         yield
     finally:
         line.stop()
+
+
+def _shows_imports() -> bool:
+    """Whether a person looks at this process alone."""
+    quiet = log.level_of(os.environ) < log.Verbosity.NORMAL
+    terminal = _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
+    return terminal and not quiet and not _is_worker() and is_first_rank()
 
 
 def status(text: str) -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, final
 
 from flodl.errors import StateError
+from flodl.openmp import use_one_thread
 
 
 @final
@@ -22,9 +23,14 @@ class CpuWorker:
     - A forked process starts with an empty worker. Queued tasks stay with the parent process.
 
     Used as a context manager, it finishes at the end of the block.
+
+    Args:
+        one_thread: Operations of torch in its tasks run on its thread alone. They are slower, and
+            leave the other cores to the rest of the program.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_thread: bool = False) -> None:
+        self._one_thread = one_thread
         self._begin()
 
     def _begin(self) -> None:
@@ -97,6 +103,8 @@ class CpuWorker:
             self._begin()
 
     def _work(self) -> None:
+        if self._one_thread:
+            use_one_thread()
         while True:
             with self._changed:
                 if not self._tasks:

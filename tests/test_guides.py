@@ -39,7 +39,7 @@ READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
 def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> str:
     """What appears in a terminal: both streams in the order of writing."""
     path = str(Path(sys.executable).parent) + os.pathsep + machine["PATH"]
-    foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR")
+    foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR", "OMP_WAIT_POLICY")
     env = {name: value for name, value in machine.items() if not name.startswith(foreign)}
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")

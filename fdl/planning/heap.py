@@ -58,10 +58,9 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
     if mode == DEFAULT or not (plan.service or _glibc_can()):
         return
     if mode == AUTO:
-        from fdl.planning.imports import uses_flodl
+        from fdl.planning.imports import program_mentions
 
-        generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
-        if not uses_flodl(plan.argv[: len(plan.argv) - generated], plan.cwd):
+        if not program_mentions(plan, "flodl"):
             return
     given = plan.env.get(TUNABLES_VARIABLE) or shell.get(TUNABLES_VARIABLE, "")
     merged = _merged(given)

@@ -1,4 +1,4 @@
-"""Whether a Python program uses flodl, by the text of its script and of the modules beside it.
+"""Whether a Python program uses flodl or another library, by its text and that of its modules.
 
 Imported on the warm path of entries. Nothing is started or imported, and only files of the project
 are read.
@@ -14,15 +14,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LIBRARY = b"flodl"
+    from fdl.plan import Plan
+
 _MOST_FILES = 64
 _MOST_BYTES = 1 << 20
 
 
-def uses_flodl(words: list[str], cwd: str) -> bool:
-    """Whether an entry's program mentions flodl, itself or in a project module that it imports."""
-    if any("flodl" in word for word in words):
+def program_mentions(plan: Plan, *libraries: str) -> bool:
+    """Whether the program of an entry mentions a library, without the arguments that it gets."""
+    generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
+    words = plan.argv[: len(plan.argv) - generated]
+    return any(mentions(words, plan.cwd, library) for library in libraries)
+
+
+def mentions(words: list[str], cwd: str, library: str) -> bool:
+    """Whether a program mentions a library, itself or in a project module that it imports."""
+    if any(library in word for word in words):
         return True
+    wanted = library.encode()
     waiting = [os.path.join(cwd, word) for word in words if word.endswith(".py")]
     if "-m" in words[:-1]:
         module = words[words.index("-m") + 1]
@@ -38,7 +47,7 @@ def uses_flodl(words: list[str], cwd: str) -> bool:
                 text = stream.read(_MOST_BYTES)
         except OSError:
             continue
-        if _LIBRARY in text:
+        if wanted in text:
             return True
         waiting += [
             file

@@ -249,6 +249,11 @@ def _others(verdict: Verdict, one: Recipe, other: Recipe) -> Iterator[Candidate]
     kinds = {cause.kind for cause in verdict.causes}
     if "code" in kinds and one.code is not None and other.code is not None:
         yield Candidate("the code of the second run", "code", partial(_swap_code, other=other))
+    for name in dict.fromkeys([*one.variables, *other.variables]):
+        value = other.variables.get(name)
+        if one.variables.get(name) != value and not _PLACES.search(name.lower().replace("_", "-")):
+            told = f"{name}={value}" if value is not None else f"without the variable {name}"
+            yield Candidate(told, kind_of(name), partial(_swap_variable, name=name, value=value))
     if one.threads != other.threads:
         told = f"{other.threads} threads"
         yield Candidate(told, "threads", partial(replace, threads=other.threads))
@@ -258,6 +263,10 @@ def _others(verdict: Verdict, one: Recipe, other: Recipe) -> Iterator[Candidate]
 
 def _swap_option(recipe: Recipe, words: tuple[str, ...], name: str) -> Recipe:
     return replace(recipe, words=swapped(recipe.words, words, name))
+
+
+def _swap_variable(recipe: Recipe, name: str, value: str | None) -> Recipe:
+    return replace(recipe, variables={**recipe.variables, name: value})
 
 
 def _swap_code(recipe: Recipe, other: Recipe) -> Recipe:

@@ -9,7 +9,7 @@ from fdl.run_directory.acts import differing
 from fdl.run_directory.cause import Cause
 from fdl.run_directory.code_changes import changed_code
 from fdl.run_directory.describe import environment, shown
-from fdl.run_directory.settings import settings
+from fdl.run_directory.settings import settings, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,8 +85,9 @@ def causes(
         FdlError: A ``config.json`` cannot be read.
     """
     found = [
-        *differing(*runs, _batches(traces, step)),
+        *differing(*runs, step),
         *_settings(*runs),
+        *_variables(*runs),
         *changed_code(*runs),
         *_environment(*runs),
         *_packages(*runs),
@@ -97,13 +98,6 @@ def causes(
     order = _FIRST[what]
     place = {kind: number for number, kind in enumerate(order)}
     return sorted(found, key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
-
-
-def _batches(traces: tuple[Trace, Trace] | None, step: int | None) -> int | None:
-    """The step in the numbers of acts, which count the batches of all ranks."""
-    if step is None or traces is None:
-        return step
-    return step * max(int(trace.facts.get("world_size") or 1) for trace in traces)
 
 
 def likely(found: list[Cause], what: What) -> list[Cause]:
@@ -128,6 +122,24 @@ def _settings(left: Run, right: Run) -> Iterator[Cause]:
         yield Cause(
             kind_of(name),
             name,
+            shown(mine.value) if mine else None,
+            shown(yours.value) if yours else None,
+            mine.origin if mine else "",
+            yours.origin if yours else "",
+        )
+
+
+def _variables(left: Run, right: Run) -> Iterator[Cause]:
+    one, other = variables(left), variables(right)
+    if one is None or other is None:
+        return
+    for name in dict.fromkeys([*one, *other]):
+        mine, yours = one.get(name), other.get(name)
+        if mine is not None and yours is not None and mine.value == yours.value:
+            continue
+        yield Cause(
+            kind_of(name),
+            f"variable {name}",
             shown(mine.value) if mine else None,
             shown(yours.value) if yours else None,
             mine.origin if mine else "",

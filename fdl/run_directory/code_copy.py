@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError
 from fdl.run_directory.code_changes import CODE, read_code
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _HIDDEN = ("<secret>", "# its content is not recorded")
 _SECONDS = 120
+_SECTION = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_SUBMODULE = re.compile(r"^\+Subproject commit ([0-9a-f]+(?:-dirty)?)$", re.MULTILINE)
+_PATH = re.compile(r"^\+\+\+ b/(.+)$", re.MULTILINE)
+_DIRTY = "-dirty"
+_GITLINK = "160000 "
+"""Mode of a submodule in the tree of a commit."""
 
 
 def repository(folder: Path) -> Path | None:
@@ -35,16 +46,28 @@ def copy_code(run: Path, cwd: Path, target: Path) -> Path:
     text = (run / CODE).read_text(encoding="utf-8", errors="surrogateescape")
     if code.truncated or any(mark in text for mark in _HIDDEN):
         raise _refused(run, f"{CODE} leaves something out")
-    target.mkdir(parents=True)
-    _unpack(top, code.commit, target, run)
     changes = "".join(line for line in text.splitlines(True) if not line.startswith("# "))
-    if changes.strip():
-        _apply(changes, target, run)
+    sections = _SECTION.split(changes)
+    moved = dict(found for one in sections if (found := _submodule(one)))
+    if unknown := [path for path, commit in moved.items() if commit.endswith(_DIRTY)]:
+        raise _refused(run, f"the changes in its submodule {unknown[0]} are not recorded")
+    _unpack(top, code.commit, target, run, moved)
+    plain = "".join(one for one in sections if _submodule(one) is None)
+    if plain.strip():
+        _apply(plain, target, run)
     _link_untracked(top, target, run)
     return target / cwd.relative_to(top)
 
 
-def _unpack(top: Path, commit: str, target: Path, run: Path) -> None:
+def _submodule(section: str) -> tuple[str, str] | None:
+    """Path and new commit of a submodule, if a part of a diff says nothing else."""
+    commit, path = _SUBMODULE.search(section), _PATH.search(section)
+    return (path[1], commit[1]) if commit and path else None
+
+
+def _unpack(top: Path, commit: str, target: Path, run: Path, moved: Mapping[str, str]) -> None:
+    """Write a commit with its submodules, of which some had another commit checked out."""
+    target.mkdir(parents=True, exist_ok=True)
     archive = _git(top, run, "archive", "--format=tar", f"--output={target / '.code.tar'}", commit)
     if archive.returncode:
         raise _refused(run, f"git does not know its commit {commit[:12]} in {top}")
@@ -53,6 +76,12 @@ def _unpack(top: Path, commit: str, target: Path, run: Path) -> None:
         stream.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         stream.extractall(target)  # noqa: S202 - filtered above
     (target / ".code.tar").unlink()
+    tree = _git(top, run, "ls-tree", "-r", "-z", commit).stdout
+    for entry in filter(None, os.fsdecode(tree).split("\0")):
+        facts, _, path = entry.partition("\t")
+        if facts.startswith(_GITLINK) and (top / path / ".git").exists():
+            _unpack(top / path, moved.get(path, facts.split()[2]), target / path, run, {})
+            _link_untracked(top / path, target / path, run)
 
 
 def _apply(changes: str, target: Path, run: Path) -> None:

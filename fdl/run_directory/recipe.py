@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,9 +10,10 @@ from fdl.errors import FdlError
 from fdl.run_directory.code_changes import read_code
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.run import ENVIRONMENT
+from fdl.run_directory.settings import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fdl.run_directory.run import Run
     from fdl.run_directory.trace import Trace
@@ -34,6 +35,7 @@ class Recipe:
         threads: Threads of torch; None for those of the program.
         engine: The engine; None for that of the program.
         ranks: Processes that a launcher starts; 1 for none.
+        variables: Of the environment, by name; the others are as today. None unsets one.
     """
 
     start: tuple[str, ...]
@@ -44,6 +46,7 @@ class Recipe:
     threads: int | None
     engine: str | None
     ranks: int
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
@@ -84,6 +87,11 @@ def recipe_of(run: Run, trace: Trace) -> Recipe:
         threads=_threads(run),
         engine=_text(trace.facts.get("engine")),
         ranks=int(record.get("launched_ranks") or 1),
+        variables={
+            name: str(one.value)
+            for name, one in (variables(run) or {}).items()
+            if _HIDDEN not in str(one.value)
+        },
     )
 
 

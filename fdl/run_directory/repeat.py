@@ -56,6 +56,11 @@ class Repeats:
         file = folder / "repeat.json"
         file.write_text(json.dumps(asked), encoding="utf-8")
         environ = {name: value for name, value in os.environ.items() if name != "FDL_PLAN"}
+        for name, value in recipe.variables.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value
         environ |= {VARIABLE: str(file)}
         if recipe.project_root:
             environ["FDL_PROJECT_ROOT"] = recipe.project_root

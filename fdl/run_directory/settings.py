@@ -1,4 +1,4 @@
-"""The recorded configuration of a run."""
+"""The recorded configuration of a run, and the variables of its environment."""
 
 from __future__ import annotations
 
@@ -26,4 +26,19 @@ def settings(run: Run) -> dict[str, Setting]:
     return {
         name: Setting(field.value, field.top.place or field.top.source)
         for name, field in recorded(str(run.path)).items()
+    }
+
+
+def variables(run: Run) -> dict[str, Setting] | None:
+    """The variables that the manifest gave a run: name -> value, without its secrets.
+
+    None if the run was recorded without them.
+    """
+    found = run.record.get("variables")
+    if not isinstance(found, dict):
+        return None
+    return {
+        str(name): Setting(str(one.get("value", "")), str(one.get("origin", "")))
+        for name, one in found.items()
+        if isinstance(one, dict)
     }

@@ -17,10 +17,12 @@ import ctypes
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from mmap import mmap
+from mmap import PAGESIZE, mmap
 from typing import IO
 
 import torch
@@ -68,6 +70,8 @@ _ALIGNMENT = 64  # of the first tensor, so that a mapped file suits all vector i
 _MAX_DIGITS = 9  # of the version number
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 14, 1 << 22
 _CHANGED = "the tensors changed while they were saved; save a snapshot of a model in training"
+_PRESENT = 1 << 26
+_POPULATE_READ = 22 if sys.platform == "linux" else None  # of madvise(2), since Linux 5.14
 _PIECE = 1 << 22  # large, so that passing one to the checksum's thread takes no noticeable time
 
 _DTYPES = {
@@ -308,12 +312,12 @@ def check_digest(container: Container, where: str) -> None:
     recorded = header.metadata.get(DIGEST)
     if recorded is None:
         return
-    end = container.offset + header.body_size
     try:
         # Written again, because other programs may have put the fields in another order.
         blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
-        with memoryview(container.buffer) as data, data[container.offset : end] as body:
-            actual = digest_of([blank, body])
+        with memoryview(container.buffer) as data:
+            pieces = chain([blank], _present_pieces(container, data))
+            actual = digest_of(pieces, torch.get_num_threads())
     except ValueError:  # the header holds a name that cannot be written
         actual = "none"
     if actual != recorded:
@@ -322,6 +326,22 @@ def check_digest(container: Container, where: str) -> None:
             "restore the file from a copy or save it again. A program that changes a checkpoint "
             f"on purpose has to drop the metadata string {DIGEST}"
         )
+
+
+def _present_pieces(container: Container, data: memoryview) -> Iterator[memoryview]:
+    """The bytes of the body; of a mapped file, each piece is in memory before it is used.
+
+    Asking for many pages at once takes a thirtieth of the time of a page fault for each.
+    """
+    buffer, begin = container.buffer, container.offset
+    end = begin + container.header.body_size
+    for start in range(begin, end, _PRESENT):
+        stop = min(start + _PRESENT, end)
+        if isinstance(buffer, mmap) and _POPULATE_READ is not None:
+            page = start - start % PAGESIZE
+            with suppress(OSError):  # a kernel without it: the pages come one by one
+                buffer.madvise(_POPULATE_READ, page, stop - page)
+        yield data[start:stop]
 
 
 def read_header(stream: IO[bytes], prefix: bytes, where: str) -> tuple[Header, int]:

@@ -37,7 +37,17 @@ class SampleStore:
         self._slots = torch.full((samples,), _ABSENT, dtype=torch.int64, device="cpu")
         self._tensors: tuple[Tensor, ...] | None = None
         self._capacity = samples
+        self._kept = torch.empty(samples, dtype=torch.int64, device="cpu")
+        """Numbers of the samples that are kept, in the order in which they came."""
         self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def drop(self, keep: int) -> None:
+        """Drop the samples that came last, so that the first ``keep`` are left."""
+        self._slots[self._kept[keep : self._used]] = _ABSENT
+        self._used = min(self._used, keep)
 
     def lacks(self, rows: Tensor) -> Tensor:
         """Tell for each sample number whether it still has to be read, ``[samples]`` bool."""
@@ -76,6 +86,7 @@ class SampleStore:
         for store, tensor in zip(stored, fresh, strict=True):
             store.index_copy_(0, slots, tensor)
         self._slots[numbers] = slots
+        self._kept[self._used : self._used + len(numbers)] = numbers
         self._used += len(numbers)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -147,6 +158,15 @@ class CachedFeed(Feed):
         with closing(self._reader.read(partial(_to_read, cut, absent), seed=seed)) as read:
             for rows, missing in zip(cut(order), cut(lacking), strict=True):
                 yield self._transfer.receive(self._transfer.send(self._batch(rows, missing, read)))
+
+    def cached(self) -> int:
+        """Samples that are in memory."""
+        return len(self._store)
+
+    def drop_cached(self, keep: int) -> None:
+        """Read the samples again that were cached after the first ``keep``."""
+        if not self._settled:
+            self._store.drop(keep)
 
     @property
     def is_resident(self) -> bool:

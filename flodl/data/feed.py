@@ -58,6 +58,13 @@ class Feed(ABC):
         """Return an order in the memory from which :meth:`batches` best takes parts of it."""
         return order
 
+    def cached(self) -> int:
+        """Samples that a cache holds; 0 without one."""
+        return 0
+
+    def drop_cached(self, keep: int) -> None:  # noqa: B027 - only a cache has something to drop
+        """Drop the samples that were cached last; see :meth:`DataLoader.drop_cached`."""
+
     @abstractmethod
     def prefetch_depth(self) -> int:
         """Number of batches loaded ahead of the consumer; 0 if none are."""

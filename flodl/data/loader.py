@@ -249,6 +249,19 @@ class DataLoader:
         """
         return self._reader.auto_resize() if self._reader is not None else 0
 
+    @property
+    def cached_samples(self) -> int:
+        """Samples that the cache holds; 0 without ``cache``."""
+        return self._feed.cached()
+
+    def drop_cached(self, keep: int) -> None:
+        """Drop the samples that were cached last, so that their transforms draw again.
+
+        Args:
+            keep: Samples to keep, the value of :attr:`cached_samples` at an earlier moment.
+        """
+        self._feed.drop_cached(keep)
+
     def epoch(self, epoch: int, start_batch: int = 0) -> EpochIterator:
         """Iterate over one epoch.
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from flodl.data.transfer import Sent, Transfer
 from flodl.errors import StateError
+from flodl.openmp import use_one_thread
 
 _FAREWELL_SECONDS = 5.0
 """Seconds that closing waits for a data set that is reading a batch."""
@@ -164,6 +165,7 @@ def _empty(queue: SimpleQueue[Any]) -> None:
 
 
 def _serve(shared: _Shared, transfer: Transfer) -> None:
+    use_one_thread()  # the other cores belong to the training
     while (epoch := _next_task(shared)) is not None:
         _advance(shared, epoch, transfer)
         # A data set may be large, and the thread may sleep for a long time.

@@ -30,9 +30,10 @@ def carry_out_acts(worker: RankWorker) -> None:
     if not stops.acts:
         return
     stops.acts = False
-    steps = worker.rate_limit(worker.schedule.position) // worker.plan.accumulate
+    place = worker.rate_limit(worker.schedule.position) // worker.plan.accumulate
+    worker.rate.steered.position = place
     worker.book(Account.SYNC)
-    paused = steering.carry_out(steps, BetweenSteps(worker))
+    paused = steering.carry_out(worker.engine.global_step, BetweenSteps(worker))
     if worker.guard is not None:
         worker.guard.forget()  # going back further would undo what was asked for
     if paused:

@@ -71,7 +71,7 @@ class RankCheckpoints:
         self.trace = StepTrace.begin(
             plan,
             self._parts.loader,
-            after=_steps_before(found),
+            after=found.steps,
             source=start.source,
             rank=group.rank,
             world_size=group.world_size,
@@ -103,6 +103,7 @@ class RankCheckpoints:
         logs: EpochLogs,
         *,
         local_step: int,
+        steps: int,
         history: Sequence[EpochMetrics],
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
@@ -124,6 +125,7 @@ class RankCheckpoints:
             logs,
             label=self._label,
             local_step=local_step,
+            steps=steps,
             same_optimizer=self.config.policy is Policy.SYNC,
         )
         run = self._plan.run_dir
@@ -145,14 +147,14 @@ class RankCheckpoints:
             KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
-                "steps": self.trace.steps,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
             }
         }
         step = schedule.position - schedule.complete * self.config.batches_per_epoch
-        steps = schedule.position // self._plan.accumulate
-        position = Position(schedule.complete, step, steps)
+        # The place in schedules, where one process would continue.
+        place = schedule.position // self._plan.accumulate
+        position = Position(schedule.complete, step, place)
         self._keeper.save(self._parts.parts(extra), position, last_values(history))
         return run.last_checkpoint
 
@@ -201,12 +203,6 @@ class RankCheckpoints:
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],
         )
-
-
-def _steps_before(found: RankStart) -> int:
-    """Return how many steps rank 0 took before the training begins here; on rank 0."""
-    saved = found.start.extra.get(KEY)
-    return int(saved.get("steps", found.local_step)) if saved else found.start.position.global_step
 
 
 def _ledger(

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import fsum, nan
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 
+from flodl.distributed.rank_left_out import RankLeftOut
 from flodl.distributed.rank_moment import RankMoment
 from flodl.errors import DivergedError
 from flodl.train.checkpoints import non_finite_parameters
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.guards.first_non_finite import FirstNonFinite, sentence
-from flodl.train.guards.guard import Guard, Setback
-from flodl.train.guards.records import GuardRecords
+from flodl.train.guards.guard import Setback
+from flodl.train.guards.rewinding import rewind_of, tell_callbacks
 from flodl.train.guards.snapshots import SnapshotRing
+from flodl.train.loop_state import LoopState, modes
 from flodl.train.peak_memory import available_bytes
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from flodl.distributed.planning.schedule import ScheduleState
     from flodl.distributed.rank_worker import RankWorker
@@ -34,7 +36,7 @@ _EVERY = 100
 
 
 @final
-class RankGuard:
+class RankGuard(RankLeftOut):
     """Judges the mean loss of all ranks, and takes them back; all methods are collective.
 
     Every rank keeps its own snapshots and computes the same decisions.
@@ -46,40 +48,20 @@ class RankGuard:
     """
 
     def __init__(self, settings: Guards, worker: RankWorker, start: Start) -> None:
-        plan, group = worker.plan, worker.group
-        self._settings, self._worker = settings, worker
+        super().__init__(worker, start, settings)
         self._every = settings.every or _EVERY
-        self._length = worker.config.batches_per_epoch
-        self._guard = Guard(
-            settings,
-            batches_per_step=group.world_size * plan.accumulate,
-            batches_per_epoch=self._length,
-        )
         memory = settings.memory
         if memory is None:
             # Ranks may share a host. All keep equally many, so that they decide alike.
-            own = available_bytes(torch.device("cpu")) // 2 // group.world_size
-            memory = int(min(row[0] for row in group.gather([float(own)])))
+            own = available_bytes(torch.device("cpu")) // 2 // worker.group.world_size
+            memory = int(min(row[0] for row in worker.group.gather([float(own)])))
         self._ring = SnapshotRing(settings.snapshots, memory)
-        self._records = GuardRecords(plan.run_dir, tells=group.leads)
         self._steps: list[tuple[int, int]] = []
         """First batch of each step since the last look, and the batches of this rank in it."""
         self._due = False
         self._last = 0
         """First batch of the last step that was taken."""
         worker.logs.keep_for_judge()
-        if known := start.state.guard:
-            self._guard.load(known["guard"])
-            worker.rate.steered.scale = float(known["scale"])
-        acts = self._records.of(start.source) if group.leads else []
-        epoch, batch = divmod(worker.schedule.position, self._length)
-        replayed = self._guard.replay(group.broadcast_object(acts), epoch, batch)
-        self._records.repeat(replayed, start.source)
-
-    def state(self) -> Mapping[str, Any]:
-        """Return the state for a checkpoint, as JSON values."""
-        epoch = self._worker.schedule.complete
-        return {"guard": self._guard.state(epoch), "scale": self._worker.rate.steered.scale}
 
     # --- Steps ---------------------------------------------------------------------------------
 
@@ -99,31 +81,13 @@ class RankGuard:
             extra = {
                 "rule": self._guard.rule_state(),
                 "scale": worker.rate.steered.scale,
-                "rate_steps": worker.engine.global_step,
+                "modes": modes(worker.model),
+                "cached": worker.parts.loader.cached_samples,
             }
             done = schedule.position - schedule.complete * self._length
             position = Position(schedule.complete, done, worker.engine.global_step)
             moment = RankMoment.of(worker, schedule)
             self._ring.take(worker.parts.parts(extra), position, moment)
-
-    def leaves_out(self, numbers: Sequence[int]) -> bool:
-        """Whether a step with these batches, counted through all epochs, is left out."""
-        epoch = numbers[0] // self._length
-        skips = self._guard.skips(epoch)
-        return bool(skips) and any(number - epoch * self._length in skips for number in numbers)
-
-    def pass_over(self, numbers: Sequence[int], position: int) -> None:
-        """Leave the batches of a step out: record them, and lower the rate if that is decided."""
-        worker, loader = self._worker, self._worker.parts.loader
-        for number in numbers:
-            epoch, within = divmod(number, self._length)
-            factor = self._guard.factor(epoch, within)
-            if factor != 1:
-                worker.rate.steered.multiply(factor, worker.parts.optimizer)
-            if worker.group.leads:
-                place = within * loader.batch_size
-                rows = loader.rows(epoch, within)
-                worker.checkpoints.samples.left_out_samples(epoch, place, position, rows)
 
     def took(self, number: int, own: int | None, *, certain: bool) -> None:
         """Judge the steps since the last look, if it is time.
@@ -185,16 +149,10 @@ class RankGuard:
         moment = snapshot.kept
         assert isinstance(moment, RankMoment)  # noqa: S101 - `ready` keeps one
         worker.checkpoints.trace.rewind(moment.trace_steps)
-        loader = worker.parts.loader
-        samples = [int(one) for batch in decision.batches for one in loader.rows(epoch, batch)]
-        self._records.decided(
-            setback,
-            decision,
-            samples,
-            step=steps,
-            restored=snapshot.position.global_step,
-            rate=rate,
-        )
+        restored = snapshot.position.global_step
+        rewind = rewind_of(setback, decision, worker.parts.loader, steps, restored)
+        self._records.decided(setback, decision, rewind, rate=rate)
+        tell_callbacks(worker.hooks, worker.run, rewind)
         return True
 
     def give_up(self, replay: Callable[[int], None], epoch: int) -> DivergedError:
@@ -240,7 +198,9 @@ class RankGuard:
         assert isinstance(moment, RankMoment)  # noqa: S101 - `ready` keeps one
         snapshot.restore(worker.parts.parts({}))
         worker.rate.steered.scale = float(extra["scale"])
-        worker.engine.global_step = int(extra["rate_steps"])
+        worker.parts.loader.drop_cached(int(extra["cached"]))
+        LoopState(**extra["modes"]).apply_modes(worker.model)
+        worker.engine.global_step = snapshot.position.global_step
         self._guard.load_rule(extra["rule"])
         moment.restore(worker)
         self._steps.clear()

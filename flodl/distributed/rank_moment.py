@@ -40,12 +40,12 @@ class RankMoment:
         )
 
     def restore(self, worker: RankWorker) -> None:
-        """Return to this state; progress and curves are reported again."""
+        """Return to this state; the engine is there already. Progress is reported again."""
         worker.schedule = self.schedule
         worker.logs.go_back(self.logs)
         worker.checkpoints.samples.go_back(self.samples)
         worker.local_step, worker.versions = self.local_step, self.versions
         worker.run.step = self.run_step
-        worker.run.global_step = self.schedule.position // worker.plan.accumulate
+        worker.run.global_step = worker.engine.global_step
         worker.told = -1
         worker.timer.begin()

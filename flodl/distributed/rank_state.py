@@ -40,6 +40,7 @@ def capture_ranks(
     *,
     label: str,
     local_step: int,
+    steps: int,
     same_optimizer: bool,
 ) -> list[dict[str, Any]] | None:
     """Collect the state of each rank on rank 0; collective.
@@ -50,6 +51,7 @@ def capture_ranks(
         logs: Measurements of this rank.
         label: Identifies this rank's device after a restart.
         local_step: Batches this rank has trained.
+        steps: Optimizer steps of this rank.
         same_optimizer: Whether all ranks have the same optimizer state, so that only rank 0 keeps
             it.
 
@@ -64,6 +66,7 @@ def capture_ranks(
         "logs": logs.state(),
         "label": label,
         "local_step": local_step,
+        "steps": steps,
     }
     return group.gather_objects_to_first(mine)
 
@@ -76,6 +79,8 @@ class RankStart:
     start: Start
     schedule: ScheduleState
     local_step: int = 0
+    steps: int = 0
+    """Optimizer steps of this rank."""
     ledger: Mapping[str, Any] | None = None
     """Mark of the sample ledger in the checkpoint; None without one."""
     outer: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +128,7 @@ def begin(
         start,
         ScheduleState.from_json(message["schedule"]),
         mine["local_step"],
+        mine.get("steps", mine["local_step"]),
         message["ledger"],
         message["outer"],
     )
@@ -251,6 +257,7 @@ def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
         "logs": [known] if start.position.step else [],
         "label": "one",
         "local_step": start.position.global_step,
+        "steps": start.position.global_step,
     }
 
 

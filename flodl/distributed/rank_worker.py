@@ -21,6 +21,7 @@ from flodl.distributed.rank_acts import end_launcher
 from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_guard import RankGuard
+from flodl.distributed.rank_left_out import RankLeftOut, repeated
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
@@ -72,6 +73,7 @@ class RankWorker:
         local_step: Batches that this rank has trained.
         told: The last epoch that the reporter has begun; -1 before the first.
         guard: Takes all ranks back after a setback; None without guards.
+        left_out: What guards leave out; None if it is nothing.
         versions: Number of averages taken.
         aborts: Number of averages skipped.
         least_comm_ms: Cost of the cheapest average.
@@ -123,6 +125,7 @@ class RankWorker:
         self.steering = Steering(plan, parts, self.rate.steered)
         self.stops = StopRequests(self.run, self.steering.mailbox)
         self.guard: RankGuard | None = None
+        self.left_out: RankLeftOut | None = None
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -152,7 +155,8 @@ class RankWorker:
         self.history.extend(start.state.history)
         self._ledger.load(start.state.ledger)
         self.engine.adopt(start.state.engine)
-        self.steering.restore(start.state.acts, start.position.global_step, start.source)
+        self.engine.global_step = self.run.global_step = found.steps
+        self.steering.restore(start.state.acts, found.steps, start.source)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self.checkpoints.begin(found, label)
@@ -165,6 +169,7 @@ class RankWorker:
         self._reporter.steer(self.steering)
         if plan.guards is not None:
             self.guard = RankGuard(plan.guards, self, start)
+        self.left_out = self.guard or repeated(self, start)
         return found.outer
 
     @contextmanager
@@ -297,7 +302,7 @@ class RankWorker:
         self.local_step += 1
         known.batches += 1
         known.samples += samples
-        self._look_up(epoch, position)
+        self._look_up(epoch, position, closes=closes)
         gradient = self._gradient
         shares = closes and gradient is not None and gradient.is_attached
         ms = gradient.busy_ms if shares and gradient is not None else self.timer.end_batch()
@@ -310,10 +315,11 @@ class RankWorker:
         self._reach(position)
         self.engine.follow()
         self.checkpoints.trace.steps += 1
+        self._end_step()
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
-        self.engine.global_step = steps = position // self.plan.accumulate
+        self.rate.steered.position = steps = position // self.plan.accumulate
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.advance(steps)
 
@@ -345,16 +351,23 @@ class RankWorker:
         self._comm_ms += comm_ms
         self._wait_ms += wait_ms
 
-    def _look_up(self, epoch: int, position: int) -> None:
-        """Call the step hooks and update the progress display."""
-        run, reporter = self.run, self._reporter
-        run.global_step = position // self.plan.accumulate
-        run.step += 1
+    def _end_step(self) -> None:
+        """Call the hooks after an optimizer step."""
+        run, log, most = self.run, self.logs.current, self.plan.most_steps
+        run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
-            run.loss = self.logs.of(epoch).losses.latest
+            if log is not None:
+                run.loss = log.losses.latest
             self.hooks.call("on_step_end", run)
-        if self.plan.most_steps is not None and run.global_step >= self.plan.most_steps:
-            run.stop(f"only {self.plan.most_steps} steps were asked for")
+        if most is not None and run.global_step >= most:
+            run.stop(f"only {most} steps were asked for")
+
+    def _look_up(self, epoch: int, position: int, *, closes: bool) -> None:
+        """Call the step hooks and update the progress display."""
+        reporter = self._reporter
+        self.run.step += 1
+        if closes:
+            self._end_step()
         if not self.group.leads:
             return
         length = self.config.batches_per_epoch
@@ -367,7 +380,7 @@ class RankWorker:
                 epoch,
                 steps=length,
                 done=0,
-                first_step=self.local_step - 1,
+                first_step=self.engine.global_step - closes,
                 losses=known.losses,
                 scalars=known.scalars,
             )
@@ -514,12 +527,13 @@ class RankWorker:
             self.schedule,
             self.logs,
             local_step=self.local_step,
+            steps=self.engine.global_step,
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
             engine=self.engine.decision(),
             acts=self.steering.saved(),
-            guard=self.guard.state() if self.guard is not None else {},
+            guard=self.left_out.state() if self.left_out is not None else {},
         )
         if written is not None:
             self.hooks.call("on_checkpoint", self.run, written)

@@ -438,12 +438,13 @@ class Monitor(MediaMethods):
             epochs = len(self._history)
             return self._curves.last_step() + 1 or epochs, epochs
 
-    def _emit(self, record: MediaRecord) -> None:
+    def _emit(self, records: Sequence[MediaRecord]) -> None:
         with self._lock:
             if self._summary is None:
-                self._media.add(record)
+                for record in records:
+                    self._media.add(record)
                 for delivery in self._deliveries:
-                    delivery.media(record)
+                    delivery.media(records)
 
     def _eta(self, epoch: int, now: float) -> float | None:
         remaining = self._info.total - epoch - 1

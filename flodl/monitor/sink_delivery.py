@@ -20,6 +20,7 @@ from flodl.monitor.sinks import (
     StepSink,
 )
 from flodl.monitor.step_progress import StepProgress
+from flodl.openmp import use_one_thread
 
 CAPACITY = 4096
 MEDIA_CAPACITY = 256 * 2**20
@@ -136,18 +137,19 @@ class Delivery:
             self._steps.append(series)
             self._changed.notify_all()
 
-    def media(self, record: MediaRecord) -> None:
-        """Pass on one piece of media, if the sink wants it; returns at once."""
-        if not self._wants_media:
+    def media(self, records: Sequence[MediaRecord]) -> None:
+        """Pass on media, if the sink wants them; returns at once."""
+        if not self._wants_media or not records:
             return
         with self._changed:
             if self._done:
                 return
-            if len(self._media) >= self._room or self._media_bytes > MEDIA_CAPACITY:
-                self.dropped += 1
-                return
-            self._media_bytes += record.size
-            self._media.append(record)
+            for record in records:
+                if len(self._media) >= self._room or self._media_bytes > MEDIA_CAPACITY:
+                    self.dropped += 1
+                    continue
+                self._media_bytes += record.size
+                self._media.append(record)
             self._changed.notify_all()
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
@@ -190,6 +192,7 @@ class Delivery:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        use_one_thread()  # the other cores belong to the training
         try:
             self._serve()
         except Exception as error:

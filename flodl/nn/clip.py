@@ -33,7 +33,25 @@ def clip_grad_norm(
     _check_limit("clip_grad_norm", "max_norm", max_norm)
     if check:
         _check_unscaled("clip_grad_norm")
-    return torch.nn.utils.clip_grad_norm_(_listed(params), max_norm)
+    return limited_norm(_listed(params), max_norm)
+
+
+@torch.no_grad()
+def limited_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Do what ``torch.nn.utils.clip_grad_norm_`` does, with the same bits in less time.
+
+    torch also multiplies gradients that are short enough, by exactly 1, because a GPU would have to
+    be waited for. On a CPU their norm is known, so they are not touched.
+
+    Returns:
+        The norm before clipping, 0-d.
+    """
+    listed = list(params)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in listed if p.grad is not None])
+    on_cpu = type(norm) is Tensor and norm.device.type == "cpu"
+    if not (on_cpu and float(max_norm / (norm + 1e-6)) >= 1.0):
+        torch.nn.utils.clip_grads_with_norm_(listed, max_norm, norm)
+    return norm
 
 
 def clip_grad_value(

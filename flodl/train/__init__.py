@@ -2,7 +2,7 @@
 
 from flodl.launch.interrupt import Terminated as Terminated
 from flodl.train.builder import TrainerBuilder as TrainerBuilder
-from flodl.train.callbacks import Callback as Callback, TrainingRun as TrainingRun
+from flodl.train.callbacks import Callback as Callback, Rewind as Rewind, TrainingRun as TrainingRun
 from flodl.train.early_stop import EarlyStop as EarlyStop
 from flodl.train.ema import WeightAverage as WeightAverage
 from flodl.train.engines import StepEngine as StepEngine, StepSettings as StepSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ class TrainingRun:
         device: The device that trains.
         num_epochs: Planned number of epochs.
         epoch: Current epoch, counted from 0.
-        step: Batches done in this epoch.
-        global_step: Optimizer steps done in the whole run.
+        step: Batches that this process has done in this epoch.
+        global_step: Optimizer steps done in the whole run. Several ranks take them together with
+            the policy ``sync``; with ``cadence`` and ``async``, each rank counts its own.
         monitor: Receives the records of the training, such as images; None if nothing records it.
         loss: The newest loss that could be read without waiting; on a GPU it is a little old. None
             before the first one.
@@ -66,6 +68,30 @@ class TrainingRun:
             self._stopped = reason
 
 
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewind:
+    """A guard has taken a training back to an earlier step, and leaves batches out.
+
+    Attributes:
+        step: Optimizer steps done when the bad loss was found.
+        restored_step: Optimizer steps done in the state that the training has now.
+        epoch: The epoch of the batches that are left out, counted from 0.
+        batches: Their numbers, counted from 0 in the epoch.
+        samples: Numbers of their samples, in the order of the batches.
+        attempt: How often the training went back for this place, counted from 1.
+        reason: What was found: a loss or parameters.
+    """
+
+    step: int
+    restored_step: int
+    epoch: int
+    batches: tuple[int, ...]
+    samples: tuple[int, ...]
+    attempt: int
+    reason: str
+
+
 class Callback:
     """Base of callbacks: override the hooks you need; the others cost nothing.
 
@@ -80,6 +106,14 @@ class Callback:
 
     def on_step_end(self, run: TrainingRun) -> None:
         """The optimizer made a step."""
+
+    def on_rewind(self, run: TrainingRun, rewind: Rewind) -> None:
+        """A guard went back; called on all ranks, before the steps are repeated.
+
+        What the Trainer knows is restored: model, optimizer, schedule, average, random numbers,
+        ``run.step`` and ``run.global_step``. Restore here what only your program knows, as it was
+        after ``rewind.restored_step`` steps. A training never goes back past the start of an epoch.
+        """
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
         """An epoch is complete, with its evaluation; it is reported and saved after this call."""

@@ -114,7 +114,7 @@ class CheckpointKeeper:
         self.keeps = self.agreed(run is not None)
         """Whether states are kept; the same in all processes that share the model."""
         self._run = run
-        self._worker = worker = CpuWorker()
+        self._worker = worker = CpuWorker(one_thread=True)
         self._last = self._best = None
         if run is not None:
             self._last = _Background(run.last_checkpoint, run.config, worker)

@@ -27,7 +27,8 @@ _SOURCES = frozenset(
      ".cu", ".cuh", ".h", ".hpp", ".rs")
 )  # fmt: skip
 _DIFF_OPTIONS = (
-    "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/",
+    "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short", "--src-prefix=a/",
+    "--dst-prefix=b/",
 )  # fmt: skip
 _PLAIN_VALUES = frozenset(
     (".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".env", ".properties", ".conf")

@@ -31,7 +31,7 @@ class Act:
 
     Attributes:
         step: Complete optimizer steps when it took effect; the step after them is the first one
-            that it can change.
+            that it can change. With several ranks, those of rank 0.
         time: Local time with its offset, in ISO format.
         act: What was done. People can do ``lr``, ``set``, ``checkpoint``, ``pause``, ``continue``
             and ``stop``. Guards can do ``rewind``, ``skip``, ``lower_lr`` and ``give_up``. Other

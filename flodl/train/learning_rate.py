@@ -108,7 +108,11 @@ class SteeredRate:
     Attributes:
         scale: Factor of every rate; may be changed between two steps.
         factor: Another factor, of the rates that people asked for while it trains.
+        position: Place in the schedule of the next step, if that is not the number of steps before
+            it: several ranks count the batches of all of them.
     """
+
+    position: int | None = None
 
     def __init__(
         self, schedule: Schedule | None, scale: float = 1.0, *, alone: bool = True
@@ -121,8 +125,7 @@ class SteeredRate:
 
     def lr(self, step: int) -> float:
         """Return the scaled rate of the schedule."""
-        assert self._schedule is not None  # noqa: S101 - called only with a schedule
-        return self._schedule.lr(step) * self.scale * self.factor
+        return self._plain(step) * self.scale * self.factor
 
     def ask_for(self, rate: float, step: int) -> float:
         """Scale the schedule so that its rate at a step is this one; return the rate before.
@@ -130,12 +133,15 @@ class SteeredRate:
         Raises:
             ValueError: The schedule is 0 at this step, so no factor gives another rate.
         """
-        assert self._schedule is not None  # noqa: S101 - called only with a schedule
-        plain = self._schedule.lr(step) * self.scale
+        plain = self._plain(step) * self.scale
         if not plain:
             raise ValueError(AT_ZERO)
         before, self.factor = plain * self.factor, rate / plain
         return before
+
+    def _plain(self, step: int) -> float:
+        assert self._schedule is not None  # noqa: S101 - called only with a schedule
+        return self._schedule.lr(step if self.position is None else self.position)
 
     @property
     def schedule(self) -> Schedule | None:

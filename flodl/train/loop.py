@@ -25,13 +25,14 @@ from flodl.train.checkpoints import (
     require_finite,
 )
 from flodl.train.due_times import DueTimes
-from flodl.train.engines import make_engine
-from flodl.train.engines.base import StepSettings
 from flodl.train.epoch_end import call_back, diverged, end_state, evaluate, model_metrics
 from flodl.train.guards.guard import Setback
-from flodl.train.guards.loop_guard import GuardedParts, guard_of
+from flodl.train.guards.left_out import GuardedParts, repeated
+from flodl.train.guards.loop_guard import LoopGuard
+from flodl.train.guards.rewinding import tell_callbacks
 from flodl.train.handle import TrainerHandle
 from flodl.train.learning_rate import SteeredRate
+from flodl.train.loop_engine import engine_of_loop
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
 from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import loss_log
@@ -106,32 +107,18 @@ class TrainingLoop:
         self._trace.take_norms_of(reporter.step_values)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
-        self._engine = make_engine(
-            plan.engine,
-            self.model,
-            parts.optimizer,
-            StepSettings(
-                train_fn=plan.train_fn,
-                schedule=rate.schedule,
-                max_grad_norm=plan.max_grad_norm,
-                autocast=plan.autocast,
-                scaler=self._scaler,
-                average=self.average,
-                ledger=ledger,
-                values=reporter.step_values,
-            ),
-            device=device,
-            total_steps=parts.steps - done,
-            memory=plan.memory == "auto",
-            pure=plan.pure_step,
-        )
+        self._engine = engine_of_loop(
+            plan, parts, rate, done=done, scaler=self._scaler, ledger=ledger,
+            values=reporter.step_values,
+        )  # fmt: skip
         self._engine.adopt(start.state.engine)
-        self._engine.global_step = done
-        rate.drive(self._engine)
+        self._run.global_step = done
         self._steering = Steering(plan, parts, rate, self._due.wake)
         self._steering.restore(start.state.acts, done, start.source)
         self._worker.steer(rate)
-        self._guard = guard_of(GuardedParts(plan, parts, self._engine, rate), start)
+        guarded = GuardedParts(plan, parts, self._engine, rate)
+        self._guard = LoopGuard(plan.guards, guarded, start) if plan.guards is not None else None
+        self._left_out = self._guard or repeated(guarded, start)
         reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
         reporter.follow(self._run, self._engine)
         reporter.steer(self._steering)
@@ -221,17 +208,17 @@ class TrainingLoop:
             try:
                 return self._measured(epoch, first, known)
             except (Setback, DivergedError) as problem:
-                guard, found = self._guard, None
-                if guard is not None:
-                    found = guard.go_back(problem, time.monotonic() - self._started)
-                if guard is not None and found is None:
+                guard = self._guard
+                if guard is None:
+                    raise
+                found = guard.go_back(problem, time.monotonic() - self._started)
+                if found is None:
                     self._trace.close()  # the steps that are trained again do not belong to it
                     raise guard.give_up(problem) from None
-                if found is None:
-                    raise
-                first, known = found
+            first, known = found.done, found.unfinished
             self._run.step, self._run.global_step = first, self._engine.global_step
             self._trace.rewind(self._engine.global_step)
+            tell_callbacks(self._hooks, self._run, found.rewind)
             self._ledger.lap(Account.CHECKPOINT)
 
     def _measured(self, epoch: int, first: int, known: UnfinishedEpoch) -> EpochMetrics:
@@ -256,8 +243,10 @@ class TrainingLoop:
         self._begin_trace(epoch, first, batches)
         self._started = time.monotonic() - known.seconds
         guard = self._guard
+        if self._left_out is not None:
+            self._left_out.enter(epoch)
         if guard is not None:
-            guard.begin(epoch, first, losses, scalars)
+            guard.begin(first, losses, scalars)
         self._plan_due(next_time)
         try:
             with recording_into(scalars):
@@ -273,7 +262,8 @@ class TrainingLoop:
             self._engine.present()
         self._trace.end_epoch(self._engine.global_step)
         self._reporter.end_steps()
-        self._tell_skipped(epoch, done)
+        if self._scaler is not None:
+            self._scaler.tell_skipped(epoch, optimizer_steps(done, self._plan.accumulate))
         avg_loss, rate = losses.mean(), self._worker.current_lr
         run = self._run
         run.step, run.global_step, run.loss = done, self._engine.global_step, losses.latest
@@ -281,8 +271,8 @@ class TrainingLoop:
         seconds = time.monotonic() - self._started
         self._ledger.lap(Account.LOGGING if self._loader.device.type == "cpu" else Account.SYNC)
         samples = self._loader.samples_in(done)
-        if guard is not None:
-            samples -= guard.left_out
+        if self._left_out is not None:
+            samples -= self._left_out.samples
         return EpochMetrics(
             epoch=epoch,
             avg_loss=avg_loss,
@@ -302,7 +292,7 @@ class TrainingLoop:
         engine, losses, due = self._engine, self._losses, self._due
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
-        trace, skips = self._trace, self._guard.skips if self._guard is not None else ()
+        trace, skips = self._trace, self._left_out.skips if self._left_out is not None else ()
         done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
@@ -338,19 +328,19 @@ class TrainingLoop:
         return done
 
     def _pass_over(self, done: int, first: int) -> None:
-        """Leave out the batch before ``done``, because of the guard."""
-        guard = self._guard
-        if guard is None:
+        """Leave out the batch before ``done``, because a guard decided it."""
+        left_out = self._left_out
+        if left_out is None:
             return
-        guard.pass_over(done - 1)
-        if done not in guard.skips:
+        left_out.pass_over(done - 1)
+        if done not in left_out.skips:
             self._trace.left_out(
                 self._run.epoch,
                 size=self._loader.batch_size or 0,
                 first=done,
                 step=self._engine.global_step,
                 parts=self._plan.accumulate,
-                trained=done - first - sum(first <= one < done for one in guard.skips),
+                trained=done - first - sum(first <= one < done for one in left_out.skips),
             )
 
     def _plan_due(self, next_time: float) -> None:
@@ -418,15 +408,6 @@ class TrainingLoop:
             return f"parameters are not finite: {', '.join(bad[:3])}"
         self._save(epoch, done)
         return ""
-
-    def _tell_skipped(self, epoch: int, batches: int) -> None:
-        if self._scaler is not None and self._scaler.skipped:
-            log.msg(
-                f"  {self._scaler.skipped} of {optimizer_steps(batches, self._plan.accumulate)} "
-                f"steps of epoch {epoch + 1} were left out: a gradient was not finite; "
-                "the loss scale was lowered"
-            )
-            self._scaler.skipped = 0
 
     def _check_parameters(self, epoch: int, step: int) -> None:
         when = f"at epoch {epoch}, step {step} (both counted from 0)"
@@ -506,6 +487,6 @@ class TrainingLoop:
             grouping={"accumulate": self._plan.accumulate},
             engine=self._engine.decision(),
             acts=self._steering.saved(),
-            guard=self._guard.state(self._run.epoch) if self._guard is not None else {},
+            guard=self._left_out.state(self._run.epoch) if self._left_out is not None else {},
             **modes(self.model),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from flodl import log
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -46,6 +48,15 @@ class CountedScaler:
     def grad_norm(self) -> Tensor | None:
         """Norm of the gradients that the latest step clipped; None if it is unknown."""
         return getattr(self._scaler, "grad_norm", None)
+
+    def tell_skipped(self, epoch: int, steps: int) -> None:
+        """Print how many of the steps of an epoch were skipped, and count from 0 again."""
+        if self.skipped:
+            log.msg(
+                f"  {self.skipped} of {steps} steps of epoch {epoch + 1} were left out: a gradient "
+                "was not finite; the loss scale was lowered"
+            )
+            self.skipped = 0
 
     def update(self) -> None:
         """Adjust the scale."""

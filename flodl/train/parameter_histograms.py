@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.monitor import Monitor
+    from flodl.monitor.media.histograms import Reader
 
 
 @final
@@ -45,15 +46,18 @@ class ParameterHistograms:
         """
         if global_step and (global_step + 1) % self._every:
             return
+        counted: list[tuple[str, Reader]] = []
         for name, parameter in self._parameters:
-            self._record(f"weights/{name}", parameter.detach(), 1.0, global_step + 1)
+            counted += _counted(f"weights/{name}", parameter.detach(), 1.0)
             gradient = parameter.grad if gradients else None
             if gradient is not None:
-                self._record(f"gradients/{name}", gradient.detach(), scale, global_step + 1)
+                counted += _counted(f"gradients/{name}", gradient.detach(), scale)
+        self._monitor.record_histograms(counted, step=global_step + 1)
 
-    def _record(self, name: str, values: Tensor, scale: float, step: int) -> None:
-        dense: Any = values.coalesce().values() if values.is_sparse else values
-        if dense.is_complex():
-            dense = dense.abs()
-        if dense.numel():
-            self._monitor.record_histogram(name, histogram_of(dense, scale=scale), step=step)
+
+def _counted(name: str, values: Tensor, scale: float) -> list[tuple[str, Reader]]:
+    """Return a histogram with its name; nothing if there are no values."""
+    dense: Any = values.coalesce().values() if values.is_sparse else values
+    if dense.is_complex():
+        dense = dense.abs()
+    return [(name, histogram_of(dense, scale=scale))] if dense.numel() else []

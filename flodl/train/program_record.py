@@ -14,12 +14,14 @@ from flodl import log
 from flodl.files import replace_text
 from flodl.train.code_record import running_program, write_code
 from flodl.train.resume_hint import PLAN_VARIABLE
-from flodl_shared.secrets import REDACTED, redact_text, redact_tokens
+from flodl_shared.secrets import REDACTED, masked, redact_text, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PACKAGES = "packages.txt"
+_OWN = "fdl"
+"""The origin of variables that ``fdl`` makes for itself."""
 _PATIENCE = 10.0
 """Seconds that the end of a run waits for the files."""
 
@@ -62,6 +64,30 @@ def program_start() -> dict[str, Any]:
         "cwd": str(Path.cwd()),
         "project_root": os.environ.get("FDL_PROJECT_ROOT"),
     }
+
+
+def recorded_variables(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the variables that a manifest or a flag of ``fdl`` gave this program, without secrets.
+
+    Args:
+        environ: The environment; the plan of ``fdl`` in it says where each variable is written.
+
+    Returns:
+        name -> ``{"value": …, "origin": "train/fdl.yml:4:10"}``. The origin is ``shell`` if the
+        environment of ``fdl`` had the variable already.
+    """
+    found = {}
+    try:
+        for one in json.loads(environ.get(PLAN_VARIABLE, ""))["variables"]:
+            name, origin, secret = str(one["name"]), str(one["origin"]), one["secret"]
+            if origin == _OWN or name not in environ:
+                continue
+            # None: the manifest says that it is public.
+            value = environ[name] if secret is None else masked(environ[name])
+            found[name] = {"value": REDACTED if secret else value, "origin": origin}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found
 
 
 def installed_packages() -> list[str]:

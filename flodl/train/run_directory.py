@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import sys
 import time
-from collections import Counter
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
@@ -17,11 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
-from flodl.launch.interrupt import JOB_VARIABLE
-from flodl.launch.launcher import Launched, detect
+from flodl.launch.launcher import detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
-from flodl.train.program_record import ProgramRecord, program_start, recorded_argv
+from flodl.train.launch_record import IDENTITY, earlier_run, job_record, launch_record
+from flodl.train.program_record import (
+    ProgramRecord,
+    program_start,
+    recorded_argv,
+    recorded_variables,
+)
 from flodl.train.run_records import (
     LAST,
     RECORD,
@@ -32,7 +34,6 @@ from flodl.train.run_records import (
     publish,
     read_record,
     run_of_launch,
-    started_ticks,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from flodl.launch.launcher import Launched
     from flodl.monitor import Monitor
 
 EndState: TypeAlias = Literal["complete", "interrupted", "diverged", "failed"]
@@ -50,9 +52,6 @@ FOLDER_VARIABLE = "FLODL_RUN_DIR"
 
 _PATIENCE = 60.0
 """Seconds that other ranks wait for rank 0 to make its folder."""
-
-_runs: Counter[str] = Counter()
-"""Number of run directories that this process made, by launch: a program may make several."""
 
 _programs: dict[Path, ProgramRecord] = {}
 """Records in progress, by folder; apart, because a RunDirectory is pickled for its ranks."""
@@ -157,43 +156,18 @@ class RunDirectory:
             folder = Path(asked).parent / "runs"
         plain = read_metadata(config or {})
         launched = detect(os.environ)
-        launch = _launch_record(launched) if launched is not None else {}
+        launch = launch_record(launched) if launched is not None else {}
         if launched is not None and launched.rank > 0:
             metadata = {"config": plain, "environment": {}}
             return cls(None, launch, metadata, clock, root=folder)
         metadata = {"config": plain, "environment": read_metadata(environment_report())}
-        if launched is not None and (launched.restart > 0 or launched.run_id):
-            earlier = run_of_launch(
-                folder,
-                {name: launch[name] for name in _IDENTITY},
-                restarted=launched.restart > 0,
-                config=plain,
-            )
-            if earlier is not None:
-                return cls._go_on(earlier, launch, metadata, clock)
-        job = _job_record(os.environ)
-        if job and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
-            earlier = run_of_launch(folder, job, restarted=False, config=plain)
-            if earlier is not None:
-                return cls._go_on(earlier, launch, metadata, clock)
+        if (earlier := earlier_run(folder, launched, launch, plain)) is not None:
+            return cls._go_on(earlier, launch, metadata, clock)
         source = None
         if resume is not None:
             source = checkpoint_to_resume(resume, _from_project(resume), known)
         started = clock()
-        record = {
-            "state": "running",
-            "started": _iso(started),
-            "finished": None,
-            "epochs": 0,
-            "error": None,
-            "argv": recorded_argv(sys.argv, plain, os.environ),
-            **program_start(),
-            "launched_ranks": launched.world_size if launched is not None else None,
-            "resumed_from": str(source) if source is not None else None,
-            **launch,
-            **job,
-            **process_facts(),
-        }
+        record = _first_record(started, plain, launched, source) | launch | process_facts()
         path = _new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", {**metadata, "run": record})
         _programs[path] = ProgramRecord(path, folder)
         return cls(path, record, metadata, clock, source)
@@ -297,7 +271,7 @@ class RunDirectory:
         if launched is not None and self._record.get("launch") is None:
             self._record = read_record(self.path) or self._record
             self._restarted = launched.restart > 0
-            self._begin_again({**_launch_record(launched), "restarts": launched.restart})
+            self._begin_again({**launch_record(launched), "restarts": launched.restart})
         return self
 
     def restart_source(self) -> Path | None:
@@ -426,7 +400,7 @@ class RunDirectory:
         if named := os.environ.get(FOLDER_VARIABLE):
             return Path(named)
         assert self._root is not None  # noqa: S101 - only rank 0 always knows its folder
-        wanted = {name: self._record[name] for name in (*_IDENTITY, "rendezvous")}
+        wanted = {name: self._record[name] for name in (*IDENTITY, "rendezvous")}
         limit = time.monotonic() + _PATIENCE
         while time.monotonic() < limit:
             found = run_of_launch(self._root, wanted, restarted=True, config=None)
@@ -440,34 +414,23 @@ class RunDirectory:
         )
 
 
-_IDENTITY = ("launch", "launch_run")
-
-
-def _launch_record(launched: Launched) -> dict[str, Any]:
-    """The entries of a record about its launch; a restart finds its run by them."""
-    name = launched.run_id or _nameless(launched)
-    _runs[name] += 1
+def _first_record(
+    started: datetime, config: Mapping[str, Any], launched: Launched | None, source: Path | None
+) -> dict[str, Any]:
+    """The record of a run that begins, without its launch and its process."""
     return {
-        "launch": name,
-        "launch_run": _runs[name],
-        "rendezvous": f"{launched.address}:{launched.port} ({launched.restart})",
-        "restarts": launched.restart,
+        "state": "running",
+        "started": _iso(started),
+        "finished": None,
+        "epochs": 0,
+        "error": None,
+        "argv": recorded_argv(sys.argv, config, os.environ),
+        "variables": recorded_variables(os.environ),
+        **program_start(),
+        "launched_ranks": launched.world_size if launched is not None else None,
+        "resumed_from": str(source) if source is not None else None,
+        **job_record(os.environ),
     }
-
-
-def _job_record(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The entry of a record about its batch job, whose number stays when it is queued again."""
-    number = environ.get(JOB_VARIABLE)
-    return {"job": f"slurm-{number}"} if number else {}
-
-
-def _nameless(launched: Launched) -> str:
-    """A name for a launch without one: the launcher's process on one host, else the address."""
-    if launched.local_world_size == launched.world_size:
-        with suppress(OSError, IndexError, ValueError):
-            launcher = os.getppid()
-            return f"{socket.gethostname()}:{launcher}:{started_ticks(launcher)}"
-    return f"{launched.address}:{launched.port}"
 
 
 def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:

@@ -16,12 +16,14 @@ import torch
 
 from flodl import log
 from flodl.data import DataLoader
+from flodl.openmp import use_one_thread
 from flodl.train.digest_times import SHARE, DigestTimes
 from flodl.train.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.run_records import RECORD
 from flodl.train.sample_digests import SampleDigests, row_digests
 from flodl.train.trace_file import NAME, TraceFile
+from flodl.train.trace_stretch import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -382,7 +384,9 @@ class StepTrace:
             self._hash(weights, content, step, first=first)
             return 0
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="flodl-trace")
+            self._pool = ThreadPoolExecutor(
+                1, thread_name_prefix="flodl-trace", initializer=use_one_thread
+            )
         self._pending = self._pool.submit(self._hash, weights, content, step, first=first)
         return weights.copied
 
@@ -432,53 +436,6 @@ class StepTrace:
         self.next_step = math.inf
         if file is not None:
             file.close()
-
-
-@final
-class Stretch:
-    """Equally spaced batches of one rank.
-
-    Args:
-        number: Number of the first of them in the session.
-        epoch: Counted from 0.
-        step: The step of the first of them, counted from 1.
-        start: Place of its first sample in the order of the epoch.
-        size: Samples of each batch.
-        parts: Batches of each step.
-    """
-
-    def __init__(
-        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
-    ) -> None:
-        self._number, self._epoch, self._step = number, epoch, step
-        self._start, self._size, self._parts = start, size, parts
-        self._stride, self._count = size, 1
-
-    def takes(self, epoch: int, step: int, start: int, size: int, parts: int) -> bool:
-        """Add the next batch; return False if it does not fit."""
-        gap = start - (self._start + (self._count - 1) * self._stride)
-        fits = (
-            (epoch, size, parts) == (self._epoch, self._size, self._parts)
-            and step == self._step + self._count // parts
-            and (gap == self._stride or (self._count == 1 and gap > 0))
-        )
-        if fits:
-            self._stride = gap
-            self._count += 1
-        return fits
-
-    def write(self, file: TraceFile) -> None:
-        """Write it as one record."""
-        file.batches(
-            self._number,
-            self._epoch,
-            self._step,
-            self._start,
-            self._size,
-            stride=self._stride,
-            count=self._count,
-            parts=self._parts,
-        )
 
 
 def _form(loader: DataLoader | IterableLoader) -> int:

@@ -32,6 +32,7 @@ LONG = [
     "policy_accuracy",
     "run_diff",
     "setup_mode",
+    "shared_machine",
     "startup",
     "ten_models",
     "unequal_ranks",

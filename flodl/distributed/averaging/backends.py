@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flodl.distributed.averaging.buckets import Buckets, Slot
 from flodl.launch.settings import Backend
+from flodl.openmp import use_one_thread
 
 if TYPE_CHECKING:
     from flodl.launch.group import Group, Pending
@@ -280,6 +281,7 @@ class _FarExchange(Exchange):
         return self._stage.views
 
     def _carry(self) -> None:
+        use_one_thread()  # the other cores belong to the training
         host = self._pinned.host.views
         try:
             self._pinned.wait()

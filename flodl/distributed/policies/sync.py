@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flodl.data import Batch
     from flodl.distributed.planning.schedule import ScheduleState
     from flodl.distributed.rank_guard import RankGuard
+    from flodl.distributed.rank_left_out import RankLeftOut
     from flodl.distributed.rank_worker import RankWorker
 
 
@@ -125,8 +126,7 @@ class SyncLoop(PolicyLoop):
         before = worker.schedule
         while steps := self._next_steps():
             if guard is None:
-                self._step(steps)
-                worker.versions += 1
+                self._take(worker.left_out, steps)
             elif not self._guarded_step(guard, steps, before):
                 before = worker.schedule
                 continue
@@ -159,13 +159,8 @@ class SyncLoop(PolicyLoop):
         worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
         worker.begin_epochs(steps[-1])
         guard.ready(before)
-        own = None
         try:
-            if guard.leaves_out(numbers):
-                self._pass_over(guard, steps, numbers)
-            else:
-                own = self._step(steps)
-                worker.versions += 1
+            own = self._take(guard, steps)
             ends = worker.schedule.complete > len(worker.history)
             certain = ends or worker.checkpoint_due() or bool(worker.stops)
             guard.took(numbers[0], own, certain=certain)
@@ -180,25 +175,32 @@ class SyncLoop(PolicyLoop):
         self._gradient.begin_again()
         return False
 
-    def _pass_over(self, guard: RankGuard, steps: list[Spans], numbers: list[int]) -> None:
+    def _take(self, left_out: RankLeftOut | None, steps: list[Spans]) -> int | None:
+        """Take a step, or leave it out.
+
+        Returns:
+            The number of batches of this rank in it; None if it was left out.
+        """
+        worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
+        if left_out is None or not left_out.leaves_out(numbers):
+            own = self._step(steps)
+            worker.versions += 1
+            return own
+        worker.begin_epochs(steps[-1])
         for taken in steps:
             self._part(taken)  # read, so that the batches after it are the same
-        guard.pass_over(numbers, self._worker.schedule.position - sum(map(size, steps)))
+        left_out.pass_over(numbers, worker.schedule.position - sum(map(size, steps)))
+        return None
 
     def _replay(self, until: int) -> None:
         """Take the steps up to a batch again, to find what is not finite."""
-        worker, guard = self._worker, self._worker.guard
+        guard = self._worker.guard
         self._own = self._own_batches()
         self._gradient.begin_again()
         while steps := self._next_steps():
-            numbers = [number for taken in steps for number in _numbers(taken)]
-            if numbers[0] > until or guard is None:
+            if _numbers(steps[0])[0] > until:
                 return
-            if guard.leaves_out(numbers):
-                self._pass_over(guard, steps, numbers)
-            else:
-                self._step(steps)
-                worker.versions += 1
+            self._take(guard, steps)
 
     def _is_own(self, taken: Spans) -> bool:
         """Whether this rank trains a batch of a step."""

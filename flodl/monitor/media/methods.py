@@ -50,7 +50,7 @@ class MediaMethods:
         self.media_kept = media_kept
         """Most records of one name that are kept."""
         self._media = MediaStore(media_kept)
-        self._media_work = CpuWorker()
+        self._media_work = CpuWorker(one_thread=True)
         self._media_changed = threading.Condition()
         self._media_waiting = self._media_waiting_bytes = self._media_dropped = 0
         self._media_complaints: set[str] = set()
@@ -84,7 +84,7 @@ class MediaMethods:
                 )
             return encoded
 
-        self._record_later("image", name, step, encode, captured.bytes)
+        self._record_later("image", [(name, encode)], step, captured.bytes)
 
     def histogram(self, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
         """Record how often values occur, in bins from the smallest to the largest finite value.
@@ -103,11 +103,13 @@ class MediaMethods:
             StateError: The monitor is finished.
         """
         self._may_record("histogram", name)
-        self.record_histogram(name, histogram_of(values, bins), step=step)
+        self.record_histograms([(name, histogram_of(values, bins))], step=step)
 
-    def record_histogram(self, name: str, read: Reader, *, step: int | None = None) -> None:
-        """Record a histogram that is being counted, see :func:`histogram_of`."""
-        self._record_later("histogram", name, step, read, 0)
+    def record_histograms(
+        self, found: Sequence[tuple[str, Reader]], *, step: int | None = None
+    ) -> None:
+        """Record histograms that are being counted, with their names; see :func:`histogram_of`."""
+        self._record_later("histogram", found, step, 0)
 
     def text(self, name: str, text: str, *, step: int | None = None) -> None:
         """Record a text sample; beyond 100,000 characters it is cut, and says so.
@@ -118,7 +120,7 @@ class MediaMethods:
         """
         self._may_record("text", name)
         content = text_of(text)
-        self._record_later("text", name, step, lambda: content, len(content.text))
+        self._record_later("text", [(name, lambda: content)], step, len(content.text))
 
     def table(
         self,
@@ -143,7 +145,7 @@ class MediaMethods:
         """
         self._may_record("table", name)
         content = table_of(rows, columns)
-        self._record_later("table", name, step, lambda: content, 64 * len(content.rows))
+        self._record_later("table", [(name, lambda: content)], step, 64 * len(content.rows))
 
     def confusion_matrix(
         self,
@@ -255,38 +257,40 @@ class MediaMethods:
         labels, scores, classes, step = given
         true, found = Captured(labels), Captured(scores)
         check_samples(true, found, classes)
-        self._record_later(
-            kind, name, step, lambda: evaluate(true, found), true.bytes + found.bytes
-        )
+        make = (name, lambda: evaluate(true, found))
+        self._record_later(kind, [make], step, true.bytes + found.bytes)
 
     def _record_later(
         self,
         kind: MediaKind,
-        name: str,
+        named: Sequence[tuple[str, Callable[[], Content]]],
         step: int | None,
-        make: Callable[[], Content],
         size: int,
     ) -> None:
-        """Let the other thread make the content and pass the record on."""
+        """Let the other thread make the contents and pass the records on."""
         now, epoch = (self._position or self._position_by_log)()
         step = now if step is None else int(step)
         with self._media_changed:
             full = self._media_waiting_bytes + size > MOST_WAITING_BYTES and self._media_waiting
-            if full or self._media_waiting >= MOST_WAITING:
-                self._media_dropped += 1
+            if full or self._media_waiting + len(named) > MOST_WAITING:
+                self._media_dropped += len(named)
                 return
-            self._media_waiting += 1
+            self._media_waiting += len(named)
             self._media_waiting_bytes += size
 
         def work() -> None:
+            made = []
             try:
-                self._emit(MediaRecord(name, kind, step, epoch, make()))
-            except Exception as error:
-                text = f"{kind} {name!r} at step {step} is left out: {error}"
-                self._complain(text, once=f"{kind} {name}")
+                for name, make in named:
+                    try:
+                        made.append(MediaRecord(name, kind, step, epoch, make()))
+                    except Exception as error:
+                        text = f"{kind} {name!r} at step {step} is left out: {error}"
+                        self._complain(text, once=f"{kind} {name}")
+                self._emit(made)
             finally:
                 with self._media_changed:
-                    self._media_waiting -= 1
+                    self._media_waiting -= len(named)
                     self._media_waiting_bytes -= size
                     self._media_changed.notify_all()
 
@@ -316,5 +320,5 @@ class MediaMethods:
     def _position_by_log(self) -> tuple[int, int | None]:
         raise NotImplementedError
 
-    def _emit(self, record: MediaRecord) -> None:
+    def _emit(self, records: Sequence[MediaRecord]) -> None:
         raise NotImplementedError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
@@ -14,13 +13,16 @@ import torch
 from flodl import log
 from flodl.monitor.formats import format_duration
 from flodl.train.engines import heap
+from flodl.train.engines.comparing import Extent, step_ratio
 from flodl.train.engines.compiling import first_line
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
-from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
+from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps
+from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
 from flodl.train.engines.pure import PureStep, free_bytes
 from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
 from flodl.train.engines.routing import route_verdict
+from flodl.train.engines.thread_trials import ThreadPolicy, ThreadTrials
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
@@ -44,6 +46,9 @@ _FIRST = 5
 _OBSERVED = 3
 """Plain steps whose calls of torch are observed."""
 
+_OF_A_PHASE = 0.2
+"""Part of the usual gain that such a tuning must bring, because its measurement is more precise."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +67,8 @@ class AutoPolicy:
         short_step: Fewer threads are tried for steps up to this many seconds.
         slow_route: A trial of oneDNN is skipped if its products take more than this part of the
             usual time.
+        only: The fields of :class:`Tuning` that are tried; None tries all.
+        threads: Limits for trials of the number of threads on a busy machine.
     """
 
     least_steps: int = 200
@@ -74,6 +81,8 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     slow_route: float = 1.0
+    only: frozenset[str] | None = None
+    threads: ThreadPolicy = field(default_factory=ThreadPolicy)
 
 
 @final
@@ -132,11 +141,15 @@ class AutoEngine(TunedEngine):
         self._decision: Decision | None = None
         self._source = ""
         self._course: Steps[None] | None = None
+        self._clock = PhaseClock(self._lap)
+        self._settled = Tuning()
+        self._threads: ThreadTrials | None = None
 
     @property
     def decided(self) -> bool:
-        """Whether all trials are over."""
-        return self._course is None and bool(self._key or self._too_short)
+        """Whether all trials are over; a later one of the number of threads does not count."""
+        over = self._course is None and bool(self._key or self._too_short)
+        return over or self._decision is not None
 
     @property
     def _too_short(self) -> bool:
@@ -146,23 +159,47 @@ class AutoEngine(TunedEngine):
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
-        if self._course is None:
+        if self._course is None and self._threads is None:
             super().step(batch, losses, parts=parts, closes=closes)
-            if self._decision is not None and self._decision.tuning != self.tuning:
-                self._withdraw(self._decision)
+            self._compare_with_decision()
             return
         started = time.perf_counter()
+        self._clock.begin()
         super().step(batch, losses, parts=parts, closes=closes)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._spent += time.perf_counter() - started
         if closes:
             self._steps_left -= 1
-            taken, self._spent = Taken(self._spent, batch), 0.0
+            taken, self._spent = Taken(self._spent, batch, self._clock.take()), 0.0
+            self._go_on(taken)
+
+    def _go_on(self, taken: Taken) -> None:
+        """Pass a step to the trial in progress, or to the watch over the number of threads."""
+        if self._course is not None:
             try:
                 self._course.send(taken)
             except StopIteration:
-                self._course = None
+                self._end_course()
+            return
+        self._compare_with_decision()
+        if self._threads is not None and (reason := self._threads.look(taken)):
+            self._start(self._renew_threads(self._threads, reason))
+
+    def _start(self, course: Steps[None]) -> None:
+        self._lap = self._clock
+        self._course = course
+        next(course)
+
+    def _end_course(self) -> None:
+        self._course = None
+        self._lap = self.settings.ledger.lap if self.settings.ledger is not None else None
+
+    def _compare_with_decision(self) -> None:
+        if self._decision is not None and self._decision.tuning != self.tuning:
+            if self._decision.tuning.threads != self.tuning.threads:
+                self._threads = None  # the program sets its own number
+            self._withdraw(self._decision)
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
@@ -198,7 +235,8 @@ class AutoEngine(TunedEngine):
 
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
-        self._course = None
+        self._end_course()
+        self._threads = None
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -214,11 +252,14 @@ class AutoEngine(TunedEngine):
             self._source = "checkpoint"
         elif (known := stored_decision(self._key)) is not None:
             self._source = "cache"
+        if self._device.type == "cpu" and torch.get_num_threads() > 1:
+            self._threads = ThreadTrials(self, torch.get_num_threads(), self._policy.threads)
         if known is not None:
             self._follow(known, batch)
         elif not self._too_short:
-            self._course = self._direct()
-            next(self._course)
+            self._start(self._direct())
+        elif self._threads is not None and self._threads.pays(math.inf, self._steps_left):
+            self._start(self._look_first(self._threads))
 
     def _follow(self, known: Decision, batch: Batch) -> None:
         tuning = self._allowed(known.tuning)
@@ -229,6 +270,8 @@ class AutoEngine(TunedEngine):
         self.use(tuning)
         self._decision = replace(known, tuning=self.tuning)
         log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
+        if self._threads is not None:
+            self._start(self._look_first(self._threads))
 
     def _allowed(self, tuning: Tuning) -> Tuning:
         """Remove the parts of a known tuning that do not fit this training."""
@@ -261,26 +304,61 @@ class AutoEngine(TunedEngine):
             self._notes["channels last"] = self.layout_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         self._decision.store()
-        log.verbose(f"engine: {self.tuning} from here on ({self.layout_refusal})")
+        reason = self.layout_refusal or "the program sets the number of threads"
+        log.verbose(f"engine: {self.tuning} from here on ({reason})")
+
+    # --- The number of threads on a shared machine --------------------------------------------
+
+    def _look_first(self, threads: ThreadTrials) -> Steps[None]:
+        """Try numbers of threads at once if the machine is not as it was at the decision."""
+        was_busy = self._decision is not None and self._decision.busy
+        if (yield from threads.differs(was_busy, self._steps_left)):
+            yield from self._renew_threads(threads, "the machine is in other use")
+
+    def _renew_threads(self, threads: ThreadTrials, reason: str) -> Steps[None]:
+        """Try other numbers of threads, and keep the best one."""
+        before = self.tuning
+        _, ratio = yield from threads.choose(before, self._notes)
+        if threads.overruled:
+            self._threads = None
+        self._seconds *= ratio
+        if self.tuning != before:
+            count = thread_words(self.tuning.threads or torch.get_num_threads())
+            log.verbose(f"engine: {count} from here on ({reason}, {ratio:.2f}x)")
+        if self._decision is not None:
+            kept = replace(self._decision, tuning=self.tuning, trials=dict(self._notes))
+            self._decision = replace(kept, busy=threads.was_busy)
+            self._decision.store()
 
     # --- Trials between steps -----------------------------------------------------------------
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
         yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
-        faults = heap.page_faults()
+        faults, best, threads = heap.page_faults(), Tuning(), self._threads
+        if threads is not None:
+            threads.watch()
         self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
+        if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
+            best, ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= ratio
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
-        best = Tuning()
-        for name, candidate in (yield from self._candidates(faults)):
-            best = yield from self._try(name, best, replace(best, **candidate))
+        candidates = yield from self._candidates(faults)
+        together = self._of_one_phase(candidates)
+        if together:
+            best = yield from self._try_together(best, together)
+        for name, candidate in candidates:
+            if name not in together:
+                best = yield from self._try(name, best, replace(best, **candidate))
         best = yield from self._try_compiled(best)
-        if best != Tuning():
+        if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         self.use(best)
+        if threads is not None:
+            threads.watch()
         self._decide(best)
 
     def _decide(self, best: Tuning) -> None:
@@ -291,6 +369,7 @@ class AutoEngine(TunedEngine):
             plain_ms=round(self._plain_seconds * 1e3, 4),
             step_ms=round(self._seconds * 1e3, 4),
             trials=dict(self._notes),
+            busy=self._threads is not None and self._threads.was_busy,
         )
         self._decision.store()
         self._say(best)
@@ -316,9 +395,11 @@ class AutoEngine(TunedEngine):
                 found.append(("channels last", {"channels_last": True}))
         if on_cpu and products:
             found += self._routes(products)
-        if on_cpu and self._plain_seconds <= self._policy.short_step:
+        tried = self._threads is not None and self._threads.was_busy
+        if on_cpu and self._plain_seconds <= self._policy.short_step and not tried:
             found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
-        return found
+        only = self._policy.only
+        return [one for one in found if only is None or only.issuperset(one[1])]
 
     def _observe(self) -> Steps[tuple[Product, ...]]:
         """Observe the calls of some plain steps, which tell which tunings are safe."""
@@ -349,10 +430,28 @@ class AutoEngine(TunedEngine):
                 found.append((name, {phase: True}))
         return found
 
+    def _of_one_phase(self, candidates: list[tuple[str, dict[str, Any]]]) -> dict[str, str]:
+        """Return the candidates that are tried together: name -> field of :class:`Tuning`."""
+        if self._device.type != "cpu":  # which computes while the next phase begins
+            return {}
+        fields = {name: next(iter(candidate)) for name, candidate in candidates}
+        return {name: field for name, field in fields.items() if field in PHASE_OF}
+
+    def _try_together(self, best: Tuning, fields: Mapping[str, str]) -> Steps[Tuning]:
+        """Measure tunings of single phases in one trial, and add those that are faster."""
+        bar = 1 - self._policy.gain * _OF_A_PHASE
+        found = yield from phase_trial(self, best, fields, bar, self._extent())
+        self._notes |= found.notes
+        self._seconds *= found.ratio
+        if found.whole:
+            self._settled = found.tuning
+        self.use(found.tuning)
+        return found.tuning
+
     def _try(self, name: str, best: Tuning, tuning: Tuning) -> Steps[Tuning]:
         """Measure a tuning in live steps, and return the better one of the two."""
         bar = 1 - self._policy.gain
-        ratio = yield from self._compare(best, tuning, bar)
+        ratio = yield from step_ratio(self, best, tuning, bar, self._extent())
         if tuning.fused and self.fused_refusal:
             self._notes[name] = self.fused_refusal
             tuning = best = replace(best, fused=False)
@@ -393,8 +492,11 @@ class AutoEngine(TunedEngine):
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
         """Compare the best tuning with the plain step again, because gains need not add up."""
-        bar = 1 - self._policy.gain / 2
-        ratio = yield from self._compare(Tuning(), best, bar)
+        least = self._policy.gain / 2
+        # A gain in one phase was measured precisely. Here it must only not cost time elsewhere.
+        of_phases = not best.changes() - PHASE_OF.keys()
+        bar = 1 + abs(least) if of_phases else 1 - least
+        ratio = yield from step_ratio(self, Tuning(), best, bar, self._extent())
         self._seconds = self._plain_seconds * min(1.0, ratio)
         if ratio > bar:
             self._notes["all together"] = f"{ratio:.3f}x: not kept"
@@ -402,27 +504,15 @@ class AutoEngine(TunedEngine):
         self._notes["all together"] = f"{ratio:.3f}x"
         return best
 
-    def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[float]:
-        """Return the time of a step with ``other``, divided by the time with ``one``.
+    def _extent(self) -> Extent:
+        """Return how long a comparison may take.
 
-        If noise hides whether the result is above or below ``bar``, it continues for a small part
-        of the run. It ends early if the engine had to change ``other``.
+        If noise hides the result, it continues for a small part of the run.
         """
         block = min(self._policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3
         affordable = int(self._policy.doubt * self._steps_left) // (2 * (block + 1))
-        most = min(max(least, affordable), 3 * least)
-        ratios: list[float] = []
-        while len(ratios) < least or (len(ratios) < most and not is_clear(ratios, bar)):
-            medians: dict[Tuning, float] = {}
-            for tuning in (one, other) if len(ratios) % 2 else (other, one):
-                self.use(tuning)
-                yield  # do not measure the first step after a change
-                medians[tuning] = yield from median_of_steps(block)
-                if self.tuning != tuning or (tuning.fused and self.fused_refusal):
-                    return math.inf
-            ratios.append(medians[other] / medians[one])
-        return statistics.median(ratios)
+        return Extent(block, least, min(max(least, affordable), 3 * least))
 
     def _left(self) -> float:
         """Return the seconds that the rest of the run takes with the best tuning so far."""

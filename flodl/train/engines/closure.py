@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import torch
 
 from flodl.monitor.ledger import Account
+from flodl.nn.clip import limited_norm
 from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.forward import forward_function, scalar_loss
 from flodl.train.engines.update import Update
@@ -61,9 +62,7 @@ class ClosureEngine(StepEngine):
             calls += 1
             loss.backward()  # type: ignore[no-untyped-call]
             if self.settings.max_grad_norm is not None:
-                norm = torch.nn.utils.clip_grad_norm_(
-                    self._model.parameters(), self.settings.max_grad_norm
-                )
+                norm = limited_norm(self._model.parameters(), self.settings.max_grad_norm)
                 norms[:] = norms[:1] or [norm]
             return loss
 

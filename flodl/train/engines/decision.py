@@ -40,6 +40,7 @@ class Decision:
         plain_ms: Milliseconds of a plain step at the time of the decision.
         step_ms: Milliseconds of a step with the tuning.
         trials: The result of each trial, or why it was not tried.
+        busy: Whether the training had to wait for a core at the time of the decision.
     """
 
     key: str
@@ -47,6 +48,7 @@ class Decision:
     plain_ms: float = 0.0
     step_ms: float = 0.0
     trials: Mapping[str, object] = field(default_factory=dict)
+    busy: bool = False
 
     def suits(self, key: str) -> bool:
         """Whether a checkpoint's decision is for this training, whatever batch comes next.
@@ -63,6 +65,7 @@ class Decision:
             "plain_ms": self.plain_ms,
             "step_ms": self.step_ms,
             "trials": {name: str(note) for name, note in self.trials.items()},
+            "busy": self.busy,
         }
 
     @classmethod
@@ -79,6 +82,7 @@ class Decision:
                 plain_ms=float(form["plain_ms"]),
                 step_ms=float(form["step_ms"]),
                 trials={str(name): str(note) for name, note in form["trials"].items()},
+                busy=form.get("busy") is True,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a decision: {form!r}") from error

@@ -4,19 +4,56 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, final
 
 from flodl.data import Batch
+from flodl.monitor.ledger import Account
 
 T = TypeVar("T")
 
+PHASES = (Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER)
+"""The phases of a step, in order."""
+
 
 class Taken(NamedTuple):
-    """A completed step: its time in seconds, and its batch."""
+    """A completed step: its time in seconds, its batch, and the seconds of its phases."""
 
     seconds: float
     batch: Batch
+    phases: Mapping[Account, float]
+
+
+@final
+class PhaseClock:
+    """Measures the phases of steps; a step calls it at the end of each phase.
+
+    Args:
+        lap: Also called at the end of each phase.
+    """
+
+    def __init__(self, lap: Callable[[Account], object] | None) -> None:
+        self._lap = lap
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._last = 0.0
+
+    def begin(self) -> None:
+        """Begin the first phase."""
+        self._last = time.perf_counter()
+
+    def __call__(self, phase: Account) -> None:
+        """End a phase, and begin the next one."""
+        now = time.perf_counter()
+        self._seconds[phase] += now - self._last
+        if self._lap is not None:
+            self._lap(phase)
+        self._last = time.perf_counter()
+
+    def take(self) -> Mapping[Account, float]:
+        """Return the seconds since the last call of this method, by phase."""
+        taken, self._seconds = self._seconds, dict.fromkeys(PHASES, 0.0)
+        return taken
 
 
 Steps: TypeAlias = Generator[None, Taken, T]

@@ -81,6 +81,11 @@ class Tuning:
     def __str__(self) -> str:
         return " + ".join(self.names()) or "plain"
 
+    def changes(self) -> set[str]:
+        """Return the fields that differ from torch's own way."""
+        usual = asdict(Tuning())
+        return {name for name, value in asdict(self).items() if value != usual[name]}
+
     def as_json(self) -> dict[str, Any]:
         """Return the tuning as JSON values."""
         return asdict(self)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import nn
 
+from flodl.nn.clip import limited_norm
 from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Update:
             self._optimizer.zero_grad()
         else:
             if self._max_grad_norm is not None:
-                norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+                norm = limited_norm(self._model.parameters(), self._max_grad_norm)
                 self.tell_norm(global_step, norm)
             if self.step is not None:
                 self.step()

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from flodl.errors import DivergedError
+from flodl.train.engines.eager import EagerEngine
 from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
 from flodl.train.guards.first_non_finite import FirstNonFinite, sentence
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from flodl.data import DataLoader
-    from flodl.train.guards.loop_guard import GuardedParts
+    from flodl.train.engines.base import StepEngine
+    from flodl.train.guards.left_out import GuardedParts
     from flodl.train.training_state import Position
 
 
@@ -39,10 +40,7 @@ def diagnosed(
         until: The last batch to train.
         skips: Batches that are left out.
     """
-    engine, accumulate = parts.engine, parts.plan.accumulate
-    if isinstance(engine, TunedEngine):
-        engine.close()  # no trial may begin, and compiled code calls no hooks
-        engine.use(Tuning())
+    engine, accumulate = _plain_engine(parts), parts.plan.accumulate
     look = FirstNonFinite(parts.assembly.model, gradients=parts.plan.scaler is None)
     losses, scalars = loss_log(loader.device, position.epoch), ScalarLog(engine)
     batches = loader.epoch(position.epoch, position.step)
@@ -60,3 +58,19 @@ def diagnosed(
             losses.check()
     batches.close()
     return sentence(f"{look.found}, {when}" if look.found else "")
+
+
+def _plain_engine(parts: GuardedParts) -> StepEngine:
+    """Return an engine whose steps call hooks, as compiled code does not.
+
+    It is a new one: the engine of the training would take plain steps for its decision, and keep
+    that for the next run.
+    """
+    engine = parts.engine
+    engine.close()
+    if not isinstance(engine, TunedEngine):
+        return engine
+    plain = EagerEngine(parts.assembly.model, parts.assembly.optimizer, engine.settings)
+    plain.set_schedule(parts.rate.schedule)
+    plain.global_step = engine.global_step
+    return plain

@@ -84,6 +84,10 @@ class Guard:
         """Return the batches of an epoch that are left out; it grows with :meth:`decide`."""
         return self._skips[epoch]
 
+    def left_out_from(self, epoch: int, batch: int) -> int:
+        """Return how many batches are left out from a batch of an epoch on."""
+        return sum((one, at) >= (epoch, batch) for one, all_ in self._skips.items() for at in all_)
+
     def factor(self, epoch: int, batch: int) -> float:
         """Return the factor of the learning rate when a batch is left out."""
         return self._factors.get((epoch, batch), 1.0)

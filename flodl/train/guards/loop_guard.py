@@ -4,47 +4,49 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-from flodl.data import DataLoader
 from flodl.errors import DivergedError
 from flodl.train.checkpoints import non_finite_parameters
 from flodl.train.digest_times import DigestTimes
 from flodl.train.guards.diagnosis import diagnosed
-from flodl.train.guards.guard import Decision, Guard, Setback
-from flodl.train.guards.records import GuardRecords
+from flodl.train.guards.guard import Setback
+from flodl.train.guards.left_out import LeftOutBatches
+from flodl.train.guards.rewinding import rewind_of
 from flodl.train.guards.snapshots import SnapshotRing
-from flodl.train.loop_state import UnfinishedEpoch
+from flodl.train.loop_state import LoopState, UnfinishedEpoch, modes
+from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import HostLossLog
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flodl.train.engines.base import StepEngine
+    from flodl.train.callbacks import Rewind
+    from flodl.train.guards.left_out import GuardedParts
     from flodl.train.guards.settings import Guards
     from flodl.train.guards.snapshots import Snapshot
-    from flodl.train.learning_rate import SteeredRate
     from flodl.train.losses import LossLog
     from flodl.train.metrics import ScalarLog
-    from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.resume import Start
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class GuardedParts:
-    """What a guard copies, restores and drives."""
+class Restored:
+    """A state inside an epoch that a guard has restored.
 
-    plan: TrainingPlan
-    assembly: Assembly
-    engine: StepEngine
-    rate: SteeredRate
+    Attributes:
+        done: Batches of the epoch that are done.
+        unfinished: The measurements of these batches.
+        rewind: What happened, for callbacks.
+    """
+
+    done: int
+    unfinished: UnfinishedEpoch
+    rewind: Rewind
 
 
 @final
-class LoopGuard:
+class LoopGuard(LeftOutBatches):
     """Judges the losses of a loop on one device, and takes it back.
 
     Args:
@@ -53,45 +55,29 @@ class LoopGuard:
         start: Where the training begins.
 
     Attributes:
-        skips: The batches of the current epoch that are left out.
         next_step: Optimizer steps after which :meth:`look` is due.
     """
 
-    skips: set[int]
     next_step: float
 
     def __init__(self, settings: Guards, parts: GuardedParts, start: Start) -> None:
-        plan, loader = parts.plan, parts.assembly.batches
-        assert isinstance(loader, DataLoader)  # noqa: S101 - the builder refuses other data
-        self._parts, self._loader, self._settings = parts, loader, settings
-        self._guard = Guard(
-            settings, batches_per_step=plan.accumulate, batches_per_epoch=loader.num_batches
-        )
+        super().__init__(parts, start, settings)
+        self._settings = settings
         self._ring = SnapshotRing(settings.snapshots, settings.memory)
-        self._records = GuardRecords(plan.run_dir)
         self._times = DigestTimes(start.position.global_step)
-        self._epoch = self._judged = 0
-        self.skips = set()
+        self._judged = 0
         self.next_step = start.position.global_step
-        self._resume(start)
 
-    def _resume(self, start: Start) -> None:
-        known = start.state.guard
-        if known:
-            self._guard.load(known["guard"])
-            self._parts.rate.scale = float(known["scale"])
-        position = start.position
-        replayed = self._guard.replay(self._records.of(start.source), position.epoch, position.step)
-        self._records.repeat(replayed, start.source)
-
-    def state(self, epoch: int) -> Mapping[str, Any]:
-        """Return the state for a checkpoint in this epoch, as JSON values."""
-        return {"guard": self._guard.state(epoch), "scale": self._parts.rate.scale}
+    def enter(self, epoch: int) -> None:
+        """Begin an epoch, or continue it; an earlier one cannot be restored any more."""
+        if epoch != self._epoch:
+            self._ring.clear()
+        super().enter(epoch)
 
     # --- Steps ---------------------------------------------------------------------------------
 
-    def begin(self, epoch: int, first: int, losses: LossLog, scalars: ScalarLog) -> None:
-        """Begin the steps of an epoch, or continue them behind its first batches.
+    def begin(self, first: int, losses: LossLog, scalars: ScalarLog) -> None:
+        """Begin the steps of the epoch, or continue them behind its first batches.
 
         Raises:
             ValueError: The training cannot be kept in memory.
@@ -99,9 +85,6 @@ class LoopGuard:
         self._losses, self._scalars = losses, scalars
         losses.keep_for_judge()
         self._judged = int(losses.state()[1])
-        if epoch != self._epoch:
-            self._ring.clear()
-        self._epoch, self.skips = epoch, self._guard.skips(epoch)
         if not len(self._ring):
             self.keep(first)
         else:
@@ -116,11 +99,6 @@ class LoopGuard:
         """
         self.look(done, certain=True)
         self._times.pause(self._parts.engine.global_step)
-
-    @property
-    def left_out(self) -> int:
-        """Number of samples of the current epoch that are left out."""
-        return sum(len(self._loader.rows(self._epoch, batch)) for batch in self.skips)
 
     def look(self, done: int, *, certain: bool = False) -> None:
         """Judge the losses so far, and take a snapshot if one is due; between two steps.
@@ -160,17 +138,14 @@ class LoopGuard:
             "scalars": self._scalars.state(),
             "rule": self._guard.rule_state(),
             "scale": parts.rate.scale,
+            "modes": modes(parts.assembly.model),
+            "skipped": _skipped_steps(parts),
+            "cached": self._loader.cached_samples,
         }
         step = parts.engine.global_step
         self._ring.take(parts.assembly.parts(extra), Position(self._epoch, done, step))
         self._times.taken(step, time.perf_counter() - began)
         self._plan()
-
-    def pass_over(self, batch: int) -> None:
-        """Leave a batch out, between two steps; the learning rate changes if it is to be lower."""
-        factor, parts = self._guard.factor(self._epoch, batch), self._parts
-        if factor != 1:
-            parts.rate.multiply(factor, parts.assembly.optimizer)
 
     def _plan(self) -> None:
         """Plan the next snapshot."""
@@ -186,9 +161,7 @@ class LoopGuard:
 
     # --- Setbacks ------------------------------------------------------------------------------
 
-    def go_back(
-        self, problem: Setback | DivergedError, seconds: float
-    ) -> tuple[int, UnfinishedEpoch] | None:
+    def go_back(self, problem: Setback | DivergedError, seconds: float) -> Restored | None:
         """Restore an earlier state, and leave out the batches that caused the problem.
 
         Args:
@@ -196,9 +169,8 @@ class LoopGuard:
             seconds: Time spent on the steps of the epoch.
 
         Returns:
-            Batches of the epoch that are done in the restored state, and its measurements. None if
-            there were too many attempts: nothing is restored, and :meth:`give_up` ends the
-            training.
+            The restored state. None if there were too many attempts: nothing is restored, and
+            :meth:`give_up` ends the training.
         """
         setback, parts = self._as_setback(problem), self._parts
         step = parts.engine.global_step
@@ -209,11 +181,12 @@ class LoopGuard:
         snapshot = self._ring.newest_until(decision.batches[0], parts.assembly.model)
         rate = float(parts.assembly.optimizer.param_groups[0]["lr"])
         self._restore(snapshot)
-        self._tell(setback, decision, step, rate)
+        rewind = rewind_of(setback, decision, self._loader, step, parts.engine.global_step)
+        self._records.decided(setback, decision, rewind, rate=rate)
         extra = snapshot.extra
         self._guard.load_rule(extra["rule"])
         known = UnfinishedEpoch(losses=extra["losses"], scalars=extra["scalars"], seconds=seconds)
-        return snapshot.position.step, known
+        return Restored(snapshot.position.step, known, rewind)
 
     def give_up(self, problem: Setback | DivergedError) -> DivergedError:
         """Look for the first module that is not finite, and return the error for the end.
@@ -248,29 +221,18 @@ class LoopGuard:
     def _restore(self, snapshot: Snapshot) -> None:
         parts = self._parts
         snapshot.restore(parts.assembly.parts({}))
-        parts.rate.scale = float(snapshot.extra["scale"])
+        extra = snapshot.extra
+        parts.rate.scale = float(extra["scale"])
+        self._loader.drop_cached(int(extra["cached"]))
+        LoopState(**extra["modes"]).apply_modes(parts.assembly.model)
+        if isinstance(scaler := parts.engine.settings.scaler, CountedScaler):
+            scaler.skipped = int(extra["skipped"])
         parts.engine.global_step = snapshot.position.global_step
         self._times = DigestTimes(parts.engine.global_step)
         self._times.taken(parts.engine.global_step, 0.0)
         self._plan()
 
-    def _tell(self, setback: Setback, decision: Decision, step: int, rate: float) -> None:
-        samples = [
-            int(one)
-            for batch in decision.batches
-            for one in self._loader.rows(decision.epoch, batch)
-        ]
-        self._records.decided(
-            setback,
-            decision,
-            samples,
-            step=step,
-            restored=self._parts.engine.global_step,
-            rate=rate,
-        )
 
-
-def guard_of(parts: GuardedParts, start: Start) -> LoopGuard | None:
-    """Return the guard of a training; None without guards."""
-    settings = parts.plan.guards
-    return LoopGuard(settings, parts, start) if settings is not None else None
+def _skipped_steps(parts: GuardedParts) -> int:
+    scaler = parts.engine.settings.scaler
+    return scaler.skipped if isinstance(scaler, CountedScaler) else 0

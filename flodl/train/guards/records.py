@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from flodl.train.callbacks import Rewind
     from flodl.train.guards.guard import Decision, Setback
     from flodl.train.run_directory import RunDirectory
 
@@ -60,10 +61,8 @@ class GuardRecords:
         self,
         setback: Setback,
         decision: Decision,
-        samples: Sequence[int],
+        rewind: Rewind,
         *,
-        step: int,
-        restored: int,
         rate: float,
     ) -> None:
         """Record and print that the training goes back, and what it leaves out.
@@ -71,15 +70,16 @@ class GuardRecords:
         Args:
             setback: What happened.
             decision: What follows from it.
-            samples: Numbers of the samples that are left out, in the order of their batches.
-            step: Optimizer steps when it happened.
-            restored: Optimizer steps of the restored state.
+            rewind: What callbacks learn about it.
             rate: The learning rate before.
         """
+        samples, restored = rewind.samples, rewind.restored_step
         if self._tells:
-            _print(setback, decision, len(samples), step, restored)
+            _print(setback, decision, rewind)
         why = f"{setback.what} in epoch {decision.epoch}, batch {setback.batch}"
-        self._record(Act.now(restored, "rewind", value=restored, old=step, by=NAME, detail=why))
+        self._record(
+            Act.now(restored, "rewind", value=restored, old=rewind.step, by=NAME, detail=why)
+        )
         shown = ", ".join(map(str, samples[:_SHOWN])) + (" …" if samples[_SHOWN:] else "")
         detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {shown}"
         value = decision.as_json(samples)
@@ -104,12 +104,13 @@ class GuardRecords:
             log.warning(f"guards: cannot record the act {act.act}: {failure}")
 
 
-def _print(setback: Setback, decision: Decision, samples: int, step: int, restored: int) -> None:
+def _print(setback: Setback, decision: Decision, rewind: Rewind) -> None:
+    batches = f"{_named(decision.batches)} ({len(rewind.samples)} samples)"
     lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
     log.warning(
         f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both counted "
-        f"from 0); back from step {step} to {restored}, without {_named(decision.batches)} "
-        f"({samples} samples){lowered}; attempt {decision.attempt}"
+        f"from 0); back from step {rewind.step} to {rewind.restored_step}, without {batches}"
+        f"{lowered}; attempt {decision.attempt}"
     )
 
 

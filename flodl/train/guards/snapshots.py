@@ -107,10 +107,10 @@ class Snapshot:
 
         The generators of torch, Python and NumPy go back, too.
         """
-        for name, tensor in _model_tensors(parts.model).items():
-            fill(tensor, self.tensors[name])
-        for parameter in parts.model.parameters():
+        for name, parameter in parts.model.named_parameters():
+            fill(parameter, self.tensors[_MODEL + name])
             parameter.grad = None
+        self._restore_buffers(parts.model)
         parts.optimizer.load_state_dict(self._value("optimizer"))
         states = self._value("states")
         for name, part in _moving(parts).items():
@@ -118,6 +118,22 @@ class Snapshot:
         set_carried_state(parts.model, self._value("carried"))
         set_observed_states(parts.model, self._value("observed"))
         set_generator_states(self._value("random"))
+
+    def _restore_buffers(self, model: nn.Module) -> None:
+        """Restore all buffers, also those that were set or changed their shape since."""
+        home = next((one.device for one in model.parameters()), torch.device("cpu"))
+        done = set[int]()
+        for path, module in model.named_modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) in done:
+                    continue  # modules share it
+                kept = self.tensors.get(f"{_MODEL}{path}.{key}" if path else _MODEL + key)
+                if buffer is not None and kept is not None and kept.shape == buffer.shape:
+                    fill(buffer, kept)
+                    done.add(id(buffer))
+                    continue
+                device = home if buffer is None else buffer.device
+                module._buffers[key] = None if kept is None else kept.to(device, copy=True)
 
     def _value(self, name: str) -> Any:
         return decode(self.description[name], lambda key: self.tensors[key].clone())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,16 @@ def test_a_run_that_cannot_be_repeated_says_why(
         recipe_of(run_with(tmp_path, **record), Trace(tmp_path))
 
 
+def test_the_variables_of_a_run_belong_to_its_recipe(tmp_path: Path) -> None:
+    recorded = {
+        "FACTOR": {"value": "2", "origin": "train/fdl.yml:4:10"},
+        "PIN": {"value": "<secret>", "origin": "fdl.yml:2:8"},
+    }
+    assert recipe_of(run_with(tmp_path, variables=recorded), Trace(tmp_path)).variables == {
+        "FACTOR": "2"
+    }
+
+
 # --- Code --------------------------------------------------------------------------------------
 
 
@@ -140,6 +152,43 @@ def test_code_that_is_not_recorded_in_full_is_refused(
     (run / "code.diff").write_text(code)
     with pytest.raises(FdlError, match="cannot be put together again"):
         copy_code(run, repository / "train", tmp_path / "copy")
+
+
+@pytest.fixture
+def with_submodule(repository: Path, tmp_path: Path) -> Path:
+    """The repository with the submodule ``train/lib``, which has two commits."""
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    git(lib, "init", "-q", ".")
+    for number in (1, 2):
+        (lib / "helper.py").write_text(f"scale = {number}\n")
+        git(lib, "add", "-A")
+        git(lib, "commit", "-qm", str(number))
+    allowed = ("-c", "protocol.file.allow=always")
+    git(repository, *allowed, "submodule", "--quiet", "add", str(lib), "train/lib")
+    git(repository / "train/lib", "checkout", "-q", "HEAD~")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "two")
+    return repository
+
+
+def test_a_submodule_has_the_commit_that_was_checked_out(
+    with_submodule: Path, tmp_path: Path
+) -> None:
+    plain = copy_code(record_code(with_submodule, ""), with_submodule / "train", tmp_path / "a")
+    assert (plain / "lib/helper.py").read_text() == "scale = 1\n"
+
+    git(with_submodule / "train/lib", "checkout", "-q", "-")
+    shutil.rmtree(with_submodule / "runs")
+    run = record_code(with_submodule, git(with_submodule, "diff", "HEAD"))
+    moved = copy_code(run, with_submodule / "train", tmp_path / "b")
+    assert (moved / "lib/helper.py").read_text() == "scale = 2\n"
+
+    (with_submodule / "train/lib/helper.py").write_text("scale = 3\n")
+    shutil.rmtree(with_submodule / "runs")
+    run = record_code(with_submodule, git(with_submodule, "diff", "HEAD"))
+    with pytest.raises(FdlError, match="the changes in its submodule train/lib are not recorded"):
+        copy_code(run, with_submodule / "train", tmp_path / "c")
 
 
 # --- The search --------------------------------------------------------------------------------
@@ -234,6 +283,38 @@ def test_a_run_that_does_not_repeat_itself_ends_the_search(trainings: Trainings)
     assert "The first run cannot be repeated here" in unstable.sentence
 
 
+def test_a_variable_of_the_manifest_is_swapped(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0", lr=0.1)
+    for run, value in ((left, "1"), (right, "2")):
+        found = {"FACTOR": {"value": value, "origin": "train/fdl.yml:4:10"}}
+        run.record |= {"variables": found, "argv": ["main.py"]}
+    verdict = compare(left, right)
+    (cause,) = [one for one in verdict.causes if one.name == "variable FACTOR"]
+    told = "variable FACTOR 1 (train/fdl.yml:4:10) against 2 (train/fdl.yml:4:10)"
+    assert cause.sentence() == told
+    plan = search_of(verdict)
+    assert [one.name for one in plan.candidates] == ["FACTOR=2"]
+
+    def again(recipe: Recipe) -> Trace:
+        return read_trace((right if recipe.variables["FACTOR"] == "2" else left).path)
+
+    assert search(plan, verdict, again, lambda _: None).certain == ("FACTOR=2",)
+
+
+def test_the_number_of_ranks_is_swapped(trainings: Trainings) -> None:
+    left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0", lr=0.1)
+    for run, count in ((left, 2), (right, 3)):
+        run.record |= {"launched_ranks": count, "argv": ["main.py"]}
+    verdict = compare(left, right)
+    plan = search_of(verdict)
+    assert [one.name for one in plan.candidates] == ["3 ranks"]
+
+    def again(recipe: Recipe) -> Trace:
+        return read_trace((right if recipe.ranks == 3 else left).path)
+
+    assert search(plan, verdict, again, lambda _: None).certain == ("3 ranks",)
+
+
 def test_nothing_is_searched_if_the_runs_agree(trainings: Trainings) -> None:
     left, right = trainings.run("--lr 1"), trainings.run("--lr 1.0")
     with pytest.raises(FdlError, match="the runs agree"):
@@ -260,6 +341,18 @@ def test_a_program_is_told_what_to_repeat_and_its_failure_is_shown(tmp_path: Pat
     told = str(raised.value)
     assert "a repeated training ended with exit code 3; its last lines:" in told
     assert '[\'--lr\', \'1\'] {"steps": 7, "engine": null, "threads": 2}\n  False' in told
+
+
+def test_a_program_gets_the_variables_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FACTOR", "of today")
+    monkeypatch.setenv("GONE", "of today")
+    program = "import os, sys\nprint(os.environ['FACTOR'], 'GONE' in os.environ)\nsys.exit(3)"
+    (tmp_path / "work").mkdir()
+    told = replace(recipe(tmp_path, program), variables={"FACTOR": "2", "GONE": None})
+    with pytest.raises(FdlError, match="2 False"):
+        Repeats(tmp_path / "work", 7).train(told)
 
 
 def test_ctrl_c_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,3 +438,67 @@ def test_a_dry_run_trains_nothing(bench: Bench) -> None:
     assert done.returncode == 1
     assert "  the first run with --lr 0.3\n" in done.stderr
     assert "again:" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A project with a submodule, a variable in its manifest, and an engine named by a file."""
+    bench = Bench(tmp_path_factory.mktemp("parts"))
+    lib = bench.folder.parent / "library"
+    lib.mkdir(exist_ok=True)
+    git(lib, "init", "-q", ".")
+    for number in (1, 2):
+        (lib / "helper.py").write_text(f"SCALE = {number}.0\n")
+        git(lib, "add", "-A")
+        git(lib, "commit", "-qm", str(number))
+    program = bench.folder / "train/main.py"
+    text = program.read_text().replace(
+        "SCALE = 1.0",
+        "import os\nsys.path.insert(0, 'lib')\nimport helper\n"
+        "SCALE = helper.SCALE * float(os.environ['FACTOR'])",
+    )
+    program.write_text(text.replace('.engine("eager")', '.engine(open("engine.txt").read())'))
+    (bench.folder / "train/engine.txt").write_text("eager")
+    (bench.folder / ".gitignore").write_text("engine.txt\n")
+    manifest = bench.folder / "train/fdl.yml"
+    manifest.write_text(manifest.read_text() + 'env: {FACTOR: "1"}\n')
+    allowed = ("-c", "protocol.file.allow=always")
+    git(bench.folder, *allowed, "submodule", "--quiet", "add", str(lib), "train/lib")
+    git(bench.folder / "train/lib", "checkout", "-q", "HEAD~")
+    git(bench.folder, "add", "-A")
+    git(bench.folder, "commit", "-qm", "parts")
+    return bench
+
+
+@pytest.mark.slow
+def test_variables_submodules_engine_and_ranks_are_swapped(parts: Bench) -> None:
+    base = parts.train("base")
+
+    manifest = parts.folder / "train/fdl.yml"
+    before = manifest.read_text()
+    manifest.write_text(before.replace('FACTOR: "1"', 'FACTOR: "3"'))
+    variable = parts.train("variable")
+    manifest.write_text(before)
+    _, document = parts.diff(base, variable)
+    causes = {one["name"]: one for one in document["causes"]}
+    assert causes["variable FACTOR"]["left_origin"].startswith("train/fdl.yml:3:")
+    found, _ = bisected(parts, base, variable)
+    assert found["certain"] == ["FACTOR=3"]
+
+    git(parts.folder / "train/lib", "checkout", "-q", "-")
+    submodule = parts.train("submodule")
+    git(parts.folder / "train/lib", "checkout", "-q", "HEAD~")
+    found, _ = bisected(parts, base, submodule)
+    assert found["certain"] == ["the code of the second run"]
+
+    engine = parts.folder / "train/engine.txt"
+    engine.write_text("compiled")
+    compiled = parts.train("compiled", "--dropout", "0.0")
+    engine.write_text("eager")
+    if parts.diff(base, compiled)[0]:
+        found, _ = bisected(parts, base, compiled)
+        assert found["certain"] == ["engine compiled"]
+
+    two, three = (parts.train(f"ranks-{count}", "--ranks", count) for count in "23")
+    found, _ = bisected(parts, two, three)
+    assert found["certain"] == ["3 ranks"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ from flodl.checkpoint import (
     checkpoint_keys,
     checkpoint_metadata,
     checkpoint_version,
+    digest,
     load_checkpoint,
     load_checkpoint_file,
     save_checkpoint_file,
@@ -340,3 +342,34 @@ def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, pac
     saved.write_bytes(gzip.compress(lying) if packed else lying)
     with pytest.raises(CheckpointError, match="is truncated"):
         load(saved)
+
+
+@pytest.mark.parametrize("before", [0, 64, 5], ids=["at its start", "aligned", "unaligned"])
+@pytest.mark.parametrize("buffering", [0, -1], ids=["raw", "buffered"])
+def test_a_stream_of_a_file_is_read_from_its_position_to_its_end(saved, before, buffering):
+    saved.write_bytes(b"x" * before + saved.read_bytes())
+    target = model()
+    with saved.open("rb", buffering=buffering) as stream:
+        stream.seek(before)
+        load_checkpoint(stream, target.items(), [])
+        assert stream.read() == b""
+    assert all(torch.equal(target[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_a_stream_that_unpacks_a_file_is_not_taken_for_the_file(saved):
+    saved.write_bytes(gzip.compress(saved.read_bytes()))
+    target = model()
+    with gzip.open(saved) as packed, io.BufferedReader(packed) as stream:
+        load_checkpoint(stream, target.items(), [])
+    assert all(torch.equal(target[name], TENSORS[name]) for name in TENSORS)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_that_share_a_checksum_find_the_same_one(threads, monkeypatch):
+    monkeypatch.setattr(digest, "_WORTH_SPLITTING", 10)
+    data = memoryview(os.urandom(1003))
+    alone = digest.digest_of([b"header", data])
+    assert alone == f"crc32:{zlib.crc32(b'header' + bytes(data)):08x}"
+    assert digest.digest_of([b"header", data], threads) == alone
+    monkeypatch.setattr(digest, "_combine", lambda: None)  # isal is not installed
+    assert digest.digest_of([b"header", data], threads) == alone

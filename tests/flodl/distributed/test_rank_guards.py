@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import Batch, DataLoader, RunDirectory, Trainer
+from flodl import Batch, Callback, DataLoader, Rewind, RunDirectory, Trainer
 from flodl.distributed.sample_ledger import MAGIC, _first_chain, _link
 from flodl.distributed.training import train_ranks
 from flodl.distributed.verify import main, verify_run
@@ -48,6 +48,8 @@ def train(
     value: float = 1e6,
     guards: Mapping[str, Any] | None = None,
     resume: Path | None = None,
+    policy: str = "sync",
+    callbacks: tuple[Callback, ...] = (),
 ) -> tuple[list[Tensor], list[float]]:
     """Train on this rank; return the weights and the mean losses of the epochs."""
     builder = (
@@ -58,7 +60,8 @@ def train(
         .engine("eager")
         .progress(False)
         .checkpoint_steps(20)
-        .ddp({"policy": "sync", "backend": "cpu"})
+        .ddp({"policy": policy, "backend": "cpu"})
+        .callbacks(*callbacks)
         .run_dir(run.for_rank(group.rank))
         .resume(resume)
     )
@@ -149,3 +152,78 @@ def test_giving_up_names_the_module_on_every_rank(ranks: Ranks, tmp_path: Path) 
         ranks(2, train, run, everywhere, float("nan"), {"attempts": 1})
     (end,) = acts(run, "give_up")
     assert "epoch 0, batch 2" in end.detail
+
+
+# --- Callbacks and resumed trainings -------------------------------------------------------------
+
+
+class Rewinds(Callback):
+    """Keeps the first weight after every step, and what the hook receives."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, float] = {}
+        self.found: list[Rewind] = []
+
+    def on_epoch_start(self, run: Any) -> None:
+        self.kept = {run.global_step: self.weight(run)}
+
+    def on_step_end(self, run: Any) -> None:
+        self.kept[run.global_step] = self.weight(run)
+
+    def on_rewind(self, run: Any, rewind: Rewind) -> None:
+        assert run.global_step == rewind.restored_step
+        assert self.weight(run) == self.kept[rewind.restored_step]
+        self.found.append(rewind)
+
+    def weight(self, run: Any) -> float:
+        return float(next(run.model.parameters()).detach().flatten()[0])
+
+
+def watched(group: Group, run: RunDirectory, bad: int) -> list[Rewind]:
+    watch = Rewinds()
+    train(group, run, (bad,), float("nan"), {"every": 5}, callbacks=(watch,))
+    return watch.found
+
+
+def test_callbacks_of_all_ranks_learn_of_a_rewind(ranks: Ranks, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    first, second = ranks(2, watched, run, bad_sample())
+    assert first == second
+    rewind, later = first
+    assert (rewind.step, rewind.restored_step, rewind.epoch, rewind.attempt) == (22, 20, 0, 1)
+    assert rewind.batches == (44, 45)
+    assert bad_sample() in rewind.samples
+    assert later.epoch == 1
+    (act, _) = acts(run, "rewind")
+    assert (act.old, act.value) == (rewind.step, rewind.restored_step)
+
+
+class Stop(Callback):
+    """Ends the training as an error does."""
+
+    def on_step_end(self, run: Any) -> None:
+        if run.global_step == 25:
+            raise RuntimeError("stopped by the test")
+
+
+def stopped(group: Group, run: RunDirectory, bad: int) -> None:
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(group, run, (bad,), float("nan"), {"every": 5}, callbacks=(Stop(),))
+
+
+def test_a_resumed_training_without_guards_leaves_the_same_batches_out(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    first, second, third = (RunDirectory.create(tmp_path / name) for name in "abc")
+    ranks(2, stopped, first, bad_sample())
+    # The checkpoint is of step 20; the journal names the batch of step 22.
+    again, guarded = (
+        ranks(2, train, run, (), 1.0, guards, first.path)[0]
+        for run, guards in ((second, None), (third, {"every": 5}))
+    )
+    assert same(again[0], guarded[0])
+    assert again[1] == guarded[1]
+    assert acts(second, "skip")[0].value["batches"] == [44, 45]
+    assert verify_run(second.path).samples_left_out == 16
+    with pytest.raises(RankError, match=r"resume with \.policy\('sync'\)"):
+        ranks(2, train, RunDirectory.create(tmp_path), (), 1.0, None, first.path, "cadence")

@@ -50,6 +50,25 @@ def test_small_gradients_stay_as_they_are():
     assert grads(params) == [[pytest.approx(0.3)], [pytest.approx(-0.4)]]
 
 
+@pytest.mark.parametrize("limit", [1e-3, 1.0, 300.0, 1e9, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_bits_are_those_of_torch(limit, dtype):
+    draw = torch.Generator().manual_seed(2)
+    given = [(300 * torch.rand(40, generator=draw, dtype=torch.float64)).tolist() for _ in range(3)]
+    mine, theirs = with_grads(*given, dtype=dtype), with_grads(*given, dtype=dtype)
+    norm = clip_grad_norm(mine, limit)
+    assert torch.equal(norm, torch.nn.utils.clip_grad_norm_(theirs, limit))
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_gradients_that_are_short_enough_are_not_written_to():
+    params = with_grads([0.3], [-0.4])
+    clip_grad_norm(params, 1)
+    assert [param.grad._version for param in params] == [0, 0]
+    clip_grad_norm(params, 0.1)
+    assert [param.grad._version for param in params] == [1, 1]
+
+
 def test_an_infinite_limit_only_measures():
     params = with_grads([30.0], [-40.0])
     assert clip_grad_norm(params, math.inf).item() == pytest.approx(50)

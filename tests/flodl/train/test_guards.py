@@ -373,6 +373,39 @@ def test_a_resumed_training_leaves_the_same_batches_out(tmp_path: Path) -> None:
     assert skip.detail.endswith(f"(as in {first.path.name})")
 
 
+def test_a_resumed_training_without_guards_leaves_the_same_batches_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its data are those of the training that it continues, also after a second resume."""
+
+    class Stop(Callback):
+        def __init__(self, at: int) -> None:
+            self.at = at
+
+        def on_step_end(self, run: Any) -> None:
+            if run.global_step == self.at:
+                raise KeyboardInterrupt
+
+    uninterrupted = training(points(), fn=_BadStep(40, float("nan"))).guards(**EVERY).run()
+    first, second, third = (RunDirectory.create(tmp_path / name) for name in "abc")
+    builder = training(points(), fn=_BadStep(40, float("nan"))).checkpoint_steps(30)
+    with pytest.raises(KeyboardInterrupt):
+        builder.guards(**EVERY).callbacks(Stop(60)).run_dir(first).run()
+    again = training(points()).resume(first.path).checkpoint_steps(35).callbacks(Stop(38))
+    capsys.readouterr()
+    with pytest.raises(KeyboardInterrupt):
+        again.run_dir(second).run()
+    told = capsys.readouterr().out
+    assert f"the guards of {first.path.name} left out 1 batch after this checkpoint" in told
+    (skip,) = acts(second, "skip")
+    assert skip.value["batches"] == [40]
+    resumed = training(points()).resume(second.path).run_dir(third).run()
+    assert same(uninterrupted, resumed)
+    capsys.readouterr()
+    training(points(), epochs=3).resume(third.path).run_dir(RunDirectory.create(tmp_path)).run()
+    assert "left out" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_lower_rate_survives_a_resume(tmp_path: Path) -> None:
     def build(folder: str) -> tuple[RunDirectory, TrainerBuilder]:

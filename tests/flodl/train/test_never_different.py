@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +17,18 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
+from flodl.train.engines import (
+    AutoEngine,
+    AutoPolicy,
+    EagerEngine,
+    StepEngine,
+    StepSettings,
+    heap,
+)
 from flodl.train.engines.random_state import same
+from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
-from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches
+from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches, moco
 
 LAID_OUT = {"moco", "class_attribute", "accumulating_metric"}
 """Programs whose weights may lie otherwise to the end: the other convolutions are looked at."""
@@ -34,13 +45,21 @@ KEEP_ALL = AutoPolicy(
 """Tries everything in a few steps, and keeps all of it."""
 
 
+TUNINGS = [field.name for field in dataclasses.fields(Tuning) if field.name != "compiled"]
+"""Every tuning that the engine has. Compiling needs the user's permission."""
+
+EXACT = {"heap"}
+"""Tunings that give the same bits."""
+
+
 class Ran(NamedTuple):
     """What a run has left behind."""
 
     counts: dict[str, object]
     generators: dict[str, Any]
     values: dict[str, Tensor]
-    report: dict[str, object]
+    report: dict[str, Any]
+    used: set[str]
 
 
 @contextmanager
@@ -98,7 +117,9 @@ def run(
     }
     layouts = {name: p.is_contiguous() for name, p in program.model.named_parameters()}
     counts = {**program.counts(), **whole, "losses": len(values["losses"]), **layouts}
-    return Ran(counts, generators, values, dict(engine.report()))
+    decided = engine.decision()
+    used = Tuning.from_json(decided["tuning"]).changes() if decided else set()
+    return Ran(counts, generators, values, dict(engine.report()), used)
 
 
 def eager(program: Program) -> StepEngine:
@@ -118,11 +139,22 @@ def rounded_once_more(program: Program) -> StepEngine:
     return eager(program)
 
 
-def auto(program: Program) -> StepEngine:
+def auto(program: Program, policy: AutoPolicy = KEEP_ALL) -> StepEngine:
     settings = StepSettings(train_fn=program.train_fn)
-    return AutoEngine(
-        program.model, program.optimizer, settings, total_steps=10**6, policy=KEEP_ALL
-    )
+    return AutoEngine(program.model, program.optimizer, settings, total_steps=10**6, policy=policy)
+
+
+@functools.cache
+def plain_run(make: Callable[[Path], Program], steps: int) -> tuple[Ran, dict[str, float]]:
+    """Train plainly; return the run, and how far two honest changes of rounding move it."""
+    with tempfile.TemporaryDirectory() as folder:
+        with threads(1):
+            one = run(make, Path(folder), eager, steps)
+            rounded = run(make, Path(folder), rounded_once_more, steps)
+        with threads(2):
+            plain = run(make, Path(folder), eager, steps)
+    by_threads, by_rounding = distances(plain, one), distances(one, rounded)
+    return plain, {name: max(by_threads[name], by_rounding[name]) for name in by_threads}
 
 
 def distances(one: Ran, other: Ran) -> dict[str, float]:
@@ -145,19 +177,61 @@ def distances(one: Ran, other: Ran) -> dict[str, float]:
 def test_auto_leaves_behind_what_eager_does(
     make: Callable[[Path], Program], tmp_path: Path, steps: int
 ) -> None:
-    with threads(1):
-        one = run(make, tmp_path, eager, steps)
-        rounded = run(make, tmp_path, rounded_once_more, steps)
+    plain, drift = plain_run(make, steps)
     with threads(2):
-        plain = run(make, tmp_path, eager, steps)
         tuned = run(make, tmp_path, auto, steps)
         assert torch.get_num_threads() == 2
     assert tuned.report["decided"]
-    assert tuned.counts == plain.counts
-    assert same(tuned.generators, plain.generators)
+    assert_same_run(tuned, plain)
     assert len(tuned.report["tuning"]) >= 3, tuned.report
     assert ("channels last" in tuned.report["tuning"]) == (make.__name__ in LAID_OUT), tuned.report
-    by_threads, by_rounding = distances(plain, one), distances(one, rounded)
+    assert_within(drift, tuned, plain)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        pytest.param(moco, 160),
+        *(pytest.param(make, 400, marks=pytest.mark.slow) for make in PROGRAMS),
+    ],
+)
+def test_each_tuning_alone_leaves_behind_what_eager_does(
+    make: Callable[[Path], Program], tmp_path: Path, steps: int, tuning: str
+) -> None:
+    plain, drift = plain_run(make, steps)
+    policy = dataclasses.replace(KEEP_ALL, only=frozenset({tuning}))
+    with threads(2):
+        tuned = run(make, tmp_path, lambda program: auto(program, policy), steps)
+    assert tuned.report["decided"]
+    assert_same_run(tuned, plain)
+    assert tuned.used <= {tuning}
+    if tuned.used and tuning not in EXACT:
+        assert_within(drift, tuned, plain)
+    else:
+        assert all(torch.equal(tuned.values[name], plain.values[name]) for name in plain.values)
+    if not tuned.used:
+        assert refused(tuning, make.__name__, tuned.report), tuned.report
+
+
+def refused(tuning: str, program: str, report: dict[str, Any]) -> bool:
+    """Whether a tuning is left out for a reason of the program or of the machine."""
+    if tuning == "channels_last":
+        return program not in LAID_OUT
+    if tuning == "heap":
+        return not heap.can_keep() or heap.kept_by_environment()
+    if tuning.startswith("route_"):
+        return any("error" in note or "oneDNN" in note for note in report["trials"].values())
+    return False
+
+
+def assert_same_run(tuned: Ran, plain: Ran) -> None:
+    """Compare everything that must be equal exactly."""
+    assert tuned.counts == plain.counts
+    assert same(tuned.generators, plain.generators)
+
+
+def assert_within(drift: dict[str, float], tuned: Ran, plain: Ran) -> None:
+    """Compare the rest with the drift of honest rounding."""
     for name, distance in distances(plain, tuned).items():
-        drift = max(by_threads[name], by_rounding[name])
-        assert distance <= 3 * drift + FLOOR, (name, distance, drift, tuned.report)
+        assert distance <= 3 * drift[name] + FLOOR, (name, distance, drift[name], tuned.report)

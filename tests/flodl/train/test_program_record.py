@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flodl.train.code_record import redacted_source, write_code
-from flodl.train.program_record import installed_packages, recorded_argv
+from flodl.train.program_record import installed_packages, recorded_argv, recorded_variables
 
 
 def test_a_command_line_is_recorded_without_its_secrets() -> None:
@@ -35,6 +35,36 @@ def test_a_command_line_is_recorded_without_its_secrets() -> None:
         "end",
     ]  # fmt: skip
     assert recorded_argv(["main.py"], {}, {}) == ["main.py"]
+
+
+def test_the_variables_of_a_manifest_are_recorded_without_their_secrets() -> None:
+    def one(name: str, origin: str, secret: bool | None = False) -> dict[str, object]:
+        return {"name": name, "origin": origin, "secret": secret}
+
+    plan = {
+        "variables": [
+            one("FACTOR", "train/fdl.yml:4:10"),
+            one("SHELL_FACTOR", "shell"),
+            one("PIN", "fdl.yml:2:8", True),
+            one("STORE", "fdl.yml:3:8"),
+            one("PUBLIC", "fdl.yml:5:8", None),
+            one("FDL_PROJECT_ROOT", "fdl"),
+            one("GONE", "fdl.yml:6:8"),
+        ]
+    }
+    url = "https://ada:abcdefgh@example.com/x"
+    environ = {
+        "FDL_PLAN": json.dumps(plan), "FACTOR": "2", "SHELL_FACTOR": "3", "PIN": "1234",
+        "STORE": url, "PUBLIC": url, "FDL_PROJECT_ROOT": "/x", "OTHER": "not of the manifest",
+    }  # fmt: skip
+    assert recorded_variables(environ) == {
+        "FACTOR": {"value": "2", "origin": "train/fdl.yml:4:10"},
+        "SHELL_FACTOR": {"value": "3", "origin": "shell"},
+        "PIN": {"value": "<secret>", "origin": "fdl.yml:2:8"},
+        "STORE": {"value": "https://ada:<secret>@example.com/x", "origin": "fdl.yml:3:8"},
+        "PUBLIC": {"value": url, "origin": "fdl.yml:5:8"},
+    }
+    assert recorded_variables({}) == {}
 
 
 def git(folder: Path, *words: str) -> None:

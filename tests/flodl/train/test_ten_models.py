@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from benchmarks.ten_models import merged
 from benchmarks.ten_models_networks import networks
+from benchmarks.ten_models_page import Row, page
 from benchmarks.ten_models_subject import ByHand, Eager, Flodl
-from benchmarks.ten_models_tuned import RECIPES
+from benchmarks.ten_models_tuned import RECIPES, Recipe, variants
 
 PARAMETERS = {
     "mlp": 16_802_816,
@@ -35,6 +40,10 @@ SHAPES = {
     "iterative_refine": ([256, 1024], [256, 1024]),
     "feedback_fixed": ([128, 512], [128, 512]),
 }
+
+
+def rewrites(name: str) -> set[Callable[[nn.Module], nn.Module]]:
+    return {recipe.rewrite for recipe in RECIPES[name] if recipe.rewrite is not None}
 
 
 def count(model: nn.Module) -> int:
@@ -79,34 +88,47 @@ def test_a_small_network_is_the_same_again_and_learns(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", [name for name in PARAMETERS if not RECIPES[name].compiled])
+def recipes(name: str) -> list[Recipe]:
+    """The variants that need no other heap, route or compiler."""
+    found = variants(name, routing=False, compiling=False)
+    return [recipe for recipe in found if recipe.heap]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_tuning_by_hand_and_the_engine_train_as_plain_torch_does(name: str) -> None:
     small, device = networks(small=True)[name], torch.device("cpu")
-    subjects = [
-        Eager(small, device, 3),
-        ByHand(small, device, 3, tuned=True, route=False),
-        Flodl(small, device, 3, "eager"),
-    ]
+    hands = [ByHand(small, device, 3, recipe) for recipe in recipes(name)]
+    subjects = [Eager(small, device, 3), *hands, Flodl(small, device, 3, "eager")]
     first = [subject.loss() for subject in subjects]
     for subject in subjects:
         subject.train(10)
-    plain, tuned, engine = (subject.loss() for subject in subjects)
-    assert first == pytest.approx([first[0]] * 3, rel=1e-5)
+    plain, *others = (subject.loss() for subject in subjects)
+    assert first == pytest.approx([first[0]] * len(first), rel=1e-5)
     assert plain != pytest.approx(first[0], rel=1e-3)
-    assert tuned == pytest.approx(plain, rel=1e-4)
-    assert engine == pytest.approx(plain, rel=1e-4)
+    assert others == pytest.approx([plain] * len(others), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gated_routing"])
-def test_rewritten_modules_that_are_also_compiled_compute_the_same(name: str) -> None:
-    small, rewrite = networks(small=True)[name], RECIPES[name].rewrite
-    assert rewrite is not None
+def test_each_variant_by_hand_is_there_once_and_compiles_only_where_it_may() -> None:
+    for name in PARAMETERS:
+        every = variants(name, routing=True, compiling=True)
+        assert len(set(every)) == len(every) >= 4
+        assert any(recipe.compiled for recipe in every)
+        assert not any(recipe.compiled for recipe in variants(name, routing=True, compiling=False))
+        unrouted = variants(name, routing=False, compiling=True)
+        assert not any(recipe.route for recipe in unrouted)
+        assert len(set(unrouted)) == len(unrouted)
+    assert str(Recipe(heap=False, compiled=True)) == "fused Adam + compiled"
+
+
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if rewrites(name)])
+def test_rewritten_modules_have_the_gradients_of_the_plain_ones(name: str) -> None:
+    small, [rewrite] = networks(small=True)[name], rewrites(name)
     plain, batch = small.build(), small.data(batches=1)[0]
     rewritten = rewrite(small.build())
     assert count(rewritten) == count(plain)
     losses = [small.loss(model, batch) for model in (plain, rewritten)]
     for loss in losses:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
     norms = [
         torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
@@ -118,3 +140,48 @@ def test_rewritten_modules_that_are_also_compiled_compute_the_same(name: str) ->
 def meta_network(name: str) -> nn.Module:
     with torch.device("meta"):
         return networks()[name].network()
+
+
+def measured(total: float, by_hand: dict[str, float]) -> Row:
+    """A row of one column."""
+    return {
+        "ms": 10.0,
+        "step": total,
+        "spread": "0.8 … 0.9",
+        "total": total,
+        "begin_steps": 30,
+        "by_hand": by_hand,
+        "report": {"tuning": ["fused optimizer"]},
+        "steps": 5,
+        "rounds": 3,
+        "environment": "here, 2030-01-01",
+    }
+
+
+def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None:
+    agreed = {"loss": 1e-6, "weights": 1e-7}
+    parts = {
+        "default": measured(0.9, {"fused Adam": 0.95, "rewritten": 0.8}),
+        "pure": measured(0.85, {"fused Adam": 0.95, "compiled": 1.0}),
+        "agreement": {"steps": 30, "flodl": agreed, "fused": agreed},
+    }
+    slow = {"default": measured(1.2, {"fused Adam": 1.0})}
+    text = page({"no_routing": {"mlp": parts, "convnet": slow}}, "the command")
+    assert "| 0.900 | 0.850 | 0.850, 1.02 PASS | 0.950 | 0.895 | 1.0e-06, 0.0001 PASS |" in text
+    assert "| 1.200 |  | 1.200, 1.02 MISSED | 1.000 | 1.200 |" in text
+    assert "better column 1.010 (bar without routing: 0.85 MISSED)" in text
+    assert "better / by hand 1.036 (bar 1.00 MISSED)" in text
+
+
+def test_rows_of_several_runs_are_kept_together(tmp_path: Path) -> None:
+    notes = tmp_path / "rows.json"
+    merged(notes, "routing", {"mlp": {"default": {"total": 1}}})
+    merged(notes, "routing", {"mlp": {"pure": {"total": 2}}, "convnet": {"default": {"total": 3}}})
+    kept = merged(notes, "no_routing", {"mlp": {"default": {"total": 4}}})
+    assert kept == {
+        "routing": {
+            "mlp": {"default": {"total": 1}, "pure": {"total": 2}},
+            "convnet": {"default": {"total": 3}},
+        },
+        "no_routing": {"mlp": {"default": {"total": 4}}},
+    }

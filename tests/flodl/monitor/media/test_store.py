@@ -194,7 +194,7 @@ def test_media_that_come_too_fast_are_left_out_and_counted(monkeypatch, capsys):
     monkeypatch.setattr("flodl.monitor.media.methods.MOST_WAITING", 3)
     monitor, sink = Monitor(1, terminal=False), Receiver()
     monitor.add_sink(sink)
-    monitor.record_histogram("slow", lambda: gate.wait(10) and None)
+    monitor.record_histograms([("slow", lambda: gate.wait(10) and None)])
     for step in range(10):
         monitor.text("poem", "text", step=step)
     gate.set()

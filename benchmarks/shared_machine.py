@@ -1,0 +1,344 @@
+"""Trainings on a shared machine: alone, beside two busy processes, and two at once.
+
+Three models train in each situation with plain torch as it comes, with one thread, with sleeping
+threads (``OMP_WAIT_POLICY=passive``), and with the Trainer's defaults. Each training has a process
+of its own. ``--spins`` measures plain torch with different spin counts instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    in_turns,
+    median_ratio,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
+from benchmarks.shared_machine_subject import MODELS, OURS
+from flodl_shared.waiting import SPIN_COUNT, VARIABLES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OF_BEST = Bar(1.15)
+"""Time with flodl by the time of the best of the three plain ways."""
+
+OF_PLAIN = Bar(1.00)
+"""Time with flodl by the time of plain torch as it comes."""
+
+SITUATIONS = ("alone", "two busy", "two at once")
+
+AS_IT_COMES = "as it comes"
+WAYS: dict[str, dict[str, str]] = {
+    AS_IT_COMES: {},
+    "one thread": {"OMP_NUM_THREADS": "1"},
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    OURS: {},
+}
+"""Way -> variables of its process."""
+
+SPINS: dict[str, dict[str, str]] = {
+    **{f"spin {count}": {"GOMP_SPINCOUNT": count} for count in ("0", "1000", "10000", "100000")},
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    AS_IT_COMES: {},
+}
+
+BUSY = "while True: pass"
+
+_CLEARED = (*VARIABLES, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLIBC_TUNABLES", "FDL_PLAN")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One training.
+
+    Attributes:
+        seconds: Of the training. The limit, if it did not end before.
+        total: With the imports.
+        ended: Whether it ended before the limit.
+    """
+
+    seconds: float
+    total: float
+    ended: bool = True
+
+
+@final
+class Subject:
+    """A process that is ready to train."""
+
+    def __init__(self, way: str, variables: Mapping[str, str], model: str, scale: float) -> None:
+        environ = {name: text for name, text in os.environ.items() if name not in _CLEARED}
+        words = ["benchmarks.shared_machine_subject", way, model, str(scale)]
+        began = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            env={**environ, **variables},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._wait_for("ready", 120.0)
+        self._imports = time.perf_counter() - began
+
+    def go(self) -> None:
+        """Start the training."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        self._started = time.perf_counter()
+
+    def result(self, limit: float) -> Taken:
+        """Wait for the end of the training, at most until ``limit`` seconds after its start."""
+        try:
+            line = self._wait_for("{", self._started + limit - time.perf_counter())
+        except TimeoutError:
+            self._process.kill()
+            self._process.wait()
+            return Taken(limit, self._imports + limit, ended=False)
+        self._process.wait()
+        seconds = float(json.loads(line)["seconds"])
+        return Taken(seconds, self._imports + seconds)
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _wait_for(self, begin: str, seconds: float) -> str:
+        due = time.perf_counter() + seconds
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, due - time.perf_counter()))
+            except queue.Empty:
+                raise TimeoutError(begin) from None
+            if line.startswith(begin):
+                return line
+            if not line:
+                raise RuntimeError(f"a training ended with exit code {self._process.wait()}")
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep cores busy with other processes."""
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        time.sleep(0.2 if others else 0.0)
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measured(
+    situation: str, way: str, variables: Mapping[str, str], model: str, options: Namespace
+) -> Taken:
+    """Train once in a situation; of two at once, return the one that took longer."""
+    number = 2 if situation == "two at once" else 1
+    subjects = [Subject(way, variables, model, options.scale) for _ in range(number)]
+    with busy(2 if situation == "two busy" else 0):
+        for subject in subjects:
+            subject.go()
+        return max((s.result(options.limit) for s in subjects), key=lambda taken: taken.seconds)
+
+
+def measure(
+    ways: Mapping[str, Mapping[str, str]], model: str, options: Namespace
+) -> dict[str, dict[str, list[Taken]]]:
+    """Situation -> way -> what each round gave."""
+
+    def train(name: str) -> Taken:
+        situation, _, way = name.partition(": ")
+        return measured(situation, way, ways[way], model, options)
+
+    # All situations of a way stand beside each other in a round, so drift affects all alike.
+    names = [f"{situation}: {way}" for situation in SITUATIONS for way in ways]
+    found = in_turns(names, train, options.rounds, warmup=0)
+    return {one: {way: found[f"{one}: {way}"] for way in ways} for one in SITUATIONS}
+
+
+# --- The page ----------------------------------------------------------------------------------
+
+
+Rounds = dict[str, dict[str, list[Taken]]]
+
+
+@dataclass(slots=True)
+class Kept:
+    """All figures, as they stand in the JSON file beside the page.
+
+    Attributes:
+        trainings: Model -> situation -> way -> rounds.
+        spins: The same for plain torch with different spin counts.
+    """
+
+    trainings: dict[str, Rounds] = field(default_factory=dict)
+    spins: dict[str, Rounds] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Kept:
+        """Read the file; without one, nothing was measured."""
+        if path is None or not path.is_file():
+            return cls()
+        form: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{part: _models(form[part], lambda one: Taken(*one)) for part in form})
+
+    def write(self, path: Path) -> None:
+        """Replace the file."""
+        form = {
+            "trainings": _models(self.trainings, _row),
+            "spins": _models(self.spins, _row),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(form, indent=1) + "\n", encoding="utf-8")
+
+
+def _row(taken: Taken) -> list[object]:
+    return [round(taken.seconds, 4), round(taken.total, 4), taken.ended]
+
+
+def _models(models: Mapping[str, Any], convert: Any) -> dict[str, Any]:
+    return {
+        model: {
+            situation: {way: [convert(one) for one in rounds] for way, rounds in ways.items()}
+            for situation, ways in rows.items()
+        }
+        for model, rows in models.items()
+    }
+
+
+def seconds(rounds: Sequence[Taken]) -> list[float]:
+    """The seconds of each round."""
+    return [taken.seconds for taken in rounds]
+
+
+def shown(rounds: Sequence[Taken]) -> str:
+    """The median in seconds, marked if the training was ended at the limit."""
+    middle = statistics.median(seconds(rounds))
+    cut = sum(not taken.ended for taken in rounds)
+    return f"{'>' if cut > len(rounds) // 2 else ''}{middle:.2f}"
+
+
+def best_of(ways: Mapping[str, Sequence[Taken]]) -> str:
+    """The way with the smallest median, without ours."""
+    plain = [way for way in ways if way != OURS]
+    return min(plain, key=lambda way: statistics.median(seconds(ways[way])))
+
+
+def compared(ways: Mapping[str, Sequence[Taken]], base: str, bar: Bar) -> list[str]:
+    """Ours beside another way: ratio with its spread, and the verdict."""
+    mine, theirs = seconds(ways[OURS]), seconds(ways[base])
+    ratio = median_ratio(mine, theirs)
+    return [f"{ratio:.2f} ({spread(ratios(mine, theirs))})", bar.verdict(ratio)]
+
+
+def trainings_table(models: Mapping[str, Rounds]) -> str:
+    """One row for each model and situation."""
+    rows = []
+    for model, rounds in models.items():
+        for situation, ways in rounds.items():
+            best = best_of(ways)
+            total = statistics.median(taken.total for taken in ways[OURS])
+            figures = [*(shown(ways[way]) for way in WAYS), f"{total:.2f}", best]
+            verdicts = [*compared(ways, best, OF_BEST), *compared(ways, AS_IT_COMES, OF_PLAIN)]
+            rows.append([model, situation, *figures, *verdicts])
+    header = ["model", "situation", *(f"{way}, s" for way in WAYS), "ours with imports, s"]
+    header += ["best plain way", "ours / best", "bar", "ours / as it comes", "bar"]
+    return table(header, rows)
+
+
+def spins_table(models: Mapping[str, Rounds]) -> str:
+    """Seconds of plain torch for each way of waiting; then the largest regret of each."""
+    ways = list(SPINS)
+    regrets: dict[str, list[float]] = {way: [] for way in ways}
+    rows = []
+    for model, rounds in models.items():
+        for situation, found in rounds.items():
+            middles = {way: statistics.median(seconds(found[way])) for way in ways}
+            for way in ways:
+                regrets[way].append(middles[way] / min(middles.values()))
+            rows.append([model, situation, *(shown(found[way]) for way in ways)])
+    worst = [f"{max(regrets[way]):.2f}" for way in ways]
+    rows.append(["**largest regret**", "", *worst])
+    return table(["model", "situation", *(f"{way}, s" for way in ways)], rows)
+
+
+def text_of(kept: Kept, options: Namespace) -> str:
+    """The page."""
+    parts = []
+    if kept.trainings:
+        parts += [
+            "*As it comes*, *one thread* and *passive* are plain loops of torch; *ours* is the "
+            "Trainer with its defaults, in its first run: it finds no decision of an earlier one. "
+            "Seconds are those of the training, without imports. The best plain way is the one "
+            "with the smallest median. *Two busy* are two processes of Python that count. Of two "
+            "trainings at once, the slower one counts. A training that takes longer than "
+            f"{options.limit:g} s is ended there, and shown as `>{options.limit:g}`.",
+            trainings_table(kept.trainings),
+        ]
+    if kept.spins:
+        parts += [
+            "## How long threads spin",
+            "The same trainings with plain torch and other settings of libgomp. The regret of a "
+            "setting is its time divided by the time of the best setting in that row. flodl sets "
+            f"`GOMP_SPINCOUNT={SPIN_COUNT}`, the setting whose largest regret was smallest when it "
+            "was chosen.",
+            spins_table(kept.spins),
+        ]
+    return page(
+        options,
+        "A shared machine",
+        f"{options.rounds} rounds in turns, medians; ratios are medians of the ratios within a "
+        "round, with the range of all rounds.",
+        *parts,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish."""
+    parser = command_line("shared_machine", __doc__, rounds=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="length of the trainings")
+    parser.add_argument("--limit", type=float, default=8.0, help="seconds of a training")
+    parser.add_argument("--only", choices=MODELS, action="append", help="measure these models")
+    parser.add_argument("--spins", action="store_true", help="measure spin counts instead")
+    options = read_options(parser, argv, rounds=1, scale=0.02, limit=2.0, only=[MODELS[0]])
+    # The page holds what several calls with --only and --spins have measured.
+    options.command = f"{parser.prog}{' --quick' if options.quick else ''}"
+    notes = options.output.with_suffix(".json") if options.output else None
+    kept = Kept.read(notes)
+    for model in options.only or MODELS:
+        if options.spins:
+            kept.spins[model] = measure(SPINS, model, options)
+        else:
+            kept.trainings[model] = measure(WAYS, model, options)
+        if notes is not None:
+            kept.write(notes)
+    publish(text_of(kept, options), options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The number of threads is tried on a busy machine, and again when the machine has changed.
+
+The machine here is a stand-in: a step sleeps as long as the simulated machine would compute.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.data import Batch
+from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
+from flodl.train.engines.cores import CoreUse, idle_seconds
+from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
+from flodl.train.losses import loss_log
+
+POLICY = AutoPolicy(
+    least_steps=10**5,
+    threads=ThreadPolicy(window=0.02, least=4, block=0.0, steps=50, seconds=0.01, rest=0.0),
+)
+"""Tries numbers of threads only, and compares short windows."""
+
+MILLISECONDS = {
+    ("idle", 2): 1.0,
+    ("idle", 1): 3.0,
+    ("busy", 2): 9.0,
+    ("busy", 1): 3.0,
+}
+
+
+class Machine:
+    """A machine with two cores, which other programs use or not."""
+
+    def __init__(self) -> None:
+        self.use = "idle"
+        self.waited = self.idle = 0.0
+        self.slower = 1.0
+        self.numbers: set[int] = set()
+
+    def step(self, model: nn.Module, batch: Batch) -> Tensor:
+        threads = torch.get_num_threads()
+        self.numbers.add(threads)
+        seconds = MILLISECONDS[self.use, threads] / 1e3 * self.slower * len(batch["x"])
+        began = time.perf_counter()
+        time.sleep(seconds)
+        taken = time.perf_counter() - began
+        if self.use == "busy":
+            self.waited += taken / 2
+        else:
+            self.idle += taken * (2 - threads)
+        return model(batch["x"]).sum()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    machine = Machine()
+    monkeypatch.setattr("flodl.train.engines.cores.waited_seconds", lambda: machine.waited)
+    monkeypatch.setattr("flodl.train.engines.cores.idle_seconds", lambda: machine.idle)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield machine
+    torch.set_num_threads(before)
+
+
+def engine_on(
+    machine: Machine, *, steps: int = 10**4, policy: AutoPolicy = POLICY, step: Any = None
+) -> AutoEngine:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adagrad(model.parameters())  # it has no fused step
+    settings = StepSettings(train_fn=step or machine.step)
+    return AutoEngine(model, optimizer, settings, total_steps=steps, policy=policy)
+
+
+def train(engine: AutoEngine, most: int, until: int | None = None, rows: int = 1) -> int:
+    """Train until a number of threads is used, at most some steps; return that number."""
+    losses = loss_log(torch.device("cpu"), 0)
+    for _ in range(most):
+        engine.step(Batch((torch.ones(rows, 2),), ("x",)), losses)
+        if engine.tuning.threads == until and engine._course is None:
+            break
+    return engine.tuning.threads
+
+
+def test_threads_are_tried_again_when_steps_become_slower_and_when_a_core_is_free(machine):
+    engine = engine_on(machine)
+    assert train(engine, 60) == 0
+    assert machine.numbers == {2}
+    machine.use = "busy"
+    assert train(engine, 400, until=1) == 1
+    machine.use = "idle"  # a step takes as long as before
+    assert train(engine, 400, until=0) == 0
+    assert torch.get_num_threads() == 2
+
+
+def test_a_busy_machine_is_noticed_in_the_first_steps(machine):
+    machine.use = "busy"
+    engine = engine_on(machine, steps=150)
+    assert train(engine, 50) == 1
+    assert engine.report()["trials"]["1 thread"].startswith("0.")
+
+
+@pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
+def test_nothing_is_tried_on_an_idle_machine_or_in_a_short_run(machine, use, steps):
+    machine.use = use
+    assert train(engine_on(machine, steps=steps), 40) == 0
+    assert machine.numbers == {2}
+
+
+def test_a_trial_without_gain_is_not_repeated_while_nothing_changes(machine):
+    engine = engine_on(machine)
+    train(engine, 40)
+    machine.slower = 4.0  # the program itself has more to do
+    train(engine, 200)
+    assert machine.numbers == {1, 2}
+    assert engine.tuning.threads == 0
+    machine.numbers.clear()
+    train(engine, 60)
+    assert machine.numbers == {2}
+
+
+def test_steps_with_another_amount_of_work_are_not_compared(machine):
+    engine = engine_on(machine)
+    train(engine, 40)
+    train(engine, 40, rows=6)
+    assert machine.numbers == {2}
+
+
+def test_a_later_run_on_a_machine_in_other_use_tries_again(machine):
+    machine.use = "busy"
+    policy = AutoPolicy(least_steps=1, least_seconds=0.0, block=1, threads=POLICY.threads)
+    first = engine_on(machine, policy=policy)
+    assert train(first, 300, until=1) == 1
+    train(first, 100)
+    assert first.decision()["busy"] is True
+    again = engine_on(machine, policy=policy)
+    assert train(again, 12) == 1
+    machine.use = "idle"
+    third = engine_on(machine, policy=policy)
+    assert train(third, 60) == 0
+    assert third.report()["source"] == "cache"
+    assert third.decision()["busy"] is False
+
+
+def test_a_program_that_sets_its_own_number_keeps_it(machine):
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        torch.set_num_threads(2)
+        return machine.step(model, batch)
+
+    machine.use = "busy"
+    engine = engine_on(machine, step=step)
+    assert train(engine, 100) == 0
+    assert machine.numbers == {2}
+    assert engine._threads is None
+
+
+@pytest.mark.parametrize(
+    ("present", "most", "expected"),
+    [
+        (0, 2, [1]),
+        (1, 2, [0]),
+        (0, 16, [8, 1]),
+        (8, 16, [0, 4, 1]),
+        (1, 16, [0, 8, 2]),
+        (0, 1, []),
+    ],
+)
+def test_other_numbers_of_threads(present, most, expected):
+    assert other_numbers(present, most) == expected
+
+
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").is_file(), reason="the kernel counts nothing"
+)
+def test_a_thread_that_shares_its_core_waits(tmp_path):
+    program = tmp_path / "shares.py"
+    program.write_text(
+        "import os, time\n"
+        "from flodl.train.engines.cores import CoreUse\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "use, end = CoreUse(), time.monotonic() + 0.4\n"
+        "other = os.fork()\n"
+        "while time.monotonic() < end: pass\n"
+        "print(use.waited()) if other else os._exit(0)\n"
+    )
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) > 0.2, ran.stderr
+    assert idle_seconds() > 0
+    assert CoreUse().idle() <= (os.cpu_count() or 1) + 1
