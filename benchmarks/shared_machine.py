@@ -189,7 +189,7 @@ Rounds = dict[str, dict[str, list[Taken]]]
 
 @dataclass(slots=True)
 class Kept:
-    """All figures, as they stand in the JSON file beside the page.
+    """All figures of the JSON file beside the page.
 
     Attributes:
         trainings: Model -> situation -> way -> rounds.

@@ -83,7 +83,14 @@ def transformer_job(scale: float) -> Job:
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(logits.flatten(0, 1), target.flatten())
 
-    return Job(partial(Transformer, 256, 32, 64, 256), *tokens, loss, 16, max(1, round(8 * scale)))
+    return Job(
+        partial(Transformer, 256, 32, 64, 256),
+        tokens[0],
+        tokens[1],
+        loss,
+        16,
+        max(1, round(8 * scale)),
+    )
 
 
 def resnet_job(scale: float) -> Job:
@@ -146,13 +153,16 @@ def with_flodl(job: Job) -> float:
     def train_step(model: nn.Module, batch: Batch) -> Tensor:
         return job.loss(model(batch[0]), batch[1])
 
+    def model(device: object) -> nn.Module:  # noqa: ARG001 - the CPU
+        return job.model()
+
     trainer = (
-        Trainer.builder(job.model, partial(torch.optim.AdamW, lr=1e-3), train_step)
+        Trainer.builder(model, partial(torch.optim.AdamW, lr=1e-3), train_step)
         .dataset(TensorDataSet(job.inputs, job.targets))
         .batch_size(job.batch)
         .num_epochs(job.epochs)
     )
-    return float(trainer.run().poll_metrics()[-1].loss)
+    return trainer.run().poll_metrics()[-1].avg_loss
 
 
 def main(way: str, model: str, scale: str) -> None:

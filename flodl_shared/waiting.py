@@ -21,7 +21,7 @@ SPIN_VARIABLE = "GOMP_SPINCOUNT"
 VARIABLES = (POLICY_VARIABLE, SPIN_VARIABLE, "KMP_BLOCKTIME")
 """Each of them says how threads wait. If the user sets one, nothing is added."""
 
-SPIN_COUNT = "10000"
+SPIN_COUNT = "1000"
 """Turns of the waiting loop before a thread sleeps. libgomp's own value is 300000."""
 
 

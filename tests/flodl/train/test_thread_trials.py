@@ -95,6 +95,7 @@ def test_threads_are_tried_again_when_steps_become_slower_and_when_a_core_is_fre
     assert machine.numbers == {2}
     machine.use = "busy"
     assert train(engine, 400, until=1) == 1
+    assert train(engine, 20) == 1
     machine.use = "idle"  # a step takes as long as before
     assert train(engine, 400, until=0) == 0
     assert torch.get_num_threads() == 2
