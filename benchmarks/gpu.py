@@ -122,7 +122,9 @@ def train(name: str, options: argparse.Namespace) -> tuple[dict[str, list[float]
         players = {}
         for column, way in WAYS.items():
             told = argparse.Namespace(**{**vars(options), "engine": way.engine})
-            players[column] = stack.enter_context(ten_models.Player(name, way.subject, told))
+            players[column] = stack.enter_context(
+                ten_models.Player(name, way.subject, told, kept_heap=False)
+            )
         for player in players.values():
             player.ask(f"settle {options.settle}")
         one = float(players[PLAIN].ask("train 1")["seconds"])
