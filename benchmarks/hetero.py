@@ -320,7 +320,7 @@ def _ours(
     busy_ms = [[epoch.per_rank[r].busy_ms for epoch in metrics] for r in range(len(SPEEDS))]
     pace = sum(1000 * sum(n) / sum(ms) for n, ms in zip(batches, busy_ms, strict=True))
     last = [own[-1] for own in batches]
-    in_windows = settings["policy"] != "sync"
+    in_windows = settings.get("policy") != "sync"
     return Way(
         rate(metrics),
         ideal,
