@@ -19,7 +19,7 @@ import pytest
 from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.launch.start_ranks import launch_ranks
 from flodl.monitor import EpochMetrics, Monitor
-from flodl.train import RunDirectory, run_directory
+from flodl.train import RunDirectory, launch_record, run_directory
 from tests.flodl.train.programs import training
 
 
@@ -37,7 +37,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
     }
     for name, value in {**environ, **changes}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(run_directory, "_runs", Counter())
+    monkeypatch.setattr(launch_record, "_runs", Counter())
 
 
 def record_of(run: RunDirectory) -> dict[str, Any]:
