@@ -252,7 +252,7 @@ class AutoEngine(TunedEngine):
             self._source = "checkpoint"
         elif (known := stored_decision(self._key)) is not None:
             self._source = "cache"
-        if self._device.type == "cpu" and torch.get_num_threads() > 1:
+        if self._tries("threads") and self._device.type == "cpu" and torch.get_num_threads() > 1:
             self._threads = ThreadTrials(self, torch.get_num_threads(), self._policy.threads)
         if known is not None:
             self._follow(known, batch)
@@ -398,8 +398,11 @@ class AutoEngine(TunedEngine):
         tried = self._threads is not None and self._threads.was_busy
         if on_cpu and self._plain_seconds <= self._policy.short_step and not tried:
             found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
+        return [one for one in found if self._tries(*one[1])]
+
+    def _tries(self, *fields: str) -> bool:
         only = self._policy.only
-        return [one for one in found if only is None or only.issuperset(one[1])]
+        return only is None or only.issuperset(fields)
 
     def _observe(self) -> Steps[tuple[Product, ...]]:
         """Observe the calls of some plain steps, which tell which tunings are safe."""
