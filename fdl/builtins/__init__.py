@@ -5,8 +5,8 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 """
 
 PANELS = {
-    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema", "warm"),
-    "Runs": ("runs", "rehearse", "sweep", "verify-run"),
+    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
+    "Runs": ("runs", "rehearse", "sweep", "verify-run", "warm"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "skill"),
     "Shell": ("install", "completions", "autocomplete"),

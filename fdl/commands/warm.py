@@ -42,7 +42,7 @@ def warm(
     ] = 30,
     json: Json = False,
 ) -> int:
-    """Keep torch loaded in the background, so that the project's programs start at once.
+    """Keep torch loaded in the background, so that programs start at once.
 
     One process for each interpreter imports what the programs import, and is forked for each start.
 

@@ -130,7 +130,7 @@ class FirstBatch:
                 recording_into(RecordedValues()),
                 torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None),
             ):
-                return float(self._plan.train_fn(twin, copy.deepcopy(batch)))
+                return float(self._plan.train_fn(twin, copy.deepcopy(batch)).detach())
         finally:
             set_generator_states(states)
             with torch.no_grad():

@@ -73,6 +73,7 @@ def test_the_object_of_another_rank_writes_nothing(
     first = RunDirectory.create(tmp_path)
     launched(monkeypatch, RANK="1", LOCAL_RANK="1")
     second = RunDirectory.create(tmp_path)
+    run_directory._programs[first.path].wait()
     before = {path.name: path.read_bytes() for path in first.path.iterdir()}
     monitor = Monitor(1)
     second.attach(monitor)

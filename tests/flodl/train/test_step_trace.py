@@ -15,6 +15,7 @@ from fdl.run_directory.trace import TraceError, coverage, first_difference, read
 from fdl.run_directory.trace_order import order_digest as digest_by_fdl, permutation
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
+from flodl.nn.clip import limited_norm
 from flodl.train.digest_times import FIRST_STEPS, SHARE, DigestTimes
 from flodl.train.digests import HostCopies, order_digest, tensor_hash
 from flodl.train.step_trace import StepTrace
@@ -130,14 +131,14 @@ def test_it_names_the_samples_and_the_loss_of_every_step(plain: Seen) -> None:
 
 def test_the_norms_are_those_of_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     norms: list[float] = []
-    clip = nn.utils.clip_grad_norm_
+    clip = limited_norm
 
     def kept(*args: Any, **rest: Any) -> Tensor:
         norm = clip(*args, **rest)
         norms.append(norm.item())
         return norm
 
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", kept)
+    monkeypatch.setattr("flodl.train.engines.update.limited_norm", kept)
     seen = train(tmp_path, max_grad_norm=0.5)
     assert read_trace(seen.path).norms.tolist() == norms
     assert len(norms) == 2 * STEPS

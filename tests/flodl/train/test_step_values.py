@@ -17,6 +17,7 @@ from torch import nn
 from flodl import FlowBuilder, TensorDataSet, Trainer
 from flodl.monitor import EpochRecord, Monitor, StepProgress
 from flodl.monitor.records import Finish, RunInfo, StepSeries
+from flodl.nn.clip import limited_norm
 from flodl.train.step_values import StepValues
 
 STEPS = 8
@@ -112,7 +113,7 @@ def test_a_constant_rate_is_recorded_too():
 @pytest.mark.parametrize("engine", ["eager", "auto"])
 def test_norms_before_clipping_are_recorded_at_every_step(engine):
     told: list[float] = []
-    real = nn.utils.clip_grad_norm_
+    real = limited_norm
 
     def watched(parameters: Any, limit: float) -> torch.Tensor:
         norm = real(parameters, limit)
@@ -120,7 +121,7 @@ def test_norms_before_clipping_are_recorded_at_every_step(engine):
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn.utils, "clip_grad_norm_", watched)
+        patch.setattr("flodl.train.engines.update.limited_norm", watched)
         seen = train(max_grad_norm=0.01, engine=engine)
     assert list(seen.curves["grad_norm"]) == list(range(2 * STEPS))
     assert list(seen.curves["grad_norm"].values()) == pytest.approx(told)
