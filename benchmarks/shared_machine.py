@@ -35,7 +35,7 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.shared_machine_subject import MODELS, OURS
-from flodl_shared.waiting import SPIN_COUNT, VARIABLES
+from flodl.openmp import SPIN_COUNT, VARIABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -293,8 +293,8 @@ def text_of(kept: Kept, options: Namespace) -> str:
     if kept.trainings:
         parts += [
             "*As it comes*, *one thread* and *passive* are plain loops of torch; *ours* is the "
-            "Trainer with its defaults, in its first run: it finds no decision of an earlier one. "
-            "Seconds are those of the training, without imports. The best plain way is the one "
+            "Trainer with its defaults. It is its first run, so it finds no decision. Seconds are "
+            " those of the training, without imports. The best plain way is the one "
             "with the smallest median. *Two busy* are two processes of Python that count. Of two "
             "trainings at once, the slower one counts. A training that takes longer than "
             f"{options.limit:g} s is ended there, and shown as `>{options.limit:g}`.",
@@ -304,9 +304,9 @@ def text_of(kept: Kept, options: Namespace) -> str:
         parts += [
             "## How long threads spin",
             "The same trainings with plain torch and other settings of libgomp. The regret of a "
-            "setting is its time divided by the time of the best setting in that row. flodl sets "
-            f"`GOMP_SPINCOUNT={SPIN_COUNT}`, the setting whose largest regret was smallest when it "
-            "was chosen.",
+            "setting is its time divided by the time of the best setting in that row. On a busy "
+            f"machine, flodl sets `GOMP_SPINCOUNT={SPIN_COUNT}`. Its largest regret was smallest "
+            "when it was chosen.",
             spins_table(kept.spins),
         ]
     return page(

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flodl_shared.waiting import VARIABLES, chosen
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Each of them says how threads wait. If the user sets one, nothing is added."""
+
+SPIN_COUNT = "1000"
+"""Turns of the waiting loop before a thread sleeps, on a busy machine. libgomp's own value is
+300000: its threads start faster, and hold a core for milliseconds."""
+
+_LOOKS = 3
+_BETWEEN_LOOKS = 0.0005
+"""Seconds; what runs for a moment only is in few of the looks."""
 
 _LIBRARIES = {
     "libgomp*": "libgomp",
@@ -31,9 +40,11 @@ _added: dict[str, str] = {}
 
 @contextmanager
 def waiting_shortly() -> Iterator[None]:
-    """Let threads of OpenMP spin shortly and then sleep, if torch is loaded inside the context.
+    """Let threads of OpenMP spin shortly, if torch is loaded inside the context on a busy machine.
 
-    The environment is as before at the end: programs that this process starts choose for
+    After each operation of torch, its other threads wait for the next one. A thread that spins
+    starts again within a microsecond, but keeps a core busy, which another program may need. The
+    environment is as before at the end: programs that this process starts choose for
     themselves. Nothing happens if the user has chosen, or if torch is loaded already.
     """
     added = {} if "torch" in sys.modules else chosen(os.environ)
@@ -44,6 +55,33 @@ def waiting_shortly() -> Iterator[None]:
         for name in added:
             os.environ.pop(name, None)
         _added.update(added)
+
+
+def chosen(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add; none if the user has chosen, or if the machine is idle."""
+    if any(environ.get(name) for name in VARIABLES) or not other_programs_run():
+        return {}
+    return {"GOMP_SPINCOUNT": SPIN_COUNT}
+
+
+def other_programs_run() -> bool:
+    """Whether other threads than the calling one have something to do on this machine.
+
+    Asks Linux a few times within two milliseconds; False on other systems.
+    """
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_BETWEEN_LOOKS)
+        if _runnable_threads() < 2:
+            return False
+    return True
+
+
+def _runnable_threads() -> int:
+    """Return how many threads of the machine run or could run; 0 if the system does not say."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+        return int(file.read().split()[3].split(b"/")[0])
+    return 0
 
 
 def openmp_report(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -58,7 +96,7 @@ def openmp_report(environ: Mapping[str, str]) -> dict[str, Any]:
             ``flodl``, ``you`` for a variable that the user has set, ``default`` for the library.
     """
     waiting = {name: environ[name] for name in VARIABLES if environ.get(name)}
-    by = "flodl" if waiting and waiting.keys() <= _set_by_fdl(environ) else "you"
+    by = "you"
     if not waiting:
         waiting, by = dict(_added), "flodl" if _added else "default"
     return {"library": _library(), "waiting": waiting, "chosen_by": by}
@@ -103,11 +141,3 @@ def _library() -> str | None:
 
 def _torch_libraries() -> Path:
     return Path(sys.modules["torch"].__file__ or "").parent / "lib"
-
-
-def _set_by_fdl(environ: Mapping[str, str]) -> set[str]:
-    """Return the variables that ``fdl`` has added by itself, as its plan says."""
-    with suppress(ValueError, KeyError, TypeError):
-        variables = json.loads(environ.get("FDL_PLAN", ""))["variables"]
-        return {one["name"] for one in variables if one["origin"] == "fdl"}
-    return set()

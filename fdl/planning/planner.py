@@ -142,7 +142,6 @@ class Planner(Record):
         """
         from fdl.planning.arguments import arguments
         from fdl.planning.heap import keep_heap
-        from fdl.planning.waiting import set_waiting
 
         made = arguments(level, preset, tail, schema)
         entry, schema = level.entry, made.schema
@@ -169,7 +168,6 @@ class Planner(Record):
         _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
         self._settle(plan, named)
         keep_heap(plan, scopes, self.host.variables)
-        set_waiting(plan, self.host.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.host.variables)
         if not plan.service:

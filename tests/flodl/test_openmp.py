@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from flodl.environment import environment_report
-from flodl.openmp import openmp_report, use_one_thread, waiting_shortly
+from flodl.openmp import (
+    SPIN_COUNT,
+    VARIABLES,
+    chosen,
+    openmp_report,
+    other_programs_run,
+    use_one_thread,
+    waiting_shortly,
+)
 from flodl.worker import CpuWorker
-from flodl_shared.waiting import SPIN_COUNT, VARIABLES, chosen
 
 TASKS = Path("/proc/self/task")
 LINUX = pytest.mark.skipif(not TASKS.is_dir(), reason="Linux counts threads")
@@ -71,32 +80,49 @@ def test_a_worker_uses_one_thread_if_it_is_told_so():
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_a_choice_of_the_user_stays(name):
+def test_a_choice_of_the_user_stays(name, monkeypatch):
+    monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: 3)
     assert chosen({name: "1"}) == {}
     assert openmp_report({name: "1"})["waiting"] == {name: "1"}
     assert openmp_report({name: "1"})["chosen_by"] == "you"
 
 
-def test_without_a_choice_threads_spin_shortly_while_torch_is_loaded(monkeypatch):
+@pytest.mark.parametrize(
+    ("looks", "busy"), [([3, 3, 3], True), ([1], False), ([2, 3, 1], False), ([0], False)]
+)
+def test_a_machine_is_busy_if_others_run_at_every_look(monkeypatch, looks, busy):
+    seen = iter(looks)
+    monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: next(seen))
+    assert chosen({}) == ({"GOMP_SPINCOUNT": SPIN_COUNT} if busy else {})
+
+
+@LINUX
+def test_a_program_that_keeps_a_core_busy_is_seen():
+    words = [sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(words) as other:
+        try:
+            until = time.monotonic() + 30
+            while not other_programs_run():
+                assert time.monotonic() < until
+        finally:
+            other.kill()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_threads_spin_shortly_on_a_busy_machine_while_torch_is_loaded(monkeypatch, busy):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("flodl.openmp._added", {})
+    monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: 3 if busy else 1)
     with waiting_shortly():  # torch is loaded already
         assert "GOMP_SPINCOUNT" not in os.environ
     assert openmp_report(os.environ)["chosen_by"] == "default"
-    monkeypatch.delitem(__import__("sys").modules, "torch")
-    with waiting_shortly():
-        assert os.environ["GOMP_SPINCOUNT"] == SPIN_COUNT
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        with waiting_shortly():
+            assert os.environ.get("GOMP_SPINCOUNT") == (SPIN_COUNT if busy else None)
     assert "GOMP_SPINCOUNT" not in os.environ
-
-
-def test_the_report_says_that_fdl_has_chosen():
-    plan = {"variables": [{"name": "GOMP_SPINCOUNT", "origin": "fdl", "secret": False}]}
-    environ = {"GOMP_SPINCOUNT": SPIN_COUNT, "FDL_PLAN": json.dumps(plan)}
-    assert openmp_report(environ)["chosen_by"] == "flodl"
-    assert openmp_report({**environ, "OMP_WAIT_POLICY": "active"})["chosen_by"] == "you"
-    assert openmp_report({**environ, "FDL_PLAN": "{broken"})["chosen_by"] == "you"
+    assert openmp_report(os.environ)["chosen_by"] == ("flodl" if busy else "default")
 
 
 def test_the_environment_report_says_how_threads_wait():
