@@ -294,7 +294,7 @@ def text_of(kept: Kept, options: Namespace) -> str:
         parts += [
             "*As it comes*, *one thread* and *passive* are plain loops of torch; *ours* is the "
             "Trainer with its defaults. It is its first run, so it finds no decision. Seconds are "
-            " those of the training, without imports. The best plain way is the one "
+            "those of the training, without imports. The best plain way is the one "
             "with the smallest median. *Two busy* are two processes of Python that count. Of two "
             "trainings at once, the slower one counts. A training that takes longer than "
             f"{options.limit:g} s is ended there, and shown as `>{options.limit:g}`.",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 SPIN_COUNT = "1000"
 """Turns of the waiting loop before a thread sleeps, on a busy machine. libgomp's own value is
 300000: its threads start faster, and hold a core for milliseconds."""
+
+_LEAST_OF_A_THREAD = 1 << 15
+"""Elements for which torch uses one more thread."""
 
 _LOOKS = 3
 _BETWEEN_LOOKS = 0.0005
@@ -114,6 +118,51 @@ def use_one_thread() -> None:
     torch.get_num_threads()
     for set_threads in _setters():
         set_threads(1)
+
+
+@final
+class ShortSpin:
+    """While it is held, threads of libgomp spin briefly before they sleep.
+
+    libgomp lets threads spin 1000 turns instead of 300000 while a process has more of them than
+    cores (``gomp_throttled_spin_count_var`` in its ``wait.h``). So a thread keeps a team without
+    work. The numbers of threads that operations use stay as they are, and so do their results.
+    Nothing happens with another OpenMP.
+    """
+
+    def __init__(self) -> None:
+        self._end: threading.Event | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held."""
+        return self._end is not None
+
+    def hold(self) -> None:
+        """Hold it; a second call changes nothing."""
+        if self._end is not None or _library() != "libgomp":
+            return
+        self._end = threading.Event()
+        threading.Thread(
+            target=_keep_team, args=(self._end,), name="flodl-spin", daemon=True
+        ).start()
+
+    def release(self) -> None:
+        """Let threads spin as before."""
+        if self._end is not None:
+            self._end.set()
+            self._end = None
+
+
+def _keep_team(end: threading.Event) -> None:
+    import torch
+
+    torch.get_num_threads()
+    count = (os.cpu_count() or 1) + 1
+    for set_threads in _setters():
+        set_threads(count)
+    torch.zeros(count * _LEAST_OF_A_THREAD).add_(1.0)
+    end.wait()
 
 
 @functools.cache

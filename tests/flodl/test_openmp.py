@@ -16,6 +16,7 @@ from flodl.environment import environment_report
 from flodl.openmp import (
     SPIN_COUNT,
     VARIABLES,
+    ShortSpin,
     chosen,
     openmp_report,
     other_programs_run,
@@ -77,6 +78,31 @@ def test_a_worker_uses_one_thread_if_it_is_told_so():
         with CpuWorker(one_thread=one_thread) as worker:
             worker.submit(lambda: seen.append(torch.get_num_threads()))
     assert seen == [1, 2]
+
+
+@LINUX
+@pytest.mark.usefixtures("two_threads")
+def test_a_short_spin_needs_more_threads_than_cores_and_leaves_the_numbers_of_others():
+    threads = [torch.get_num_threads()]
+    before, spin = len(list(TASKS.iterdir())), ShortSpin()
+    for _ in range(2):
+        spin.hold()
+    assert spin.is_held
+    team = (os.cpu_count() or 1) + 1
+    assert eventually(lambda: len(list(TASKS.iterdir())) >= before + team)
+    CpuWorker().submit(lambda: threads.append(torch.get_num_threads()))
+    assert eventually(lambda: threads == [2, 2])
+    spin.release()
+    assert eventually(lambda: len(list(TASKS.iterdir())) <= before)
+    assert torch.get_num_threads() == 2
+
+
+def eventually(holds):
+    """Whether something becomes true within half a minute."""
+    until = time.monotonic() + 30
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.005)
+    return holds()
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -195,10 +195,15 @@ class AutoEngine(TunedEngine):
         self._course = None
         self._lap = self.settings.ledger.lap if self.settings.ledger is not None else None
 
+    def _leave_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+
     def _compare_with_decision(self) -> None:
         if self._decision is not None and self._decision.tuning != self.tuning:
             if self._decision.tuning.threads != self.tuning.threads:
-                self._threads = None  # the program sets its own number
+                self._leave_threads()  # the program sets its own number
             self._withdraw(self._decision)
 
     def present(self) -> None:
@@ -236,7 +241,7 @@ class AutoEngine(TunedEngine):
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
         self._end_course()
-        self._threads = None
+        self._leave_threads()
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -320,7 +325,7 @@ class AutoEngine(TunedEngine):
         before = self.tuning
         _, ratio = yield from threads.choose(before, self._notes)
         if threads.overruled:
-            self._threads = None
+            self._leave_threads()
         self._seconds *= ratio
         if self.tuning != before:
             count = thread_words(self.tuning.threads or torch.get_num_threads())

@@ -11,6 +11,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, final
 
+from flodl.openmp import ShortSpin
 from flodl.train.engines.cores import CoreUse
 from flodl.train.engines.live_steps import is_clear, median_of_steps
 from flodl.train.engines.tuning import thread_words
@@ -84,6 +85,7 @@ class ThreadTrials:
         self._most = most
         self._policy = policy or ThreadPolicy()
         self._use = CoreUse()
+        self._spin = ShortSpin()
         self._shapes: list[Size] = []
         self._seconds, self._steps = 0.0, 0
         self._rest = 0.0
@@ -99,7 +101,13 @@ class ThreadTrials:
     def busy(self) -> bool:
         """Whether the training had to wait for a core since the watch began."""
         self.was_busy = self._use.waited() > self._policy.waited
+        # A thread that spins holds the core that another one waits for.
+        (self._spin.hold if self.was_busy else self._spin.release)()
         return self.was_busy
+
+    def close(self) -> None:
+        """End what it keeps."""
+        self._spin.release()
 
     def pays(self, seconds: float, steps: int) -> bool:
         """Whether a trial pays before so many steps of this time."""

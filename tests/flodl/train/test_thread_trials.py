@@ -45,6 +45,7 @@ class Machine:
         self.waited = self.idle = 0.0
         self.slower = 1.0
         self.numbers: set[int] = set()
+        self.spins: list[str] = []
 
     def read_clock(self) -> float:
         self.now += 1e-7
@@ -68,6 +69,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(time, "perf_counter", machine.read_clock)
     monkeypatch.setattr("flodl.train.engines.cores.waited_seconds", lambda: machine.waited)
     monkeypatch.setattr("flodl.train.engines.cores.idle_seconds", lambda: machine.idle)
+    for name in ("hold", "release"):
+        monkeypatch.setattr(
+            f"flodl.openmp.ShortSpin.{name}", lambda _, name=name: machine.spins.append(name)
+        )
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield machine
@@ -99,6 +104,7 @@ def test_threads_are_tried_again_when_steps_become_slower_and_when_a_core_is_fre
     assert machine.numbers == {2}
     machine.use = "busy"
     assert train(engine, 400, until=1) == 1
+    assert "hold" in machine.spins
     assert train(engine, 20) == 1
     machine.use = "idle"  # a step takes as long as before
     assert train(engine, 400, until=0) == 0
