@@ -332,10 +332,13 @@ class Reporter:
         total = self._ledger.total
         line = "  time:"
         for name, part in spent:
-            share = f" {name} {part / total:.0%}" if part >= 0.01 * total > 0 else ""
-            if not share or len(line) + len(share) > 80:
+            if not part >= 0.01 * total > 0:
                 break
-            line += f" {share}" if not line.endswith(":") else share
+            gap = " " if line.endswith(":") else "  "
+            longer = f"{line}{gap}{name} {part / total:.0%}"
+            if len(longer) > 80:
+                break
+            line = longer
         if not line.endswith(":"):
             log.msg(line)
 

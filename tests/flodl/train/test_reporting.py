@@ -132,6 +132,20 @@ def test_the_end_tells_where_the_time_went(
     assert any("evaluation" in text for text in lines[end + 1 :])
 
 
+@pytest.mark.parametrize("longer", range(8))
+def test_the_line_of_the_time_fits_a_terminal(
+    longer: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"import": 52, "backward": 19, "forward": 13, "optimizer": 7, "logging": 3}
+    parts["setup" + "s" * longer] = 3
+    monkeypatch.setattr(TimeLedger, "seconds", lambda _: parts)
+    monkeypatch.setattr(TimeLedger, "total", 100)
+    training().monitor(Monitor(2)).run()
+    (line,) = [one for one in capfd.readouterr().out.splitlines() if one.startswith("  time:")]
+    assert line.startswith("  time: import 52%  backward 19%  forward 13%  optimizer 7%  ")
+    assert len(line) <= 80
+
+
 def test_the_engine_is_named_among_the_facts_of_the_run() -> None:
     monitor, curves = Monitor(2, terminal=False), Curves()
     monitor.add_sink(curves)
