@@ -2,7 +2,7 @@
 
 - A branch whose condition is true only on a GPU. Conditions name ``"cuda"`` or ``is_cuda``, ask
   torch about a device, or read a name that was set from such an expression.
-- The rest of a block after a guard that ends it where there is no GPU.
+- What follows an ``if`` that returns or raises without a GPU, to the end of its block.
 - A function that calls ``torch.cuda`` or NVIDIA's library outside such a branch, completely. If it
   is the constructor, that is the whole class.
 
@@ -138,7 +138,7 @@ class _Finder:
         if need is None:
             self.block(body, owner)
             return
-        # Before it, the function may end where there is no GPU.
+        # An earlier statement may return or raise without a GPU. Only what follows needs one.
         exits = [at for at in range(need) if _is_exit(body[at])]
         begin = exits[-1] + 1 if exits else 0
         self.block(body[:begin], owner)

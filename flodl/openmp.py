@@ -127,20 +127,16 @@ class ShortSpin:
     libgomp lets threads spin 1000 turns instead of 300000 while a process has more of them than
     cores (``gomp_throttled_spin_count_var`` in its ``wait.h``). So a thread keeps a team without
     work. The numbers of threads that operations use stay as they are, and so do their results.
-    Nothing happens with another OpenMP.
+    Nothing happens with another OpenMP, or if the user has chosen how threads wait.
     """
 
     def __init__(self) -> None:
         self._end: threading.Event | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether it is held."""
-        return self._end is not None
-
     def hold(self) -> None:
         """Hold it; a second call changes nothing."""
-        if self._end is not None or _library() != "libgomp":
+        chose = any(os.environ.get(name) for name in VARIABLES)
+        if self._end is not None or chose or _library() != "libgomp":
             return
         self._end = threading.Event()
         threading.Thread(
@@ -157,12 +153,20 @@ class ShortSpin:
 def _keep_team(end: threading.Event) -> None:
     import torch
 
-    torch.get_num_threads()
-    count = (os.cpu_count() or 1) + 1
+    # With the threads of the program, one more than cores. Each needless one could hit a limit of
+    # the system, at which libgomp ends the process.
+    count = max(2, _cores() - torch.get_num_threads() + 2)
     for set_threads in _setters():
         set_threads(count)
     torch.zeros(count * _LEAST_OF_A_THREAD).add_(1.0)
     end.wait()
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @functools.cache

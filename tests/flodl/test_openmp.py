@@ -80,15 +80,24 @@ def test_a_worker_uses_one_thread_if_it_is_told_so():
     assert seen == [1, 2]
 
 
+@pytest.mark.parametrize("name", VARIABLES)
+def test_the_spin_of_the_user_stays_on_a_busy_machine(name, monkeypatch):
+    monkeypatch.setenv(name, "7")
+    before, spin = threading.active_count(), ShortSpin()
+    spin.hold()
+    assert threading.active_count() == before
+
+
 @LINUX
 @pytest.mark.usefixtures("two_threads")
-def test_a_short_spin_needs_more_threads_than_cores_and_leaves_the_numbers_of_others():
+def test_a_short_spin_needs_more_threads_than_cores_and_leaves_the_numbers_of_others(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     threads = [torch.get_num_threads()]
     before, spin = len(list(TASKS.iterdir())), ShortSpin()
     for _ in range(2):
         spin.hold()
-    assert spin.is_held
-    team = (os.cpu_count() or 1) + 1
+    team = max(2, len(os.sched_getaffinity(0)) - 2 + 2)
     assert eventually(lambda: len(list(TASKS.iterdir())) >= before + team)
     CpuWorker().submit(lambda: threads.append(torch.get_num_threads()))
     assert eventually(lambda: threads == [2, 2])
