@@ -173,7 +173,8 @@ def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
         process.communicate(timeout=60)
     hold.unlink()
     wait_for((folder / "done").exists)
-    assert fdl("runs", "list", env=cluster).out == ""
+    # The job ends a moment after its program has written the file.
+    wait_for(lambda: fdl("runs", "list", env=cluster).out == "")
 
 
 def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
