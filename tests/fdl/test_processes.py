@@ -10,6 +10,7 @@ import pytest
 
 from tests.fdl.programs import COUNTER
 from tests.fdl.terminal import PATIENCE, Terminal
+from tests.waiting import wait_for
 
 TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
 ON_TERMINAL_BECOME = TAKE_TERMINAL + "command = {command}; os.execvp(command[0], command)"
@@ -149,13 +150,6 @@ def test_a_terminal_that_closes_ends_the_command(project):
 # Ctrl-C twice -------------------------------------------------------------------------------
 
 STUBBORN = "trap '' INT; echo ready; "
-
-
-def wait_for(condition):
-    limit = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def alive(pid):

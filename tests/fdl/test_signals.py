@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fdl.terminal import PATIENCE
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -85,13 +86,6 @@ def job(project):
         for name in process.names:
             if holds(process, name):
                 os.kill(pid(process, name), signal.SIGKILL)
-
-
-def wait_for(condition):
-    limit = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def pid(process, name):

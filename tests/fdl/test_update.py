@@ -19,6 +19,7 @@ from fdl.update.state import State, location, read, write
 from fdl.update.versions import is_newer, is_stable, newest_stable, release
 from tests.fdl.package_index import JSON, PATIENCE, serve
 from tests.fdl.terminal import Terminal
+from tests.waiting import wait_for
 
 NOTICE = "Once a day fdl asks the package index of your pip"
 HOUR = 3600
@@ -77,13 +78,6 @@ def remembered(config):
     return json.loads(config.read_text())["update_check"]
 
 
-def eventually(condition):
-    limit = time.monotonic() + 2 * PATIENCE
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
 def check(config, *names, seconds=60.0, env, python=sys.executable):
     """The background process, in the foreground."""
     command = [python, "-P", "-m", "fdl.update", str(config), str(seconds), *names]
@@ -122,9 +116,9 @@ def test_the_first_run_asks_nothing_and_the_second_asks_in_the_background(typed,
         index.open.clear()
         assert typed("hello", env=index.variables) == "hello\n"
         assert remembered(config)["latest_known"] == {}
-        eventually(lambda: index.asked)
+        wait_for(lambda: index.asked)
         index.open.set()
-        eventually(lambda: remembered(config)["latest_known"])
+        wait_for(lambda: remembered(config)["latest_known"])
         assert index.asked == ["flodl"]
     assert remembered(config)["latest_known"] == {"flodl": "99.1.0"}
     assert remembered(config)["last_check"] == pytest.approx(time.time(), abs=2 * PATIENCE)
@@ -135,13 +129,13 @@ def test_a_check_is_started_at_most_once_a_day_even_when_it_fails(typed, config)
     with serve({}) as index:
         remember(config, last_check=int(time.time()) - 25 * HOUR)
         typed("hello", env=index.variables)
-        eventually(lambda: index.asked)
+        wait_for(lambda: index.asked)
         typed("hello", env=index.variables)
         remember(config, last_check=int(time.time()) - 23 * HOUR)
         typed("hello", env=index.variables)
         remember(config, last_check=int(time.time()) + 9 * HOUR)
         typed("hello", env=index.variables)
-        eventually(lambda: len(index.asked) == 2)
+        wait_for(lambda: len(index.asked) == 2)
     assert index.asked == ["flodl", "flodl"]
 
 
@@ -312,7 +306,7 @@ def test_every_package_is_asked_for(typed, config, tmp_path):
     remember(config, last_check=0)
     with serve({"flodl": ["99.0"], "flodl-hf": ["0.3.0", "0.10.0", "0.9.0"]}) as index:
         typed("hello", env=index.variables)
-        eventually(lambda: remembered(config)["latest_known"])
+        wait_for(lambda: remembered(config)["latest_known"])
     assert sorted(index.asked) == ["flodl", "flodl-hf"]
     assert remembered(config)["latest_known"] == {"flodl": "99.0", "flodl-hf": "0.10.0"}
 

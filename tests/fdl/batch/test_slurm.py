@@ -8,10 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_for
 
 COUNTS = """
 import argparse, os
@@ -28,13 +29,6 @@ print("ready", flush=True)
 open("ready", "a").write("%d\\n" % os.getpid())
 time.sleep(60)
 """
-
-
-def wait_for(condition, limit_s=30.0):
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def started(words, folder, cluster):

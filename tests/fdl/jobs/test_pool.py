@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.fdl.hardware.fake_nvml import Slice, card, nvidia
 from tests.fdl.programs import COUNTER
 from tests.fdl.terminal import PATIENCE, Terminal
+from tests.waiting import wait_for
 
 
 def table(text):
@@ -20,13 +20,6 @@ def table(text):
     lines = text.splitlines()
     heads = next(place for place, line in enumerate(lines) if line.startswith("job "))
     return {row[0]: row[1:3] for row in map(str.split, lines[heads + 1 :])}
-
-
-def until(happened):
-    limit = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def state(pid):
@@ -169,7 +162,7 @@ def test_ctrl_z_stops_the_jobs_and_they_continue_with_fdl(project):
         process.send_signal(signal.SIGTSTP)
         try:
             for pid in (job, process.pid):
-                until(lambda pid=pid: state(pid) == "T")
+                wait_for(lambda pid=pid: state(pid) == "T")
         finally:
             (folder / "go").touch()
             process.send_signal(signal.SIGCONT)
@@ -191,7 +184,7 @@ def test_killing_fdl_ends_its_jobs(project):
     with process:
         job = int(process.stdout.readline().removeprefix("a | "))
         process.kill()
-    until(lambda: not Path(f"/proc/{job}").exists())
+    wait_for(lambda: not Path(f"/proc/{job}").exists())
 
 
 def test_a_daemon_that_keeps_the_stream_open_is_not_waited_for(project, fdl):

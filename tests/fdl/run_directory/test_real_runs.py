@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 
 import pytest
 
 from flodl.checkpoint import checkpoint_metadata
 from tests import fork_server
+from tests.waiting import wait_for
 
 PROGRAM = """
 import sys, time
@@ -72,14 +72,6 @@ def listed(fdl, *words):
     session = fdl("runs", "list", "--json", *words)
     assert (session.exit, session.err) == (0, "")
     return json.loads(session.out)["runs"]
-
-
-def wait_for(condition):
-    limit = time.monotonic() + 90
-    while not (found := condition()):
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.1)
-    return found
 
 
 def running(fdl, folder):

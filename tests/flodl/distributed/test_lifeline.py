@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from flodl import checkpoint_metadata
 from flodl.launch.orphans import _line_to, end_with_launcher
 from tests.flodl.distributed.jobs import ROOT, runs
+from tests.waiting import wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "linger.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -26,13 +26,6 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="processes have no parents elsewhere"),
     pytest.mark.timeout(180),
 ]
-
-
-def wait_until(there: Callable[[], object], seconds: float, what: str) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -46,10 +39,10 @@ def launched(folder: Path, command: list[str]) -> Iterator[psutil.Process]:
     launcher = psutil.Process(process.pid)
     family: list[psutil.Process] = []
     try:
-        wait_until(
+        wait_for(
             lambda: len(list(folder.glob("pid-*"))) == 2 or process.poll() is not None,
-            90,
-            (folder / "log").read_text(),
+            seconds=90,
+            what="the ranks have not begun",
         )
         assert process.poll() is None, (folder / "log").read_text()
         family = launcher.children(recursive=True)
@@ -72,7 +65,7 @@ def kill_and_check(launcher: psutil.Process, folder: Path) -> None:
     assert set(ranks) < set(family)
     assert all(psutil.Process(rank).children() for rank in ranks), "no rank has a loader process"
     launcher.kill()
-    wait_until(
+    wait_for(
         lambda: not any(map(runs, family)),
         WITHIN,
         f"{[pid for pid in family if runs(pid)]} run on\n{(folder / 'log').read_text()}",

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -21,6 +20,7 @@ from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.monitor.server_events import RING, EventLog, Lagging
 from flodl.monitor.server_http import is_loopback
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -296,13 +296,6 @@ def fill(monitor, batches):
         monitor.log_steps([StepSeries(name, steps, values) for name in ("loss", "accuracy")])
 
 
-def wait_until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_stopped_client_is_dropped_and_holds_up_nobody(served):
     """A client that is alive for the system and dead for us: SIGSTOP while it reads."""
     reader = (
@@ -318,7 +311,7 @@ def test_a_stopped_client_is_dropped_and_holds_up_nobody(served):
         os.kill(client.pid, signal.SIGSTOP)
         try:
             fill(served, RING + 300)
-            wait_until(lambda: served._server.dropped == 1)
+            wait_for(lambda: served._server.dropped == 1)
             log(served, 0)
             served.finish()
             assert Stream(served).epochs() == ([(1, 1)], True), "the others are served as ever"
@@ -333,7 +326,7 @@ def test_two_hundred_clients_get_everything_and_silent_ones_cost_nothing(served)
     for channel in silent[:50]:
         channel.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     readers = [Stream(served) for _ in range(100)]
-    wait_until(lambda: served._server.clients == 150)
+    wait_for(lambda: served._server.clients == 150)
     log(served, *range(5))
     served.finish()
     everything = [(number, number) for number in range(1, 6)]

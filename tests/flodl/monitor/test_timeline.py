@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import queue
 import threading
-import time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +17,7 @@ from flodl.monitor.timeline_records import (
     TimelineEvent,
     TimelineSample,
 )
+from tests.waiting import wait_for
 
 GIB = 1024**3
 
@@ -47,13 +47,6 @@ class Counting:
         if self.clock is not None:
             self.clock.now += self.seconds
         return ResourceSample(float(self.count), 100 + self.count, 1000, (gpu(3.0),))
-
-
-def wait_for(condition, timeout=60.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.002)
 
 
 def flodl_threads():

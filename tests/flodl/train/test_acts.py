@@ -29,6 +29,7 @@ from flodl.train.journal import Act, Journal
 from flodl.train.learning_rate import SteeredRate
 from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
 from tests import fork_server
+from tests.waiting import wait_for
 
 from .programs import squared_error, training
 
@@ -105,20 +106,12 @@ def terminal(tmp_path: Path, private: Path) -> Iterator[Terminal]:
         yield Terminal(tmp_path, private, stack)
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    limit = time.monotonic() + 30
-    while not (found := condition()):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    return found
-
-
 @posix_only
 def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
     terminal: Terminal, private: Path, tmp_path: Path
 ) -> None:
     child = terminal.train()
-    run = until(lambda: next(iter(tmp_path.glob("runs/*/metrics.csv")), None)).parent
+    run = wait_for(lambda: next(iter(tmp_path.glob("runs/*/metrics.csv")), None)).parent
     told = terminal.fdl("tell", "last", "lr=0.01", "--json")
     assert (told.returncode, told.stderr) == (0, "")
     answer = json.loads(told.stdout)
@@ -132,7 +125,7 @@ def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
     (run / "last.fdl").unlink()
     saving = terminal.fdl("tell", "last", "checkpoint")
     assert saving.stdout.endswith(f"saving a checkpoint of step {step}\n")
-    until((run / "last.fdl").exists)
+    wait_for((run / "last.fdl").exists)
     assert f"continues with step {step + 1}" in terminal.fdl("tell", "last", "continue").stdout
     for word, message in (
         (["continue"], "the training is not paused"),
