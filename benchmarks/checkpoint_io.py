@@ -35,9 +35,14 @@ from benchmarks.measure import (
     table,
 )
 from flodl import files
-from flodl.checkpoint import load_checkpoint, load_checkpoint_file, save_checkpoint_file
+from flodl.checkpoint import (
+    checkpoint_keys,
+    load_checkpoint,
+    load_checkpoint_file,
+    save_checkpoint_file,
+)
 from flodl.checkpoint.container import write_container
-from flodl.checkpoint.store import checkpoint_strings
+from flodl.checkpoint.store import checkpoint_strings, tensors_by_name
 from flodl.graph import FlowBuilder, Graph
 from flodl.train.training_state import Parts, Position, TrainingState
 from flodl.worker import CpuWorker
@@ -63,7 +68,8 @@ def measure(folder: Path, options: argparse.Namespace) -> str:
     """Measure everything, and describe it as a page."""
     rounds, layers = options.rounds, options.layers
     model = wide(layers)
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    # By the names under which `load_checkpoint` looks for them.
+    tensors = tensors_by_name(((n, p.detach()) for n, p in model.named_parameters()), [])
     saving = saves(savers(tensors, folder), rounds)
     loading = loads(model, tensors, folder, rounds)
     background = blocked(model, folder, rounds)
@@ -160,9 +166,10 @@ def loads(
     subjects: dict[str, tuple[Path, Callable[[], object]]] = {
         "disk": (theirs, lambda: read_through(theirs)),
         "safetensors": (theirs, lambda: model.load_state_dict(load_file(theirs))),
-        "flodl": (ours, lambda: load_checkpoint_file(ours, model.named_parameters(), [])),
+        "flodl": (ours, lambda: from_path(model, ours)),
     }
-    save_file(dict(tensors), theirs)
+    save_file({name: p.detach() for name, p in model.named_parameters()}, theirs)
+    assert list(tensors) == checkpoint_keys(ours)
 
     def load(name: str) -> float:
         subject, _, temperature = name.partition(", ")
@@ -246,17 +253,19 @@ def wide(layers: int) -> nn.Module:
 
 
 def from_path(model: nn.Module, path: Path) -> None:
-    load_checkpoint_file(path, model.named_parameters(), [])
+    report = load_checkpoint_file(path, model.named_parameters(), [])
+    assert not report.missing
 
 
 def from_stream(model: nn.Module, path: Path) -> None:
     with path.open("rb") as stream:
-        load_checkpoint(stream, model.named_parameters(), [])
+        report = load_checkpoint(stream, model.named_parameters(), [])
+    assert not report.missing
 
 
 def from_graph(model: nn.Module, path: Path) -> None:
     assert isinstance(model, Graph)
-    model.load_checkpoint(path)
+    assert not model.load_checkpoint(path).missing
 
 
 def both(
