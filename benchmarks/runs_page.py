@@ -25,10 +25,19 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Bar, command_line, in_turns, page, publish, read_options, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    end_on_sigterm,
+    in_turns,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from benchmarks.runs_page_browser import Opening, forget, open_page
 from benchmarks.runs_page_features import features
-from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, write
+from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, written
 from fdl.run_pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
 
@@ -91,18 +100,18 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     }
     rows: dict[str, Row] = {}
     prepared: dict[str, tuple[Subject, Path, Path, float]] = {}
-    written: dict[Path, float] = {}
     for name, subject in subjects.items():
-        store = home / ("full" if name == FULL else subject.tool)
         points = options.full_points if name == FULL else options.points
+        stores = options.stores or home / "stores"
         try:
             programs = environment_of(subject.tool, options.peers)
-            if store not in written:  # two subjects of one tool share its store
-                written[store] = write(subject.tool, programs, store, options.runs, points)
+            prepared[name] = (
+                subject,
+                programs,
+                *written(subject.tool, programs, stores, options.runs, points),
+            )
         except FAILURES as error:
             rows[name] = {"version": subject.tool, "why": why(error)}
-        else:
-            prepared[name] = (subject, programs, store, written[store])
     binary = find()
     if binary is None:
         raise SystemExit("a Chromium is needed on the PATH")
@@ -227,9 +236,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=user_cache() / "benchmark-peers",
         help="folder of the environments of the other tools (default: %(default)s)",
     )
+    parser.add_argument(
+        "--stores", type=Path, help="keep the written runs in this folder for later calls"
+    )
     options = read_options(parser, argv, rounds=1, runs=12, points=50, full_points=2000)
     rows: dict[str, Row] = {}
     if not options.assemble:
+        end_on_sigterm()
         with tempfile.TemporaryDirectory() as home:
             rows = measured(options, Path(home))
     together = kept(options, rows, options.output and options.output.with_suffix(".json"))

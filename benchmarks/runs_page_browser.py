@@ -11,7 +11,7 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -157,8 +157,17 @@ def server(subject: Subject, programs: Path, runs: Path, cache: Path) -> Iterato
     try:
         yield f"http://127.0.0.1:{port}", child.pid
     finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        _end(child)
+
+
+def _end(leader: subprocess.Popen[bytes]) -> None:
+    """End all processes of a session, also those that one of them starts meanwhile."""
+    while left := members(leader.pid):
+        for one in left:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        time.sleep(0.01)
+    leader.wait()
 
 
 def answers(address: str) -> bool:
@@ -185,17 +194,26 @@ def until(
         time.sleep(pause)
 
 
-def memory(group: int) -> float:
-    """MiB that the processes of a session use, shared pages counted once."""
-    total = 0
+def members(session: int) -> list[int]:
+    """The running processes of a session."""
+    found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = status.read_text().rpartition(")")[2].split()
-            rollup = (status.parent / "smaps_rollup").read_text()
+            state, _, _, belongs, *_ = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == group:
-            total += sum(int(line.split()[1]) for line in rollup.splitlines() if line[:4] == "Pss:")
+        if int(belongs) == session and state != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def memory(session: int) -> float:
+    """MiB that the processes of a session use, shared pages counted once."""
+    total = 0
+    for one in members(session):
+        with suppress(OSError):
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
     return total / 1024
 
 

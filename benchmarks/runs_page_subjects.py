@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,20 @@ def version_of(tool: str, programs: Path) -> str:
         [programs / "python", "-c", code], capture_output=True, text=True, check=True
     )
     return f"{tool} {done.stdout.strip()}"
+
+
+def written(tool: str, programs: Path, stores: Path, runs: int, points: int) -> tuple[Path, float]:
+    """The store of a tool with its runs, and the seconds that it took to write.
+
+    A store that an earlier call has kept in the folder ``stores`` is used again.
+    """
+    stores.mkdir(parents=True, exist_ok=True)
+    store = stores / f"{tool}-{runs}x{points}"
+    took = stores / f"{store.name}.seconds"  # exists once all runs are written
+    if not took.exists():
+        shutil.rmtree(store, ignore_errors=True)
+        took.write_text(str(write(tool, programs, store, runs, points)), encoding="utf-8")
+    return store, float(took.read_text(encoding="utf-8"))
 
 
 def write(tool: str, programs: Path, folder: Path, runs: int, points: int) -> float:
