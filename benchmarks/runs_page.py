@@ -14,7 +14,6 @@ Rows are kept as JSON beside the page, so one command per tool builds the page:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,7 +22,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import (
     Bar,
@@ -35,6 +33,7 @@ from benchmarks.measure import (
     read_options,
     table,
 )
+from benchmarks.rows import Kept, Row
 from benchmarks.runs_page_browser import Opening, forget, open_page
 from benchmarks.runs_page_features import features
 from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, written
@@ -44,7 +43,6 @@ from tests.browser.chromium import Browser, find
 FULL_POINTS = 100_000
 FULL = "fdl, full length"
 BARS = {FULL: Bar(2.0)}
-Row = dict[str, Any]
 
 MISSING: Row = {"why": "this program has not measured it yet"}
 
@@ -149,8 +147,8 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     return rows
 
 
-def kept(options: argparse.Namespace, rows: Mapping[str, Row], path: Path | None) -> dict[str, Row]:
-    """These rows, and those of earlier calls from the JSON file, which is renewed."""
+def together(options: argparse.Namespace, rows: Mapping[str, Row]) -> dict[str, Row]:
+    """These rows, and those of earlier calls beside the page, which are renewed."""
     about = {
         "runs": options.runs,
         "points": options.points,
@@ -158,16 +156,12 @@ def kept(options: argparse.Namespace, rows: Mapping[str, Row], path: Path | None
         "date": date.today().isoformat(),
         "load": round(os.getloadavg()[0], 1),
     }
-    together: dict[str, Row] = {}
-    if path is not None and path.exists():
-        together = json.loads(path.read_text(encoding="utf-8"))
+    kept = Kept.beside(options.output)
     for name, row in rows.items():
         points = options.full_points if name == FULL else options.points
-        together[name] = {**about, **row, "points": points}
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(together, indent=1) + "\n", encoding="utf-8")
-    return {name: together.get(name, MISSING) for name in SUBJECTS}
+        kept.rows[name] = {**about, **row, "points": points}
+    kept.write()
+    return {name: kept.rows.get(name, MISSING) for name in SUBJECTS}
 
 
 def figures_of(rows: Mapping[str, Row]) -> list[list[str]]:
@@ -245,13 +239,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         end_on_sigterm()
         with tempfile.TemporaryDirectory() as home:
             rows = measured(options, Path(home))
-    together = kept(options, rows, options.output and options.output.with_suffix(".json"))
+    known = together(options, rows)
     text = page(
         options,
         "The page of many runs, beside other tools",
         "Medians of the rounds. The second table has the conditions of every row.",
-        table(HEADER, figures_of(together)),
-        table(CONDITIONS, conditions_of(together)),
+        table(HEADER, figures_of(known)),
+        table(CONDITIONS, conditions_of(known)),
         NOTES,
         features(),
         packages=(),

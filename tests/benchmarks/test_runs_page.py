@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import runs_page_subjects
 from benchmarks.measure import end_on_sigterm
-from benchmarks.runs_page import conditions_of, figures_of, kept, row_of, why
+from benchmarks.runs_page import conditions_of, figures_of, row_of, together, why
 from benchmarks.runs_page_browser import Opening, members, server, until
 from benchmarks.runs_page_features import SOURCES, cell, features
 from benchmarks.runs_page_subjects import SUBJECTS, Subject, aim_word, written
@@ -49,15 +49,15 @@ def test_a_tool_that_fails_has_a_row_with_the_reason():
 
 
 def test_the_page_is_put_together_from_several_calls(tmp_path):
-    path = tmp_path / "page.json"
+    options = argparse.Namespace(**vars(OPTIONS), output=tmp_path / "page.md")
     mine = row_of([(opening(1.0), opening(1.0))], 1.0, 1, "tool 2")
-    kept(OPTIONS, {"MLflow": {"version": "mlflow", "why": "no reason"}}, path)
-    both = kept(OPTIONS, {"fdl, full length": mine}, path)
+    together(options, {"MLflow": {"version": "mlflow", "why": "no reason"}})
+    both = together(options, {"fdl, full length": mine})
     assert list(both) == list(SUBJECTS)
     assert [row[0] for row in conditions_of(both)] == ["fdl, full length", "MLflow"]
     assert [row[2] for row in conditions_of(both)] == ["500 × 100,000", "500 × 1,000"]
     assert figures_of(both)[-1][1] == "not measured: this program has not measured it yet"
-    again = kept(OPTIONS, {"MLflow": mine}, path)
+    again = together(options, {"MLflow": mine})
     assert "why" not in again["MLflow"]
 
 
