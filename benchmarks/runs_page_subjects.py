@@ -26,11 +26,17 @@ WRITE_SECONDS = 150.0
 """The most that a tool may take to write its runs."""
 
 
-def _clicks(text: str) -> str:
-    """A click on the smallest element with a text; the script says whether it was there."""
+def _clicks(text: str, *, whole: bool = True) -> str:
+    """A click on the smallest element with a text; the script says whether it was there.
+
+    Args:
+        text: The text, in any case.
+        whole: Whether nothing may follow the text.
+    """
+    test = "===" if whole else ".startsWith"
     return (
         "(() => { const all = [...document.querySelectorAll('*')].filter(one => "
-        f"one.textContent.trim().toLowerCase() === {json.dumps(text.lower())} "
+        f"one.textContent.trim().toLowerCase(){test}({json.dumps(text.lower())}) "
         "&& one.checkVisibility()); const one = all[all.length - 1]; "
         "if (!one) return false; one.click(); return true })()"
     )
@@ -76,6 +82,13 @@ _AIM_SELECT = {
 }
 AIM_PAGE = f"/metrics?select={aim_word(_AIM_SELECT)}"
 
+_MLFLOW_TABLE = """(() => {
+  const choice = document.querySelector("input[type=radio][value=TABLE]");
+  if (!choice) return false;
+  choice.click();
+  return true;
+})()"""
+
 _CHECK_ALL = """(() => {
   const box = document.querySelector("runs-data-table mat-checkbox input");
   if (!box) return false;
@@ -110,8 +123,13 @@ SUBJECTS = {
     "fdl, full length": Subject("fdl", _fdl),
     "TensorBoard": _tensorboard("auto"),
     "TensorBoard, load_fast=false": _tensorboard("false"),
-    "Aim": Subject("aim", _aim, AIM_PAGE),
-    "MLflow": Subject("mlflow", _mlflow, "/#/experiments/1/runs?compareRunsMode=CHART"),
+    "Aim": Subject("aim", _aim, AIM_PAGE, differ=(_clicks("Show Table Diff"),)),
+    "MLflow": Subject(
+        "mlflow",
+        _mlflow,
+        "/#/experiments/1/runs?compareRunsMode=CHART",
+        differ=(_MLFLOW_TABLE, _clicks("Show more columns", whole=False)),
+    ),
     "trackio": Subject(
         "trackio",
         lambda _runs, _port: ["trackio", "show", "--project", "runs"],
