@@ -260,6 +260,7 @@ is there when the first chart of the page has coloured pixels in a real Chromium
 
 Server: memory of all its processes. Page: the heap of its JavaScript after a garbage collection.
 Clicks to the settings count from the page with curves, until the names of all settings are visible.
+Scrolling is not counted.
 TensorBoard selects no run if there are more than 40, so one click selects all. MLflow draws the
 first 10 runs unless you ask for more. The address of Aim's page names the metric, so no click is
 needed before the first curve.

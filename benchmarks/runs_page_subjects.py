@@ -26,20 +26,33 @@ WRITE_SECONDS = 150.0
 """The most that a tool may take to write its runs."""
 
 
-def _clicks(text: str, *, whole: bool = True) -> str:
-    """A click on the smallest element with a text; the script says whether it was there.
+class Click(NamedTuple):
+    """Something to click.
+
+    Attributes:
+        name: What a person sees there.
+        script: Clicks it, and says whether it was there.
+    """
+
+    name: str
+    script: str
+
+
+def _clicks(text: str, *, whole: bool = True) -> Click:
+    """A click on the smallest element with a text.
 
     Args:
         text: The text, in any case.
         whole: Whether nothing may follow the text.
     """
     test = "===" if whole else ".startsWith"
-    return (
+    script = (
         "(() => { const all = [...document.querySelectorAll('*')].filter(one => "
         f"one.textContent.trim().toLowerCase(){test}({json.dumps(text.lower())}) "
         "&& one.checkVisibility()); const one = all[all.length - 1]; "
         "if (!one) return false; one.click(); return true })()"
     )
+    return Click(text, script)
 
 
 class Subject(NamedTuple):
@@ -49,15 +62,15 @@ class Subject(NamedTuple):
         tool: The package that is installed; ``fdl`` for this project.
         serve: From the folder of the runs and a port to the command of its server.
         path: The address of the page with curves.
-        begin: Scripts that click what must be clicked before a curve appears.
-        differ: Scripts that click from there to the settings of the runs.
+        begin: What must be clicked before a curve appears.
+        differ: What is clicked from there to the settings of the runs.
     """
 
     tool: str
     serve: Callable[[Path, int], list[str]]
     path: str = "/"
-    begin: tuple[str, ...] = ()
-    differ: tuple[str, ...] = ()
+    begin: tuple[Click, ...] = ()
+    differ: tuple[Click, ...] = ()
 
 
 def aim_word(state: object) -> str:
@@ -82,19 +95,25 @@ _AIM_SELECT = {
 }
 AIM_PAGE = f"/metrics?select={aim_word(_AIM_SELECT)}"
 
-_MLFLOW_TABLE = """(() => {
+_MLFLOW_TABLE = Click(
+    "the table",
+    """(() => {
   const choice = document.querySelector("input[type=radio][value=TABLE]");
   if (!choice) return false;
   choice.click();
   return true;
-})()"""
+})()""",
+)
 
-_CHECK_ALL = """(() => {
+_CHECK_ALL = Click(
+    "the box of all runs",
+    """(() => {
   const box = document.querySelector("runs-data-table mat-checkbox input");
   if (!box) return false;
   if (!box.checked) box.click();
   return true;
-})()"""
+})()""",
+)
 
 
 def _tensorboard(fast: str) -> Subject:
