@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.runs_page_subjects import SILENT, Click, Subject
 from tests.browser.chromium import Browser
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SETTINGS = ("lr", "batch_size", "optimizer", "width", "dropout", "seed")
 SETTLE_SECONDS = 3.0
 SETTINGS_SECONDS = 10.0

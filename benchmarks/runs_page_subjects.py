@@ -22,7 +22,7 @@ WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
 SILENT = {"GRADIO_ANALYTICS_ENABLED": "False", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """Variables that keep the other tools from the network."""
 
-WRITE_SECONDS = 150.0
+WRITE_SECONDS = 300.0
 """The most that a tool may take to write its runs."""
 
 
