@@ -40,7 +40,8 @@ _CHART = """(() => {
       const name = one.tagName.toLowerCase();
       if (name === "canvas" || (name === "svg" && one.querySelector("path"))) {
         const box = one.getBoundingClientRect();
-        if (box.width >= 200 && box.height >= 120 && box.top < innerHeight - 100) found.push(box);
+        const seen = box.right > 0 && box.bottom > 0 && box.top < innerHeight - 100;
+        if (seen && box.width >= 120 && box.height >= 120) found.push(box);
       }
     }
   };
@@ -303,16 +304,24 @@ def clicks_to_settings(browser: Browser, clicks: Sequence[Click]) -> int | None:
     Returns:
         None if the names do not appear.
     """
-    for count in range(len(clicks) + 1):
+    if _names_settings(browser):
+        return 0
+    for count, click in enumerate(clicks, 1):
         try:
-            if count:
-                click = clicks[count - 1]
-                until(partial(_is_true, browser, click.script), click.name, patience=CLICK_SECONDS)
+            until(partial(_clicked, browser, click), click.name, 0.3, CLICK_SECONDS)
         except TimeoutError:
             return None
         if _names_settings(browser):
             return count
     return None
+
+
+def _clicked(browser: Browser, click: Click) -> bool:
+    """Whether it was there to be clicked; if not, everything is scrolled one part further."""
+    if _is_true(browser, click.script):
+        return True
+    _is_true(browser, f"{_SCROLL}(false)")
+    return False
 
 
 def _names_settings(browser: Browser) -> bool:
