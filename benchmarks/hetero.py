@@ -16,7 +16,6 @@ each does while the other is idle is told beside it.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -35,7 +34,6 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.measure import (
     Bar,
     command_line,
-    environment,
     middle,
     page,
     publish,
@@ -43,6 +41,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
+from benchmarks.rows import Kept, Row, continued
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
@@ -333,23 +332,17 @@ def _ours(
 
 # --- The page ----------------------------------------------------------------------------------
 
-Kept = dict[str, Any]
-"""Network -> machine, dates, the measurements of the ideal, and those of each way."""
 
-
-def keep(kept: Kept, name: str, rounds: Sequence[Round], *, fresh: bool) -> None:
-    """Add the rounds of a network to those measured before on the same machine and versions."""
-    where, today = environment("torch").rsplit(", ", 1)
-    row = kept.get(name, {})
-    if fresh or row.get("where") != where:
-        row = {"where": where, "dates": [], "together": [], "one_by_one": [], "ways": {}}
-    row["dates"] = sorted({*row["dates"], today})
-    row["together"] += [each for one in rounds for each in one.together]
-    row["one_by_one"] += [one.one_by_one for one in rounds]
+def added(row: Row | None, rounds: Sequence[Round]) -> Row:
+    """The rounds of a network, with those measured before on the same machine and versions."""
+    row = continued(row, "torch")
+    row.setdefault("together", []).extend(each for one in rounds for each in one.together)
+    row.setdefault("one_by_one", []).extend(one.one_by_one for one in rounds)
+    ways = row.setdefault("ways", {})
     for one in rounds:
         for way, found in one.ways.items():
-            row["ways"].setdefault(way, []).append(asdict(found))
-    kept[name] = row
+            ways.setdefault(way, []).append(asdict(found))
+    return row
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -362,16 +355,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--fresh", action="store_true", help="drop the rounds that are kept")
     options = read_options(parser, argv, seconds=0.2, models=["MLP"])
     options.command = "python -m benchmarks.hetero" + (" --quick" if options.quick else "")
-    notes = options.output.with_suffix(".json") if options.output is not None else None
-    kept: Kept = {}
-    if notes is not None and notes.exists():
-        kept = json.loads(notes.read_text(encoding="utf-8"))
+    kept = Kept.beside(options.output)
     for name in options.models:
         arguments = (name, options.rounds, options.seconds, options.engine, options.ways)
-        keep(kept, name, in_ranks(len(SPEEDS), compare, *arguments), fresh=options.fresh)
-        if notes is not None:  # after each network, so that an interrupted run has it
-            notes.parent.mkdir(parents=True, exist_ok=True)
-            notes.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        before = None if options.fresh else kept.rows.get(name)
+        kept.rows[name] = added(before, in_ranks(len(SPEEDS), compare, *arguments))
+        kept.write()  # after each network, so that an interrupted run has it
     intro = (
         f"Two ranks over Gloo, one thread each, batches of {B}; the second "
         f"takes {1 / SPEEDS[1]:g} times as long for everything it computes. Interleaved rounds of "
@@ -382,7 +371,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "nothing, measured before and after each way of sharing; *kept* is what waiting and "
         "averages leave of the speeds at which the ranks computed in that very run."
     )
-    parts = [part for name in SUBJECTS if name in kept for part in describe(name, kept[name])]
+    rows = kept.rows
+    parts = [part for name in SUBJECTS if name in rows for part in describe(name, rows[name])]
     publish(page(options, "Unequal ranks that compute", intro, *parts), options.output)
 
 

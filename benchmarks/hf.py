@@ -10,7 +10,6 @@ in a JSON file beside the page, and the page shows all of them.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,6 @@ from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
     command_line,
-    environment,
     median_ratio,
     page,
     publish,
@@ -35,6 +33,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
+from benchmarks.rows import Kept, Row, continued
 from flodl.processor import bfloat16_instructions
 from flodl.train.engines.routing import route_verdict
 
@@ -274,15 +273,10 @@ PARTS: Mapping[str, Part] = {
 }
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers")
 
-Kept = dict[str, Any]
-"""Part -> machine and versions, dates, and what was measured."""
 
-
-def keep(kept: Kept, name: str, found: Sequence[Measured]) -> None:
-    """Add the rounds of a part to those measured before on the same machine and versions."""
-    *parts, today = environment(*PACKAGES).rsplit(", ", 1)
-    where = parts[0]
-    before = kept.get(name, {})
+def added(row: Row | None, found: Sequence[Measured]) -> Row:
+    """The rounds of a part, with those measured before on the same machine and versions."""
+    row = continued(row, *PACKAGES)
     rows: list[dict[str, Any]] = [
         {
             "title": one.title,
@@ -292,27 +286,25 @@ def keep(kept: Kept, name: str, found: Sequence[Measured]) -> None:
         }
         for one in found
     ]
-    old = before.get("measured", [])
-    if before.get("where") == where and [_form(row) for row in old] == [_form(r) for r in rows]:
-        for row, earlier_row in zip(rows, old, strict=True):
-            row["difference"] = max(row["difference"], earlier_row["difference"])
-            for subject, times in row["seconds"].items():
-                times[:0] = earlier_row["seconds"][subject]
-        dates = [*before["dates"], today]
-    else:
-        dates = [today]
-    kept[name] = {"where": where, "dates": sorted(set(dates)), "measured": rows}
+    old = row.get("measured", [])
+    if [_form(one) for one in old] != [_form(one) for one in rows]:
+        return {**continued(None, *PACKAGES), "measured": rows}
+    for one, before in zip(rows, old, strict=True):
+        one["difference"] = max(one["difference"], before["difference"])
+        for subject, times in one["seconds"].items():
+            times[:0] = before["seconds"][subject]
+    return {**row, "measured": rows}
 
 
 def _form(row: Mapping[str, Any]) -> tuple[object, ...]:
     return row["title"], row["amount"], sorted(row["seconds"])
 
 
-def sections(kept: Kept) -> list[str]:
+def sections(rows: Mapping[str, Row]) -> list[str]:
     """The parts of the page: measured ones, and those of the earlier rules that still stand."""
     shown = []
     for name, part in PARTS.items():
-        row = kept.get(name)
+        row = rows.get(name)
         if row is None:
             if name in earlier.PAGE:
                 shown.append(f"## {part.title}\n\n{earlier.PAGE[name]}")
@@ -348,10 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="keep checkpoints here for the next run")
     options = read_options(parser, arguments, rounds=1, only=["published"], sentences=8)
     options.command = "python -m benchmarks.hf" + (" --quick" if options.quick else "")
-    notes = options.output.with_suffix(".json") if options.output is not None else None
-    kept: Kept = {}
-    if notes is not None and notes.exists():
-        kept = json.loads(notes.read_text(encoding="utf-8"))
+    kept = Kept.beside(options.output)
     with tempfile.TemporaryDirectory() as made:
         bench = Bench(
             options.folder or Path(made),
@@ -362,10 +351,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for name in options.only:
             sys.stderr.write(f"{name}\n")
-            keep(kept, name, PARTS[name].measure(bench))
-            if notes is not None:  # after each part, so that an interrupted run has them
-                notes.parent.mkdir(parents=True, exist_ok=True)
-                notes.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            kept.rows[name] = added(kept.rows.get(name), PARTS[name].measure(bench))
+            kept.write()  # after each part, so that an interrupted run has it
     verdict = route_verdict()
     intro = (
         "Float32 where nothing else is said; interleaved rounds, at least "
@@ -375,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )
-    text = page(options, "Models of Hugging Face", intro, *sections(kept), packages=PACKAGES)
+    text = page(options, "Models of Hugging Face", intro, *sections(kept.rows), packages=PACKAGES)
     publish(text, options.output)
 
 

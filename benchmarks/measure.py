@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import platform
 import shlex
+import signal
 import statistics
 import sys
 import time
@@ -65,6 +66,11 @@ def read_options(
     ]
     options.command = shlex.join([*parser.prog.split(), *shown])
     return options
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM raise SystemExit, so that the program ends what it has started."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 # --- Turns -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ Rows are kept as JSON beside the page, so one command per tool builds the page:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,19 +22,27 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from benchmarks.measure import Bar, command_line, in_turns, page, publish, read_options, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    end_on_sigterm,
+    in_turns,
+    page,
+    publish,
+    read_options,
+    table,
+)
+from benchmarks.rows import Kept, Row
 from benchmarks.runs_page_browser import Opening, forget, open_page
 from benchmarks.runs_page_features import features
-from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, write
+from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, written
 from fdl.run_pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
 
 FULL_POINTS = 100_000
 FULL = "fdl, full length"
 BARS = {FULL: Bar(2.0)}
-Row = dict[str, Any]
 
 MISSING: Row = {"why": "this program has not measured it yet"}
 
@@ -91,18 +98,18 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     }
     rows: dict[str, Row] = {}
     prepared: dict[str, tuple[Subject, Path, Path, float]] = {}
-    written: dict[Path, float] = {}
     for name, subject in subjects.items():
-        store = home / ("full" if name == FULL else subject.tool)
         points = options.full_points if name == FULL else options.points
+        stores = options.stores or home / "stores"
         try:
             programs = environment_of(subject.tool, options.peers)
-            if store not in written:  # two subjects of one tool share its store
-                written[store] = write(subject.tool, programs, store, options.runs, points)
+            prepared[name] = (
+                subject,
+                programs,
+                *written(subject.tool, programs, stores, options.runs, points),
+            )
         except FAILURES as error:
             rows[name] = {"version": subject.tool, "why": why(error)}
-        else:
-            prepared[name] = (subject, programs, store, written[store])
     binary = find()
     if binary is None:
         raise SystemExit("a Chromium is needed on the PATH")
@@ -140,8 +147,8 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     return rows
 
 
-def kept(options: argparse.Namespace, rows: Mapping[str, Row], path: Path | None) -> dict[str, Row]:
-    """These rows, and those of earlier calls from the JSON file, which is renewed."""
+def together(options: argparse.Namespace, rows: Mapping[str, Row]) -> dict[str, Row]:
+    """These rows, and those of earlier calls beside the page, which are renewed."""
     about = {
         "runs": options.runs,
         "points": options.points,
@@ -149,16 +156,12 @@ def kept(options: argparse.Namespace, rows: Mapping[str, Row], path: Path | None
         "date": date.today().isoformat(),
         "load": round(os.getloadavg()[0], 1),
     }
-    together: dict[str, Row] = {}
-    if path is not None and path.exists():
-        together = json.loads(path.read_text(encoding="utf-8"))
+    kept = Kept.beside(options.output)
     for name, row in rows.items():
         points = options.full_points if name == FULL else options.points
-        together[name] = {**about, **row, "points": points}
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(together, indent=1) + "\n", encoding="utf-8")
-    return {name: together.get(name, MISSING) for name in SUBJECTS}
+        kept.rows[name] = {**about, **row, "points": points}
+    kept.write()
+    return {name: kept.rows.get(name, MISSING) for name in SUBJECTS}
 
 
 def figures_of(rows: Mapping[str, Row]) -> list[list[str]]:
@@ -227,18 +230,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=user_cache() / "benchmark-peers",
         help="folder of the environments of the other tools (default: %(default)s)",
     )
+    parser.add_argument(
+        "--stores", type=Path, help="keep the written runs in this folder for later calls"
+    )
     options = read_options(parser, argv, rounds=1, runs=12, points=50, full_points=2000)
     rows: dict[str, Row] = {}
     if not options.assemble:
+        end_on_sigterm()
         with tempfile.TemporaryDirectory() as home:
             rows = measured(options, Path(home))
-    together = kept(options, rows, options.output and options.output.with_suffix(".json"))
+    known = together(options, rows)
     text = page(
         options,
         "The page of many runs, beside other tools",
         "Medians of the rounds. The second table has the conditions of every row.",
-        table(HEADER, figures_of(together)),
-        table(CONDITIONS, conditions_of(together)),
+        table(HEADER, figures_of(known)),
+        table(CONDITIONS, conditions_of(known)),
         NOTES,
         features(),
         packages=(),
@@ -253,6 +260,7 @@ is there when the first chart of the page has coloured pixels in a real Chromium
 
 Server: memory of all its processes. Page: the heap of its JavaScript after a garbage collection.
 Clicks to the settings count from the page with curves, until the names of all settings are visible.
+Scrolling is not counted.
 TensorBoard selects no run if there are more than 40, so one click selects all. MLflow draws the
 first 10 runs unless you ask for more. The address of Aim's page names the metric, so no click is
 needed before the first curve.

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.runs_page_subjects import SILENT, Subject
+from benchmarks.runs_page_subjects import SILENT, Click, Subject
 from tests.browser.chromium import Browser
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SETTINGS = ("lr", "batch_size", "optimizer", "width", "dropout", "seed")
 SETTLE_SECONDS = 3.0
-SETTINGS_SECONDS = 15.0
+SETTINGS_SECONDS = 10.0
+CLICK_SECONDS = 15.0
 COLOURED = 150
 """Pixels with a colour that make a curve; grids and letters are grey."""
 
@@ -37,7 +40,8 @@ _CHART = """(() => {
       const name = one.tagName.toLowerCase();
       if (name === "canvas" || (name === "svg" && one.querySelector("path"))) {
         const box = one.getBoundingClientRect();
-        if (box.width >= 200 && box.height >= 120 && box.top < innerHeight - 100) found.push(box);
+        const seen = box.right > 0 && box.bottom > 0 && box.top < innerHeight - 100;
+        if (seen && box.width >= 120 && box.height >= 120) found.push(box);
       }
     }
   };
@@ -58,6 +62,27 @@ _TEXT = """(() => {
   look(document.body);
   return parts.join("\\n");
 })()"""
+
+
+# Scrolls every box one part further, and back to its start after the last part.
+_SCROLL = """((down) => {
+  const next = (at, size, whole) => (at + size >= whole - 2 ? 0 : at + 0.8 * size);
+  const look = (node) => {
+    for (const one of node.querySelectorAll("*")) {
+      if (one.shadowRoot) look(one.shadowRoot);
+      if (one.clientWidth < 100 || one.clientHeight < 60) continue;
+      const style = getComputedStyle(one);
+      const goes = (overflow) => overflow === "auto" || overflow === "scroll";
+      if (!down && one.scrollWidth > one.clientWidth + 4 && goes(style.overflowX)) {
+        one.scrollLeft = next(one.scrollLeft, one.clientWidth, one.scrollWidth);
+      }
+      if (down && one.scrollHeight > one.clientHeight + 4 && goes(style.overflowY)) {
+        one.scrollTop = next(one.scrollTop, one.clientHeight, one.scrollHeight);
+      }
+    }
+  };
+  look(document);
+})"""
 
 
 def forget(folder: Path) -> None:
@@ -157,8 +182,17 @@ def server(subject: Subject, programs: Path, runs: Path, cache: Path) -> Iterato
     try:
         yield f"http://127.0.0.1:{port}", child.pid
     finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        _end(child)
+
+
+def _end(leader: subprocess.Popen[bytes]) -> None:
+    """End all processes of a session, also those that one of them starts meanwhile."""
+    while left := members(leader.pid):
+        for one in left:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        time.sleep(0.01)
+    leader.wait()
 
 
 def answers(address: str) -> bool:
@@ -185,17 +219,26 @@ def until(
         time.sleep(pause)
 
 
-def memory(group: int) -> float:
-    """MiB that the processes of a session use, shared pages counted once."""
-    total = 0
+def members(session: int) -> list[int]:
+    """The running processes of a session."""
+    found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = status.read_text().rpartition(")")[2].split()
-            rollup = (status.parent / "smaps_rollup").read_text()
+            state, _, _, belongs, *_ = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == group:
-            total += sum(int(line.split()[1]) for line in rollup.splitlines() if line[:4] == "Pss:")
+        if int(belongs) == session and state != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def memory(session: int) -> float:
+    """MiB that the processes of a session use, shared pages counted once."""
+    total = 0
+    for one in members(session):
+        with suppress(OSError):
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
     return total / 1024
 
 
@@ -228,21 +271,15 @@ def open_page(
         until(lambda: answers(address), "the server answers", pause=0.02)
         browser.resize(1400, 900)
         browser.call("Page.navigate", url=address + subject.path)
-        for script in subject.begin:
-            until(partial(_is_true, browser, script), script)
+        for click in subject.begin:
+            until(partial(_is_true, browser, click.script), f"a click on {click.name}")
         until(lambda: _seen(browser), "the first curve")
         curve = time.perf_counter() - began
         time.sleep(SETTLE_SECONDS)
         used = memory(child)
         browser.call("HeapProfiler.collectGarbage")
         heap = browser.call("Runtime.getHeapUsage")["usedSize"] / 2**20
-        more: int | None = len(subject.differ)
-        for script in subject.differ:
-            until(partial(_is_true, browser, script), script)
-        try:
-            until(lambda: _names_settings(browser), "the settings", patience=SETTINGS_SECONDS)
-        except TimeoutError:
-            more = None
+        more = clicks_to_settings(browser, subject.differ)
         browser.open("about:blank")
     return Opening(curve, used, heap, len(subject.begin), more)
 
@@ -261,9 +298,44 @@ def _is_true(browser: Browser, script: str) -> bool:
         return False
 
 
+def clicks_to_settings(browser: Browser, clicks: Sequence[Click]) -> int | None:
+    """How many of these clicks show the names of all settings to a reader who scrolls.
+
+    Returns:
+        None if the names do not appear.
+    """
+    if _names_settings(browser):
+        return 0
+    for count, click in enumerate(clicks, 1):
+        try:
+            until(partial(_clicked, browser, click), click.name, 0.3, CLICK_SECONDS)
+        except TimeoutError:
+            return None
+        if _names_settings(browser):
+            return count
+    return None
+
+
+def _clicked(browser: Browser, click: Click) -> bool:
+    """Whether it was there to be clicked; if not, everything is scrolled one part further."""
+    if _is_true(browser, click.script):
+        return True
+    _is_true(browser, f"{_SCROLL}(false)")
+    return False
+
+
 def _names_settings(browser: Browser) -> bool:
-    try:
-        text = browser.evaluate(_TEXT)
-    except AssertionError:
-        return False
-    return all(name in text for name in SETTINGS)
+    """Whether the names of all settings appear while everything is scrolled."""
+    left = set(SETTINGS)
+    end = time.monotonic() + SETTINGS_SECONDS
+    turn = 0
+    while left and time.monotonic() < end:
+        time.sleep(0.3)
+        try:
+            text = browser.evaluate(_TEXT) or ""
+            turn += 1
+            browser.evaluate(f"{_SCROLL}({json.dumps(turn % 5 == 0)})")
+        except AssertionError:
+            continue  # the page is being loaded
+        left = {name for name in left if not re.search(rf"(?<![a-zA-Z]){name}(?![a-zA-Z])", text)}
+    return not left

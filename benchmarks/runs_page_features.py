@@ -31,6 +31,7 @@ SOURCES = {
         "[Aim, explorers of params, images and scatters]"
         "(https://github.com/aimhubio/aim/blob/main/docs/source/ui/pages/explorers.md)"
     ),
+    "Aim-page": "the installed page, Aim 3.29.1",
     "tr": "[trackio, tracking](https://huggingface.co/docs/trackio/track)",
     "tr-606": "[trackio, change 606](https://github.com/gradio-app/trackio/pull/606)",
     "tr-page": "the source of the installed page, trackio 0.43.0",
@@ -61,7 +62,7 @@ FEATURES: dict[str, tuple[str, str, str, str, str]] = {
     "only what differs": (
         "yes fdl",
         "settings with several values first TB-215",
-        NO,
+        "yes Aim-page",
         "of 10 runs tr-page tr-606",
         "yes ML-page",
     ),
@@ -80,11 +81,17 @@ FEATURES: dict[str, tuple[str, str, str, str, str]] = {
         "table, CSV or JSON fdl",
         "data of a chart TB-page",
         "table, CSV Aim-runs",
-        NO,
+        "data or picture of a chart tr-page",
         "chart ML",
     ),
     "images compared across runs": (NO, "yes TB", "yes Aim-px", NO, NO),
-    "audio, and a projector of embeddings": (NO, "yes TB", NO, NO, NO),
+    "audio, and a projector of embeddings": (
+        NO,
+        "yes TB",
+        "audio Aim-page",
+        "audio tr-page",
+        NO,
+    ),
     "a server that a team shares": (NO, NO, NO, "on Hugging Face or your own tr", "yes ML-host"),
 }
 """Each cell ends with names of :data:`SOURCES`; an empty one means that no source says so."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,18 +22,31 @@ WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
 SILENT = {"GRADIO_ANALYTICS_ENABLED": "False", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """Variables that keep the other tools from the network."""
 
-WRITE_SECONDS = 150.0
+WRITE_SECONDS = 300.0
 """The most that a tool may take to write its runs."""
 
 
-def _clicks(text: str) -> str:
-    """A click on the smallest element with a text; the script says whether it was there."""
-    return (
+class Click(NamedTuple):
+    """Something to click.
+
+    Attributes:
+        name: What a person sees there.
+        script: Clicks it, and says whether it was there.
+    """
+
+    name: str
+    script: str
+
+
+def _clicks(text: str) -> Click:
+    """A click on the smallest element with a text, in any case."""
+    script = (
         "(() => { const all = [...document.querySelectorAll('*')].filter(one => "
         f"one.textContent.trim().toLowerCase() === {json.dumps(text.lower())} "
         "&& one.checkVisibility()); const one = all[all.length - 1]; "
         "if (!one) return false; one.click(); return true })()"
     )
+    return Click(text, script)
 
 
 class Subject(NamedTuple):
@@ -42,15 +56,15 @@ class Subject(NamedTuple):
         tool: The package that is installed; ``fdl`` for this project.
         serve: From the folder of the runs and a port to the command of its server.
         path: The address of the page with curves.
-        begin: Scripts that click what must be clicked before a curve appears.
-        differ: Scripts that click from there to the settings of the runs.
+        begin: What must be clicked before a curve appears.
+        differ: What is clicked from there to the settings of the runs.
     """
 
     tool: str
     serve: Callable[[Path, int], list[str]]
     path: str = "/"
-    begin: tuple[str, ...] = ()
-    differ: tuple[str, ...] = ()
+    begin: tuple[Click, ...] = ()
+    differ: tuple[Click, ...] = ()
 
 
 def aim_word(state: object) -> str:
@@ -75,12 +89,25 @@ _AIM_SELECT = {
 }
 AIM_PAGE = f"/metrics?select={aim_word(_AIM_SELECT)}"
 
-_CHECK_ALL = """(() => {
+_MLFLOW_TABLE = Click(
+    "the table",
+    """(() => {
+  const choice = document.querySelector("input[type=radio][value=TABLE]");
+  if (!choice) return false;
+  choice.click();
+  return true;
+})()""",
+)
+
+_CHECK_ALL = Click(
+    "the box of all runs",
+    """(() => {
   const box = document.querySelector("runs-data-table mat-checkbox input");
   if (!box) return false;
   if (!box.checked) box.click();
   return true;
-})()"""
+})()""",
+)
 
 
 def _tensorboard(fast: str) -> Subject:
@@ -109,8 +136,14 @@ SUBJECTS = {
     "fdl, full length": Subject("fdl", _fdl),
     "TensorBoard": _tensorboard("auto"),
     "TensorBoard, load_fast=false": _tensorboard("false"),
-    "Aim": Subject("aim", _aim, AIM_PAGE),
-    "MLflow": Subject("mlflow", _mlflow, "/#/experiments/1/runs?compareRunsMode=CHART"),
+    "Aim": Subject("aim", _aim, AIM_PAGE, differ=(_clicks("Show Table Diff"),)),
+    "MLflow": Subject(
+        "mlflow",
+        _mlflow,
+        "/#/experiments/1/runs?compareRunsMode=CHART",
+        # Its button "Show more columns" is hidden unless the table leaves room beside it.
+        differ=(_MLFLOW_TABLE, _clicks("Columns"), _clicks("Parameters")),
+    ),
     "trackio": Subject(
         "trackio",
         lambda _runs, _port: ["trackio", "show", "--project", "runs"],
@@ -141,6 +174,20 @@ def version_of(tool: str, programs: Path) -> str:
         [programs / "python", "-c", code], capture_output=True, text=True, check=True
     )
     return f"{tool} {done.stdout.strip()}"
+
+
+def written(tool: str, programs: Path, stores: Path, runs: int, points: int) -> tuple[Path, float]:
+    """The store of a tool with its runs, and the seconds that it took to write.
+
+    A store that an earlier call has kept in the folder ``stores`` is used again.
+    """
+    stores.mkdir(parents=True, exist_ok=True)
+    store = stores / f"{tool}-{runs}x{points}"
+    took = stores / f"{store.name}.seconds"  # exists once all runs are written
+    if not took.exists():
+        shutil.rmtree(store, ignore_errors=True)
+        took.write_text(str(write(tool, programs, store, runs, points)), encoding="utf-8")
+    return store, float(took.read_text(encoding="utf-8"))
 
 
 def write(tool: str, programs: Path, folder: Path, runs: int, points: int) -> float:

@@ -34,6 +34,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
+from benchmarks.rows import Kept
 from benchmarks.shared_machine_subject import MODELS, OURS
 from flodl.openmp import SPIN_COUNT, VARIABLES
 
@@ -188,7 +189,7 @@ Rounds = dict[str, dict[str, list[Taken]]]
 
 
 @dataclass(slots=True)
-class Kept:
+class Found:
     """All figures of the JSON file beside the page.
 
     Attributes:
@@ -200,21 +201,13 @@ class Kept:
     spins: dict[str, Rounds] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path | None) -> Kept:
-        """Read the file; without one, nothing was measured."""
-        if path is None or not path.is_file():
-            return cls()
-        form: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{part: _models(form[part], lambda one: Taken(*one)) for part in form})
+    def of(cls, rows: Mapping[str, Any]) -> Found:
+        """Read the rows that are kept."""
+        return cls(**{part: _models(rows[part], lambda one: Taken(*one)) for part in rows})
 
-    def write(self, path: Path) -> None:
-        """Replace the file."""
-        form = {
-            "trainings": _models(self.trainings, _row),
-            "spins": _models(self.spins, _row),
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(form, indent=1) + "\n", encoding="utf-8")
+    def rows(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {"trainings": _models(self.trainings, _row), "spins": _models(self.spins, _row)}
 
 
 def _row(taken: Taken) -> list[object]:
@@ -287,10 +280,10 @@ def spins_table(models: Mapping[str, Rounds]) -> str:
     return table(["model", "situation", *(f"{way}, s" for way in ways)], rows)
 
 
-def text_of(kept: Kept, options: Namespace) -> str:
+def text_of(found: Found, options: Namespace) -> str:
     """The page."""
     parts = []
-    if kept.trainings:
+    if found.trainings:
         parts += [
             "*As it comes*, *one thread* and *passive* are plain loops of torch; *ours* is the "
             "Trainer with its defaults. It is its first run, so it finds no decision. Seconds are "
@@ -298,16 +291,16 @@ def text_of(kept: Kept, options: Namespace) -> str:
             "with the smallest median. *Two busy* are two processes of Python that count. Of two "
             "trainings at once, the slower one counts. A training that takes longer than "
             f"{options.limit:g} s is ended there, and shown as `>{options.limit:g}`.",
-            trainings_table(kept.trainings),
+            trainings_table(found.trainings),
         ]
-    if kept.spins:
+    if found.spins:
         parts += [
             "## How long threads spin",
             "The same trainings with plain torch and other settings of libgomp. The regret of a "
             "setting is its time divided by the time of the best setting in that row. On a busy "
             f"machine, flodl sets `GOMP_SPINCOUNT={SPIN_COUNT}`. Its largest regret was smallest "
             "when it was chosen.",
-            spins_table(kept.spins),
+            spins_table(found.spins),
         ]
     return page(
         options,
@@ -328,16 +321,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = read_options(parser, argv, rounds=1, scale=0.02, limit=2.0, only=[MODELS[0]])
     # The page holds what several calls with --only and --spins have measured.
     options.command = f"{parser.prog}{' --quick' if options.quick else ''}"
-    notes = options.output.with_suffix(".json") if options.output else None
-    kept = Kept.read(notes)
+    kept = Kept.beside(options.output)
+    found = Found.of(kept.rows)
     for model in options.only or MODELS:
         if options.spins:
-            kept.spins[model] = measure(SPINS, model, options)
+            found.spins[model] = measure(SPINS, model, options)
         else:
-            kept.trainings[model] = measure(WAYS, model, options)
-        if notes is not None:
-            kept.write(notes)
-    publish(text_of(kept, options), options.output)
+            found.trainings[model] = measure(WAYS, model, options)
+        kept.rows = found.rows()
+        kept.write()
+    publish(text_of(found, options), options.output)
 
 
 if __name__ == "__main__":

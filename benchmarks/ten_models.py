@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ from benchmarks.measure import (
     read_options,
     spread,
 )
+from benchmarks.rows import Kept
 from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_page import Row, page
 from benchmarks.ten_models_subject import BY_HAND, TOTAL_STEPS
@@ -212,24 +213,10 @@ def agreement(model: str, options: argparse.Namespace) -> Row:
     return {"steps": steps, "flodl": apart("flodl"), "fused": apart(f"{BY_HAND}0")}
 
 
-def merged(
-    path: Path | None, mode: str, rows: Mapping[str, Mapping[str, Row]]
-) -> dict[str, dict[str, dict[str, Row]]]:
-    """Put new rows beside those of earlier runs, in the JSON next to the page.
-
-    Returns:
-        Mode, network, part.
-    """
-    kept: dict[str, dict[str, dict[str, Row]]] = {}
-    if path is not None and path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    of_mode = kept.setdefault(mode, {})
-    for name, parts in rows.items():
-        of_mode.setdefault(name, {}).update(parts)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return kept
+def place(kept: Kept, mode: str, name: str, part: str, row: Row) -> None:
+    """Replace one row of a network, and write the file, so that an interrupted run has it."""
+    kept.rows.setdefault(mode, {}).setdefault(name, {})[part] = row
+    kept.write()
 
 
 def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -260,19 +247,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
     options = options_from(argv)
     mode = "no_routing" if options.no_routing else "routing"
-    notes = options.output.with_suffix(".json") if options.output else None
-    rows: dict[str, dict[str, Row]] = {}
-    kept = merged(notes, mode, rows)
+    kept = Kept.beside(options.output)
     for name in options.only:
-        rows[name] = {}
         for part in options.part:
             row = agreement(name, options) if part == "agreement" else play(name, part, options)
-            rows[name][part] = row
             told = {key: row[key] for key in ("step", "total", "by_hand", "flodl") if key in row}
             sys.stderr.write(f"{name}, {part}: {told}\n")
-            kept = merged(notes, mode, rows)  # so that an interrupted run has its rows
+            place(kept, mode, name, part, row)
     command = options.command.replace(" --page-only", "")
-    publish(page(kept, command), options.output)
+    publish(page(kept.rows, command), options.output)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fdl.run_pages.curves import Axis
 
 # In the order of their dependencies: those of all pages, then those of this one.
-_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js")
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js", "plot.js")
 _SCRIPTS = (
     "base.js",
     "format.js",

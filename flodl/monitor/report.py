@@ -22,7 +22,7 @@ from flodl.monitor.step_progress import StepProgress
 from flodl_shared.page_assets import asset, policy, read
 
 # In the order of their dependencies: those of all pages, then those of this one.
-_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js")
+_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js", "plot.js")
 _SCRIPTS = (
     "format.js",
     "model.js",

@@ -3,15 +3,20 @@
 import argparse
 import base64
 import json
+import os
+import signal
 import subprocess
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from benchmarks.runs_page import conditions_of, figures_of, kept, row_of, why
-from benchmarks.runs_page_browser import Opening
+from benchmarks import runs_page_subjects
+from benchmarks.measure import end_on_sigterm
+from benchmarks.runs_page import conditions_of, figures_of, row_of, together, why
+from benchmarks.runs_page_browser import Opening, members, server, until
 from benchmarks.runs_page_features import SOURCES, cell, features
-from benchmarks.runs_page_subjects import SUBJECTS, aim_word
+from benchmarks.runs_page_subjects import SUBJECTS, Subject, aim_word, written
 
 OPTIONS = argparse.Namespace(runs=500, points=1000, full_points=100_000, rounds=2)
 
@@ -44,15 +49,15 @@ def test_a_tool_that_fails_has_a_row_with_the_reason():
 
 
 def test_the_page_is_put_together_from_several_calls(tmp_path):
-    path = tmp_path / "page.json"
+    options = argparse.Namespace(**vars(OPTIONS), output=tmp_path / "page.md")
     mine = row_of([(opening(1.0), opening(1.0))], 1.0, 1, "tool 2")
-    kept(OPTIONS, {"MLflow": {"version": "mlflow", "why": "no reason"}}, path)
-    both = kept(OPTIONS, {"fdl, full length": mine}, path)
+    together(options, {"MLflow": {"version": "mlflow", "why": "no reason"}})
+    both = together(options, {"fdl, full length": mine})
     assert list(both) == list(SUBJECTS)
     assert [row[0] for row in conditions_of(both)] == ["fdl, full length", "MLflow"]
     assert [row[2] for row in conditions_of(both)] == ["500 × 100,000", "500 × 1,000"]
     assert figures_of(both)[-1][1] == "not measured: this program has not measured it yet"
-    again = kept(OPTIONS, {"MLflow": mine}, path)
+    again = together(options, {"MLflow": mine})
     assert "why" not in again["MLflow"]
 
 
@@ -62,6 +67,47 @@ def test_the_address_of_aim_holds_the_metric():
     text = unquote(base64.urlsafe_b64decode(padded).decode())
     assert json.loads(text) == {"query": "metric.name == 'loss'"}
     assert SUBJECTS["Aim"].path.startswith("/metrics?select=O-")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_sigterm_ends_the_server_of_a_tool_with_its_children(tmp_path):
+    tool = Subject("sh", lambda _runs, _port: ["sh", "-c", "sleep 60 & sleep 60"])
+    sessions = []
+
+    def measure():
+        with server(tool, Path("/bin"), tmp_path, tmp_path) as (_, session):
+            sessions.append(session)
+            until(lambda: len(members(session)) == 3, "the children")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.getsignal(signal.SIGTERM)
+    end_on_sigterm()
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            measure()
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert members(*sessions) == []
+
+
+def test_a_store_is_written_once_for_several_calls(tmp_path, monkeypatch):
+    calls = []
+
+    def write(tool, _programs, store, runs, points):
+        calls.append((tool, runs, points))
+        store.mkdir()
+        return 7.5
+
+    monkeypatch.setattr(runs_page_subjects, "write", write)
+    stores = tmp_path / "stores"
+    first = written("aim", tmp_path, stores, 3, 10)
+    assert first == (stores / "aim-3x10", 7.5)
+    assert written("aim", tmp_path, stores, 3, 10) == first
+    assert written("aim", tmp_path, stores, 3, 20) != first
+    assert calls == [("aim", 3, 10), ("aim", 3, 20)]
+    (stores / "aim-3x10.seconds").unlink()  # a writer that was ended leaves no time
+    assert written("aim", tmp_path, stores, 3, 10) == first
+    assert len(calls) == 3
 
 
 def test_every_claim_about_a_tool_has_a_source():

@@ -37,19 +37,6 @@ function fill(list, options, chosen) {
   list.value = chosen;
 }
 
-/** Run an action once in the next frame, however often it was asked for. */
-function soon(act) {
-  let asked = false;
-  return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      act();
-    });
-  };
-}
-
 const FEW_COLORS = 8;
 
 /** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */

@@ -10,15 +10,12 @@ const RUNS_PER_REQUEST = 100;
 /** Milliseconds of drawing in one frame; the rest follows in the next, so the page stays smooth. */
 const FRAME_BUDGET = 10;
 
-class CurveChart extends Plot {
+class CurveChart extends RunsPlot {
   #store = new Map();
   #lines = [];
-  #scales = null;
   #cursor = null;
-  #drag = null;
   #frame = 0;
   #request = null;
-  #drawnFor = "";
   /** What the canvas shows, for those who cannot look at it. */
   shown = { lines: 0, bands: 0, message: "", complete: false };
 
@@ -53,12 +50,12 @@ class CurveChart extends Plot {
 
   /** The ends of the axis that is drawn; null without curves. */
   get range() {
-    return this.#scales && [this.#scales.x.low, this.#scales.x.high];
+    return this.scales && [this.scales.x.low, this.scales.x.high];
   }
 
   /** Where x lies on the canvas, in pixels from its left. */
   xOf(x) {
-    return this.#scales.px(x);
+    return this.scales.px(x);
   }
 
   get #runs() {
@@ -137,15 +134,15 @@ class CurveChart extends Plot {
     const curves = this.#curves().map(([run, curve]) => ({ run, ...curve, raw: curve.mean, y: smoothed(curve.x, curve.mean, amount) }));
     this.#lines = model.groups ? groupLines(curves, model.groups, choices.get("band") === "deviation") : curves;
     this.shown = { lines: 0, bands: 0, message: "", complete: false, axis };
-    this.#scales = this.#measure(context);
-    if (!this.#scales) {
+    this.scales = this.#measure(context);
+    if (!this.scales) {
       const waits = this.seen && this.card.hasAttribute("aria-busy");
       this.shown.message = waits ? "loading…" : !this.#runs.length ? "no visible run has this metric" : `no values over this ${axis === "step" ? "range of steps" : "axis"}`;
-      this.say(this.shown.message);
+      this.say(context, this.shown.message);
       this.foot.textContent = "";
       return;
     }
-    const { box, x, y } = this.#scales;
+    const { box, x, y } = this.scales;
     this.axes(context, box, x, y, AXIS_TITLES[this.page.axis]);
     this.#paint(context);
     this.#describe(curves.length);
@@ -184,19 +181,16 @@ class CurveChart extends Plot {
 
   /** Draw line after line, as many per frame as the screen has time for. */
   #paint(context) {
-    const { box } = this.#scales;
+    const { box } = this.scales;
     const many = this.#lines.length > 60;
     let next = 0;
     const part = () => {
       const begun = performance.now();
-      context.save();
-      context.beginPath();
-      context.rect(box.left, box.top - 2, box.right - box.left, box.bottom - box.top + 4);
-      context.clip();
-      while (next < this.#lines.length && performance.now() - begun < FRAME_BUDGET) {
-        this.#paintLine(context, this.#lines[next++], many);
-      }
-      context.restore();
+      this.inside(context, box, 2, () => {
+        while (next < this.#lines.length && performance.now() - begun < FRAME_BUDGET) {
+          this.#paintLine(context, this.#lines[next++], many);
+        }
+      });
       this.shown.complete = next === this.#lines.length;
       if (!this.shown.complete) this.#frame = requestAnimationFrame(part);
     };
@@ -221,7 +215,7 @@ class CurveChart extends Plot {
   }
 
   #stroke(context, x, y, color, width) {
-    const { px, py, box } = this.#scales;
+    const { px, py, box } = this.scales;
     Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "bevel" });
     context.beginPath();
     let down = false;
@@ -248,7 +242,7 @@ class CurveChart extends Plot {
   }
 
   #area(context, { x, low, high }, color) {
-    const { px, py } = this.#scales;
+    const { px, py } = this.scales;
     const limit = (value) => Math.min(Math.max(py(value), -1e4), 1e4);
     context.fillStyle = color;
     context.beginPath();
@@ -271,7 +265,7 @@ class CurveChart extends Plot {
 
   /** A cross at the bottom for each value that is not finite. */
   #marks(context, { gaps }, color) {
-    const { px, box } = this.#scales;
+    const { px, box } = this.scales;
     for (const at of gaps.slice(0, 200)) {
       const [x, y] = [px(at), box.bottom - 6];
       strokeLine(context, x - 3.5, y - 3.5, x + 3.5, y + 3.5, color, 1.6);
@@ -285,7 +279,7 @@ class CurveChart extends Plot {
     const what = groups ? `mean and ${this.page.choices.get("band") === "deviation" ? "standard deviation" : "range"} of ${counted(this.#lines.length, "group")}` : counted(count, "run");
     const parts = [what];
     if (hidden > 0) parts.push(`${counted(hidden, "run")} without values on this axis`);
-    if (this.#scales.cut) parts.push("outliers are cut off");
+    if (this.scales.cut) parts.push("outliers are cut off");
     this.foot.textContent = parts.join(" · ");
   }
 
@@ -293,7 +287,6 @@ class CurveChart extends Plot {
     const follow = soon(() => this.#drawCursor());
     this.area.addEventListener("pointermove", (event) => {
       const [x, y] = this.at(event);
-      if (this.#drag) this.#drag[1] = x;
       this.#cursor = { x, y };
       follow();
     });
@@ -302,14 +295,7 @@ class CurveChart extends Plot {
       this.page.highlight(null);
       follow();
     });
-    this.area.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || !this.#scales) return;
-      const [x] = this.at(event);
-      this.#drag = [x, x];
-      this.area.setPointerCapture(event.pointerId);
-    });
-    this.area.addEventListener("pointerup", () => this.#endDrag());
-    this.area.addEventListener("pointercancel", () => (this.#drag = null));
+    this.letDrag((pixels) => this.#zoomTo(pixels), () => this.#openNearest());
     this.area.addEventListener("dblclick", () => this.page.focus.zoom(null));
     this.area.addEventListener("keydown", (event) => this.#key_(event));
     this.area.addEventListener("blur", () => {
@@ -318,28 +304,26 @@ class CurveChart extends Plot {
     });
   }
 
-  #endDrag() {
-    if (!this.#drag || !this.#scales) return;
-    const [from, to] = this.#drag;
-    this.#drag = null;
-    if (Math.abs(from - to) < 5) {
-      const run = this.#nearest()?.line.run;
-      if (run) this.page.open(run);
-      return;
-    }
-    const ends = [Math.min(from, to), Math.max(from, to)].map((at) => this.#position(at));
+  #openNearest() {
+    const run = this.#nearest()?.line.run;
+    if (run) this.page.open(run);
+  }
+
+  #zoomTo(pixels) {
+    const ends = pixels.map((at) => this.back(at));
     this.page.focus.zoom(ends);
     announce(`zoomed to ${positionLabel(this.page.axis, ends[0], 1)} to ${positionLabel(this.page.axis, ends[1], 1)}`);
   }
 
-  #position(pixel) {
-    const { box, x } = this.#scales;
-    return x.back(Math.min(1, Math.max(0, (pixel - box.left) / (box.right - box.left))));
+  /** The x of the cursor, which may lie beside the axes. */
+  get #position() {
+    const { box } = this.scales;
+    return this.back(Math.min(box.right, Math.max(box.left, this.#cursor.x)));
   }
 
   #key_(event) {
-    if (!this.#scales) return;
-    const { box } = this.#scales;
+    if (!this.scales) return;
+    const { box } = this.scales;
     const width = box.right - box.left;
     const cursor = (this.#cursor ||= { x: box.left + width / 2, y: (box.top + box.bottom) / 2 });
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -350,19 +334,15 @@ class CurveChart extends Plot {
     else if (event.key === "End") cursor.x = box.right;
     else if (event.key === "+" || event.key === "-") this.#zoomBy(event.key === "+" ? 0.5 : 2);
     else if (event.key === "Escape") this.page.focus.zoom(null);
-    else if (event.key === "Enter") {
-      const run = this.#nearest()?.line.run;
-      if (run) this.page.open(run);
-    } else return;
+    else if (event.key === "Enter") this.#openNearest();
+    else return;
     event.preventDefault();
     this.#drawCursor();
   }
 
   #zoomBy(factor) {
-    const { x } = this.#scales;
     if (factor > 1 && !this.page.focus.range) return;
-    const center = x.at(this.#position(this.#cursor.x));
-    this.page.focus.zoom([x.back(center - center * factor), x.back(center + (1 - center) * factor)]);
+    this.page.focus.zoom(this.zoomedBy(factor, this.#position));
   }
 
   /** Move the cursor to the next line above or below. */
@@ -375,8 +355,8 @@ class CurveChart extends Plot {
 
   /** Each line with its value at the cursor. */
   #found() {
-    const { px, py } = this.#scales;
-    const at = this.#position(this.#cursor.x);
+    const { px, py } = this.scales;
+    const at = this.#position;
     const made = [];
     for (const line of this.#lines) {
       const index = nearestIndex(line.x, at);
@@ -389,7 +369,7 @@ class CurveChart extends Plot {
   }
 
   #nearest() {
-    if (!this.#cursor || !this.#scales) return null;
+    if (!this.#cursor || !this.scales) return null;
     let best = null;
     for (const one of this.#found()) {
       if (!best || Math.abs(one.height - this.#cursor.y) < Math.abs(best.height - this.#cursor.y)) best = one;
@@ -403,16 +383,10 @@ class CurveChart extends Plot {
   }
 
   #drawCursor(pointed = null) {
-    if (!this.#scales || !this.width) return;
+    if (!this.scales || !this.width) return;
     const context = prepare(this.overlay, this.width, this.height);
-    const { box, px } = this.#scales;
-    if (this.#drag && Math.abs(this.#drag[0] - this.#drag[1]) > 4) {
-      const [from, to] = [Math.min(...this.#drag), Math.max(...this.#drag)];
-      context.globalAlpha = 0.15;
-      context.fillStyle = ink.get("accent");
-      context.fillRect(from, box.top, to - from, box.bottom - box.top);
-      context.globalAlpha = 1;
-    }
+    const { box, px } = this.scales;
+    this.drawSelection(context);
     if (pointed) {
       const line = this.#lines.find((one) => one.run === pointed || one.members?.some(({ run }) => run === pointed));
       if (line) this.#emphasize(context, line);
@@ -432,14 +406,10 @@ class CurveChart extends Plot {
   }
 
   #emphasize(context, line) {
-    const { box } = this.#scales;
-    context.save();
-    context.beginPath();
-    context.rect(box.left, box.top - 2, box.right - box.left, box.bottom - box.top + 4);
-    context.clip();
-    if (this.#lines.length > 1) this.#stroke(context, line.x, line.y, ink.get("card"), 5);
-    this.#stroke(context, line.x, line.y, this.#colorOf(line), 2.6);
-    context.restore();
+    this.inside(context, this.scales.box, 2, () => {
+      if (this.#lines.length > 1) this.#stroke(context, line.x, line.y, ink.get("card"), 5);
+      this.#stroke(context, line.x, line.y, this.#colorOf(line), 2.6);
+    });
   }
 
   #tellAbout({ line, index, value }, x) {

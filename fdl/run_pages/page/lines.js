@@ -48,16 +48,6 @@ const AXIS_TITLES = { step: "step", epoch: "epoch", time: "time", wall: "clock" 
 /** What stands before a place on an axis. */
 const AXIS_NAMES = { step: "step", epoch: "epoch", time: "after", wall: "at" };
 
-function nearestIndex(x, at) {
-  let [low, high] = [0, x.length - 1];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (x[middle] <= at) low = middle;
-    else high = middle;
-  }
-  return at - x[low] < x[high] - at ? low : high;
-}
-
 /** Common positions for several curves: their own if they are the same, else an even grid. */
 function gridOf(curves) {
   const longest = curves.reduce((best, one) => (one.x.length > best.x.length ? one : best));

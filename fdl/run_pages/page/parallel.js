@@ -4,7 +4,7 @@
 const MOST_AXES = 8;
 const NARROW_AXIS = 88;
 
-class ParallelPanel extends Plot {
+class ParallelPanel extends RunsPlot {
   #axes = [];
   #brushes = new Map();
   #drag = null;
@@ -59,7 +59,7 @@ class ParallelPanel extends Plot {
     this.reset.hidden = !this.#brushes.size;
     if (columns.length < 2 || !runs.length) {
       this.#axes = [];
-      this.say(runs.length ? "choose two or more axes" : "no run is visible");
+      this.say(context, runs.length ? "choose two or more axes" : "no run is visible");
       this.foot.textContent = "";
       return;
     }

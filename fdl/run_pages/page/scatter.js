@@ -1,7 +1,7 @@
 "use strict";
 /* A scatter plot: any setting or metric against any other, one point per run. */
 
-class ScatterPanel extends Plot {
+class ScatterPanel extends RunsPlot {
   #points = [];
   #pointed = null;
 

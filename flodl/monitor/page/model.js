@@ -254,17 +254,6 @@ class Series {
   }
 }
 
-/** Index of the element of rising `xs` that is nearest to `x`; -1 if there is none. */
-function nearestIndex(xs, x) {
-  let [low, high] = [0, xs.length - 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : Math.min(low, xs.length - 1);
-}
-
 /** At most about `most` points that draw the same picture: of every run the extremes and a gap. */
 function thinned(xs, ys, most) {
   const width = Math.ceil(xs.length / Math.max(1, most / 2));

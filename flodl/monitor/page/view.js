@@ -77,7 +77,7 @@ class RunView {
 
   /** Draw everything that is drawn with the colours of the theme. */
   repaint() {
-    for (const chart of this.charts) chart.draw();
+    for (const chart of this.charts) chart.redraw();
   }
 
   /** Changes wait for the next frame: a burst of events draws once. */
@@ -165,7 +165,7 @@ class RunView {
     slider.addEventListener("input", () => {
       this.#options.smoothing = Number(slider.value);
       place("smoothing-value").textContent = slider.value === "0" ? "off" : Number(slider.value).toFixed(2);
-      for (const chart of this.charts) chart.draw();
+      for (const chart of this.charts) chart.redraw();
     });
     place("x-axis").addEventListener("change", () => {
       this.#kind = place("x-axis").value;

@@ -104,8 +104,12 @@ def test_ranks_that_a_program_started_stop_when_told_and_are_resumed(tmp_path: P
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
 
+    said = tmp_path / "stderr"
+
     def start(*words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "program.py", *words], cwd=tmp_path, env=env)
+        with said.open("w") as errors:
+            argv = [sys.executable, "program.py", *words]
+            return subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=errors)
 
     with start("", "100000") as child:
         limit = time.monotonic() + 60
@@ -116,6 +120,7 @@ def test_ranks_that_a_program_started_stop_when_told_and_are_resumed(tmp_path: P
         assert run is not None
         answers = [tell(run, parse([word]), 30) for word in ("lr=0.001", "stop")]
         assert child.wait(60) == 130
+    assert said.read_text().strip() == "interrupted"  # nothing of the end of the interpreters
     record = json.loads((run.path / "run.json").read_text())
     assert (record["state"], (run.path / "last.fdl").is_file()) == ("interrupted", True)
     assert f"{answers[1]['step']} batches of all ranks" in record["error"]

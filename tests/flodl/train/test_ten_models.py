@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.ten_models import merged
+from benchmarks.rows import Kept
+from benchmarks.ten_models import place
 from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_page import Row, page
 from benchmarks.ten_models_subject import ByHand, Eager, Flodl
@@ -174,11 +175,15 @@ def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None
 
 
 def test_rows_of_several_runs_are_kept_together(tmp_path: Path) -> None:
-    notes = tmp_path / "rows.json"
-    merged(notes, "routing", {"mlp": {"default": {"total": 1}}})
-    merged(notes, "routing", {"mlp": {"pure": {"total": 2}}, "convnet": {"default": {"total": 3}}})
-    kept = merged(notes, "no_routing", {"mlp": {"default": {"total": 4}}})
-    assert kept == {
+    page = tmp_path / "page.md"
+    for mode, name, part, total in (
+        ("routing", "mlp", "default", 1),
+        ("routing", "mlp", "pure", 2),
+        ("routing", "convnet", "default", 3),
+        ("no_routing", "mlp", "default", 4),
+    ):
+        place(Kept.beside(page), mode, name, part, {"total": total})
+    assert Kept.beside(page).rows == {
         "routing": {
             "mlp": {"default": {"total": 1}, "pure": {"total": 2}},
             "convnet": {"default": {"total": 3}},
