@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from fdl import output
 from fdl.terminal import is_set
-from fdl.warm.client import SWITCH, program_of
+from fdl.warm.eligible import SWITCH, program_of
 from fdl.warm.places import has_any
 
 TYPE_CHECKING = False
