@@ -81,6 +81,12 @@ class FirstLines(NamedTuple):
     program: float
 
 
+def variables() -> dict[str, str]:
+    """The environment of a user at a terminal, where byte code is cached."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "CI", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
 class Project:
     """A new project, and the calls in it.
 
@@ -91,9 +97,7 @@ class Project:
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self._fdl = str(Path(sys.executable).with_name("fdl"))
-        # Byte code is cached wherever a user runs this.
-        dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
-        self._env = {name: value for name, value in os.environ.items() if name not in dropped}
+        self._env = variables()
         self._env |= {"FLODL_CACHE_DIR": str(cache), "NO_COLOR": "1", "TERM": "xterm"}
         self._folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +201,6 @@ def look(folder: Path, times: int) -> list[float]:
     (folder / "fdl.yml").write_text("commands: {t: {path: t}}\n", encoding="utf-8")
     (folder / "t/fdl.yml").write_text("entry: python main.py\n", encoding="utf-8")
     (folder / "t/main.py").write_text("print('done')\n", encoding="utf-8")
-    env = {name: value for name, value in os.environ.items() if name != "CI"}
     found = []
     for _ in range(times + 1):
         ours, theirs = pty.openpty()
@@ -205,7 +208,7 @@ def look(folder: Path, times: int) -> list[float]:
             subprocess.run(
                 [sys.executable, str(LOOK_SCRIPT), str(folder / "seconds"), "t"],
                 cwd=folder,
-                env=env,
+                env=variables(),
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,

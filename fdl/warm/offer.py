@@ -46,12 +46,11 @@ def _note(plan: Plan) -> None:
     if _OFFERED in known:
         return
     from fdl.manifest.cache import make_folder
-    from fdl.planning.imports import program_mentions
 
     now = time.time()
     recent = [one for one in known if now - _seconds(one) < _WITHIN_S]
     recent = [*recent[1 - _OFTEN :], f"{now:.0f}"]
-    often = len(recent) >= _OFTEN and program_mentions(plan, "torch", "flodl")
+    often = len(recent) >= _OFTEN and _trains(plan)
     make_folder(os.path.dirname(file))
     with open(file, "w", encoding="utf-8") as stream:
         stream.write("\n".join([_OFFERED] if often else recent))
@@ -60,6 +59,12 @@ def _note(plan: Plan) -> None:
             "fdl: trainings start often here; `fdl warm` keeps torch loaded, so that they start at "
             "once"
         )
+
+
+def _trains(plan: Plan) -> bool:
+    from fdl.planning.imports import program_mentions
+
+    return program_mentions(plan, "torch", "flodl")
 
 
 def _read(file: str) -> list[str]:
