@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 
 from fdl import output
 from fdl.terminal import is_set
@@ -36,8 +35,10 @@ def offer(plan: Plan) -> None:
     if SWITCH in os.environ or has_any(plan.root) or program_of(plan) is None:
         return
     # A project that cannot be written to has no offer.
-    with suppress(OSError):
+    try:
         _note(plan)
+    except OSError:
+        return
 
 
 def _note(plan: Plan) -> None:
