@@ -34,8 +34,11 @@ from benchmarks.measure import (
 )
 from flodl.graph import FlowBuilder, Graph, NamedInputModule, SoftmaxRouter, StateAdd
 
-PLAIN, HAND = Bar(1.0), Bar(1.10)
-"""A rewritten graph takes at most this part of the plain graph's time, and of that by hand."""
+PLAIN, HAND = Bar(1.02), Bar(1.10)
+"""A rewritten graph takes at most this part of the plain graph's time, and of that by hand.
+
+A rewrite that is refused changes nothing, so its first ratio is 1 and the noise of the machine.
+"""
 
 MOMENT = 0.01
 """Seconds of a moment at least: a single call of a tiny network is shorter than the timer."""
@@ -231,8 +234,14 @@ SIZES: dict[str, tuple[Callable[..., Network], dict[str, tuple[int, ...]]]] = {
 """Every network with its sizes; the small one is what a tiny model calls, the large one is work."""
 
 
-def moments(network: Network, rounds: int) -> dict[str, list[float]]:
-    """Seconds of forward and backward in every round, by way."""
+def is_refused(graph: Graph) -> bool:
+    """Whether a rewritten graph that was called computes its nodes as they are."""
+    used = vars(graph)["_core"].rewrites.values()
+    return any(getattr(one, "too_large", ()) for one in used)
+
+
+def moments(network: Network, rounds: int) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of forward and backward in every round, by way; whether the rewrite is refused."""
     graphs = {"rewritten": network.build().rewrite(), "plain": network.build()}
     parameters = list(graphs["plain"].parameters())
 
@@ -256,7 +265,8 @@ def moments(network: Network, rounds: int) -> dict[str, list[float]]:
             step(name)
 
     taken = interleaved({name: partial(moment, name) for name in ways}, rounds)
-    return {name: [seconds / calls for seconds in each] for name, each in taken.items()}
+    seconds = {name: [one / calls for one in each] for name, each in taken.items()}
+    return seconds, is_refused(graphs["rewritten"])
 
 
 def rows_of(rounds: int, *, quick: bool) -> list[list[str]]:
@@ -266,16 +276,15 @@ def rows_of(rounds: int, *, quick: bool) -> list[list[str]]:
         for size, values in list(sizes.items())[: 1 if quick else None]:
             torch.manual_seed(0)
             network = make(*values)
-            found_here = network.build().rewrites()
-            if not found_here or any(one.refusal for one in found_here):
-                sys.exit(f"{name}: {[str(one) for one in found_here]}")
-            seconds = moments(network, rounds)
+            if not network.build().rewrites():
+                sys.exit(f"{name}: there is nothing to rewrite")
+            seconds, refused = moments(network, rounds)
             rewritten, plain, hand = (seconds[way] for way in ("rewritten", "plain", "hand"))
             over_plain, over_hand = (median_ratio(rewritten, base) for base in (plain, hand))
             found.append(
                 [
                     name,
-                    size,
+                    size + " (refused)" * refused,
                     middle(plain, ".3f", 1e3),
                     f"{over_plain:.3f}",
                     spread(ratios(rewritten, plain), ".3f"),
@@ -301,7 +310,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "ratios and the middle 80 %. *Plain* is a flodl `Graph` as it is, *rewritten* the same "
         "graph after `rewrite()`, *by hand* the fastest plain PyTorch for the same layers. Below 1 "
         "the rewritten graph is faster. All three share their parameters. By hand, weights of "
-        "experts are put together at every call, too, because they stay separate parameters.",
+        "experts are put together at every call, too, because they stay separate parameters. "
+        "*Refused* is a size at which the rewrite does not pay, so the graph is computed as it is.",
         table(HEADER, rows),
         "Engine auto measures the rewrites in the steps of a training and keeps them only if they "
         "are faster there.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.measure import (
     Bar,
@@ -44,21 +45,46 @@ BY_HAND = "PyTorch by hand"
 TORCH = "`import torch`"
 COLD = "`fdl train`, cold"
 WARM = "`fdl train`, warm"
-FIRST_COLD = "first line of `fdl train quick`, cold"
-FIRST_WARM = "first line of `fdl train quick`, warm"
+ANNOUNCED = "`fdl train quick`, {}: the line with which fdl announces the program"
+FIRST = "`fdl train quick`, {}: the program's own first line"
 BARS = {COLD: Bar(0.65), WARM: Bar(0.15)}
 """The most that a way may take, in times of the script by hand of the same round."""
 
 FIRST_LINE = Bar(0.25)
-"""The most seconds before the first line of a warm training."""
+"""The most seconds before a warm training has printed a line of its own."""
+
+FROM_FDL = b"fdl: "
+"""How a line begins that fdl prints itself, before it starts the program."""
+
+LOOK = Bar(0.3, form=".1f")
+"""The most milliseconds that a call without a warm process may spend on looking for one."""
 
 SERVER = "warm"
 """The built-in command that starts the process which waits for trainings."""
 
 PACKED = Path(sys.modules[digits.__module__].__file__ or "").parent / "uci_digits"
 SCRIPT = Path(__file__).with_name("start_by_hand.py")
+LOOK_SCRIPT = Path(__file__).with_name("start_look.py")
 LIMIT = 120.0
 """Seconds that a call may take before it counts as stuck."""
+
+
+class FirstLines(NamedTuple):
+    """Seconds until the first lines of a call were on its terminal.
+
+    Attributes:
+        fdl: That of fdl, which names the program that it starts.
+        program: The first one that the program printed itself.
+    """
+
+    fdl: float
+    program: float
+
+
+def variables() -> dict[str, str]:
+    """The environment of a user at a terminal, where byte code is cached."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "CI", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 class Project:
@@ -71,9 +97,7 @@ class Project:
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self._fdl = str(Path(sys.executable).with_name("fdl"))
-        # Byte code is cached wherever a user runs this.
-        dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
-        self._env = {name: value for name, value in os.environ.items() if name not in dropped}
+        self._env = variables()
         self._env |= {"FLODL_CACHE_DIR": str(cache), "NO_COLOR": "1", "TERM": "xterm"}
         self._folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -104,8 +128,8 @@ class Project:
             raise RuntimeError(f"{argv} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
-    def first_line(self, *words: str) -> float:
-        """Seconds until ``fdl WORDS`` has put the first line on a terminal."""
+    def first_lines(self, *words: str) -> FirstLines:
+        """Seconds until ``fdl WORDS`` has put its first lines on a terminal."""
         ours, theirs = pty.openpty()
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -119,19 +143,21 @@ class Project:
         )
         os.close(theirs)
         try:
-            seen = b""
-            while b"\n" not in seen:
-                seen += os.read(ours, 4096)
-            seconds = time.perf_counter() - start
+            seen, announced, own = b"", 0.0, 0.0
             with suppress(OSError):  # the terminal is gone when the last process has ended
-                while os.read(ours, 4096):
-                    pass
+                while chunk := os.read(ours, 4096):
+                    seen, now = seen + chunk, time.perf_counter() - start
+                    lines = seen.split(b"\n")[:-1]
+                    announced = announced or (now if lines else 0.0)
+                    own = own or (now if any(map(_is_of_program, lines)) else 0.0)
             if process.wait(LIMIT):
                 raise RuntimeError(f"fdl {words} ended with {process.returncode}")
+            if not own:
+                raise RuntimeError(f"the program of fdl {words} printed no line")
         finally:
             process.kill()
             os.close(ours)
-        return seconds
+        return FirstLines(announced, own)
 
     @contextmanager
     def server(self) -> Iterator[None]:
@@ -146,20 +172,77 @@ class Project:
             self.fdl(SERVER, "stop")
 
 
-def subjects(cold: Project, warm: Project, checkpoint: Path) -> dict[str, Callable[[], float]]:
+def _is_of_program(line: bytes) -> bool:
+    return bool(line.strip()) and not line.startswith(FROM_FDL)
+
+
+def subjects(
+    cold: Project, warm: Project, checkpoint: Path
+) -> dict[str, Callable[[], float | FirstLines]]:
     """Name -> a call that returns its seconds."""
     train = ["train", "--epochs", "1"]
     by_hand = [sys.executable, str(SCRIPT), str(PACKED), str(checkpoint)]
-    found: dict[str, Callable[[], float]] = {
+    found: dict[str, Callable[[], float | FirstLines]] = {
         BY_HAND: lambda: seconds_of(lambda: cold.run(by_hand)),
         "`python -c pass`": lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "pass"])),
         TORCH: lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "import torch"])),
         COLD: lambda: seconds_of(lambda: cold.fdl(*train)),
-        FIRST_COLD: lambda: cold.first_line("train", "quick"),
+        "cold": lambda: cold.first_lines("train", "quick"),
     }
     if SERVER in BUILTINS:
         found[WARM] = lambda: seconds_of(lambda: warm.fdl(*train))
-        found[FIRST_WARM] = lambda: warm.first_line("train", "quick")
+        found["warm"] = lambda: warm.first_lines("train", "quick")
+    return found
+
+
+def look(folder: Path, times: int) -> list[float]:
+    """Seconds that calls on a terminal spend on warm starts, in a project without that process."""
+    (folder / "t").mkdir(parents=True)
+    (folder / "fdl.yml").write_text("commands: {t: {path: t}}\n", encoding="utf-8")
+    (folder / "t/fdl.yml").write_text("entry: python main.py\n", encoding="utf-8")
+    (folder / "t/main.py").write_text("print('done')\n", encoding="utf-8")
+    found = []
+    for _ in range(times + 1):
+        ours, theirs = pty.openpty()
+        try:
+            subprocess.run(
+                [sys.executable, str(LOOK_SCRIPT), str(folder / "seconds"), "t"],
+                cwd=folder,
+                env=variables(),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                check=True,
+                timeout=LIMIT,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        found.append(float((folder / "seconds").read_text(encoding="utf-8")))
+    # The first call also writes byte code, and reads the manifest.
+    return found[1:]
+
+
+def _of_looks(seconds: Sequence[float]) -> str:
+    bar = LOOK.verdict(1e3 * statistics.median(seconds))
+    return (
+        f"A start in a project without a warm process spends {middle(seconds, '.3f', 1e3)} ms on "
+        f"it (spread {spread(seconds, '.3f', 1e3)}, {len(seconds)} starts on a terminal; bar "
+        f"{bar}, in ms): it looks for one, and notes the start for the offer of `fdl warm`."
+    )
+
+
+def by_row(measured: Mapping[str, Sequence[float | FirstLines]]) -> dict[str, list[float]]:
+    """The seconds of every row: a call that is timed twice has two."""
+    found: dict[str, list[float]] = {}
+    for name, taken in measured.items():
+        whole = [one for one in taken if not isinstance(one, FirstLines)]
+        lines = [one for one in taken if isinstance(one, FirstLines)]
+        if whole:
+            found[name] = whole
+        if lines:
+            found[ANNOUNCED.format(name)] = [one.fdl for one in lines]
+            found[FIRST.format(name)] = [one.program for one in lines]
     return found
 
 
@@ -179,12 +262,10 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
 
 def _of_script(name: str, taken: Sequence[float], base: Sequence[float]) -> list[str]:
     """The cells about the ratio to the script by hand; a first line has only its seconds."""
-    if name in (FIRST_COLD, FIRST_WARM):
-        return [
-            "",
-            "",
-            f"{FIRST_LINE.verdict(float(middle(taken)))} s" if name == FIRST_WARM else "",
-        ]
+    if name == FIRST.format("warm"):
+        return ["", "", f"{FIRST_LINE.verdict(statistics.median(taken))}, in s"]
+    if name in (*map(ANNOUNCED.format, ("cold", "warm")), FIRST.format("cold")):
+        return ["", "", ""]
     ratio = median_ratio(taken, base)
     verdict = BARS[name].verdict(ratio) if name in BARS else ""
     return [f"{ratio:.3f}", spread(ratios(taken, base), ".3f"), verdict]
@@ -215,10 +296,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         with warm.server():
             ways = subjects(cold, warm, checkpoint)
             warmup = 0 if options.quick else 1
-            seconds = in_turns(list(ways), lambda name: ways[name](), options.rounds, warmup)
+            looks = look(home / "without", 10 * options.rounds)
+            measured = in_turns(list(ways), lambda name: ways[name](), options.rounds, warmup)
     notes = [
         f"Accuracy after one epoch: {by_hand} by hand, {told} by `fdl train`. The initial weights "
         "and the order of the samples differ.",
+        _of_looks(looks),
     ]
     if SERVER not in BUILTINS:
         missing = f"This fdl has no `fdl {SERVER}`, so the rows of a warm start are missing."
@@ -236,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "medians of the ratios of each round.",
         table(
             ["", "s", "spread", "of the script by hand", "spread of the ratio", "bar"],
-            rows(seconds),
+            rows(by_row(measured)),
         ),
         *notes,
         packages=("torch", "flodl"),

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
+from flodl.host_memory import host_memory_bytes
 from flodl.openmp import openmp_report
 from flodl.processor import processor_facts
 
@@ -37,7 +37,7 @@ def environment_report() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "openmp": openmp_report(os.environ),
-        "memory": int(psutil.virtual_memory().total),
+        "memory": host_memory_bytes().total,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cuda_devices": _cuda_devices(),

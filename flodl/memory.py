@@ -11,12 +11,12 @@ import gc
 import os
 from typing import TYPE_CHECKING, TypeAlias
 
-import psutil
 import torch
 from torch import Tensor
 
 from flodl.environment import environment_report
 from flodl.errors import StateError
+from flodl.host_memory import resident_bytes
 from flodl.monitor.formats import format_bytes
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def manual_seed(seed: int) -> None:
 
 def rss_kb() -> int:
     """Return the resident memory of this process in KiB."""
-    return int(psutil.Process().memory_info().rss) // 1024
+    return resident_bytes() // 1024
 
 
 def malloc_trim() -> bool:

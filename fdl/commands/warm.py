@@ -69,7 +69,7 @@ def warm(
 
 
 def _start(call: Call, project: Project, idle_s: float) -> int:
-    from fdl.warm.start import groups, running, start
+    from fdl.warm.start import alone, groups, running, start
 
     found = groups(_plans(call, project), os.environ)
     if not found:
@@ -77,13 +77,14 @@ def _start(call: Call, project: Project, idle_s: float) -> int:
             f"{project.found.path}: no command has an `entry` that is a Python program",
             hint="`entry: python train.py` in the manifest of a command",
         )
-    known = {one.interpreter: one for one in running(project.directory)}
-    for interpreter, plans in found.items():
-        if interpreter in known:
-            output.write(sys.stdout, f"already running: {_line(known[interpreter])}\n")
-            continue
-        output.note(f"importing what the programs of {project.directory} import")
-        _say(start(interpreter, plans, project.found.path, os.environ, idle_s), project)
+    with alone(project.directory):
+        known = {one.interpreter: one for one in running(project.directory)}
+        for interpreter, plans in found.items():
+            if interpreter in known:
+                output.write(sys.stdout, f"already running: {_line(known[interpreter])}\n")
+                continue
+            output.note(f"importing what the programs of {project.directory} import")
+            _say(start(interpreter, plans, project.found.path, os.environ, idle_s), project)
     return 0
 
 

@@ -14,6 +14,7 @@ from fdl.errors import FdlError
 from fdl.light_record import Record
 from fdl.version import __version__
 from fdl.warm import facts, wire
+from fdl.warm.eligible import SWITCH, program_of
 from fdl.warm.places import forget, markers
 
 TYPE_CHECKING = False
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fdl.plan import Plan
-    from fdl.planning.torchrun import Program
 else:
     import _signal
-
-SWITCH = "FDL_WARM"
-"""``0`` starts a program without the warm process."""
 
 _OFF = ("0", "false", "off", "no")
 _PATIENCE_S = 2.0
@@ -43,17 +40,6 @@ _BATCH = (
 """Set by batch schedulers and launchers, which count and limit the processes that they start."""
 
 _PYTHON_IGNORES = (_signal.SIGPIPE, _signal.SIGXFSZ)
-
-
-def program_of(plan: Plan) -> Program | None:
-    """The Python program of a plan that a warm process may start; None for any other plan."""
-    if plan.kind != "entry" or plan.service or plan.ranks is not None or os.name == "nt":
-        return None
-    from fdl.planning.torchrun import read
-
-    found = read(plan.launch)
-    # Flags of the interpreter change how modules are imported.
-    return None if found is None or found.flags or found.target.endswith(".pyc") else found
 
 
 def start(

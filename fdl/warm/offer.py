@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 
 from fdl import output
 from fdl.terminal import is_set
-from fdl.warm.client import SWITCH, program_of
+from fdl.warm.eligible import SWITCH, program_of
 from fdl.warm.places import has_any
 
 TYPE_CHECKING = False
@@ -36,8 +35,10 @@ def offer(plan: Plan) -> None:
     if SWITCH in os.environ or has_any(plan.root) or program_of(plan) is None:
         return
     # A project that cannot be written to has no offer.
-    with suppress(OSError):
+    try:
         _note(plan)
+    except OSError:
+        return
 
 
 def _note(plan: Plan) -> None:
@@ -46,12 +47,11 @@ def _note(plan: Plan) -> None:
     if _OFFERED in known:
         return
     from fdl.manifest.cache import make_folder
-    from fdl.planning.imports import program_mentions
 
     now = time.time()
     recent = [one for one in known if now - _seconds(one) < _WITHIN_S]
     recent = [*recent[1 - _OFTEN :], f"{now:.0f}"]
-    often = len(recent) >= _OFTEN and program_mentions(plan, "torch", "flodl")
+    often = len(recent) >= _OFTEN and _trains(plan)
     make_folder(os.path.dirname(file))
     with open(file, "w", encoding="utf-8") as stream:
         stream.write("\n".join([_OFFERED] if often else recent))
@@ -60,6 +60,12 @@ def _note(plan: Plan) -> None:
             "fdl: trainings start often here; `fdl warm` keeps torch loaded, so that they start at "
             "once"
         )
+
+
+def _trains(plan: Plan) -> bool:
+    from fdl.planning.imports import program_mentions
+
+    return program_mentions(plan, "torch", "flodl")
 
 
 def _read(file: str) -> list[str]:

@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 
-from . import facts, wire
+from . import ending, facts, wire
 from .imports import is_below, package_folders
 from .keeper import keep
 from .program import Program, show_title, start_folder
@@ -37,6 +37,7 @@ _MOST_WAITING = 64
 
 def serve() -> Program:
     """Serve until it is time to end; return in each fork that is to become a program."""
+    ending.prepare()
     task = json.load(sys.stdin)
     answer = os.dup(1)
     _leave_terminal()
@@ -83,11 +84,14 @@ class _Server:
         self._stamps = {one: facts.stamp(one) for one in self._task["files"]}
         for module, names in self._task["imports"]:
             load((module, tuple(names)))
+            if module == "torch":
+                ending.skip_destructors()
         for one in (*modules_files(), *_package_paths()):
             if one.startswith("/") and os.path.exists(one):
                 self._stamps.setdefault(one, facts.stamp(one))
         self._shadows = _shadows(_other_paths())
         gc.collect()
+        ending.note_imports()
         # The program's collector need not visit, and so copy, what never goes.
         gc.freeze()
         return reason_not_to_fork()

@@ -8,19 +8,21 @@ import json
 import os
 import subprocess
 import tempfile
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl import output
 from fdl.errors import FdlError
 from fdl.manifest.cache import make_folder
 from fdl.warm import facts, wire
-from fdl.warm.client import program_of, version
+from fdl.warm.client import version
+from fdl.warm.eligible import program_of
 from fdl.warm.places import forget, marker, markers
 from fdl.which import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fdl.plan import Plan
 
@@ -47,6 +49,9 @@ except BaseException as problem:
     raise
 """
 """Only a fork of the server gets to the second half. The project's interpreter may lack fdl."""
+
+LOCK = os.path.join(".fdl", "warm.lock")
+"""Held by the `fdl warm` that starts processes."""
 
 _OF_ONE_RUN = ("FDL_PLAN", "FDL_JOB", "FDL_PID", "_")
 _ROOM_BYTES = 4096
@@ -81,6 +86,28 @@ class Running(NamedTuple):
 
     interpreter: str
     status: dict[str, Any]
+
+
+@contextmanager
+def alone(root: str) -> Iterator[None]:
+    """Let only one `fdl warm` of a project look for warm processes and start them.
+
+    Args:
+        root: The folder of the project.
+    """
+    from filelock import FileLock, Timeout
+
+    make_folder(str(Path(root) / ".fdl"))
+    lock = FileLock(Path(root) / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        output.note("waiting for another `fdl warm` of this project")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def groups(plans: Iterable[Plan], shell: Mapping[str, str]) -> dict[str, list[Plan]]:

@@ -21,7 +21,7 @@ from .quiet import reason_not_to_fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from .imports import Wanted
@@ -42,23 +42,36 @@ def main() -> None:
     found: list[Wanted] = []
     for program, is_module, folder in task["programs"]:
         found += wanted(program, is_module, folder, task["root"])
-    skipped = set(task["without"])
     observer = _Observer()
-    report: dict[str, Any] = {"imports": [], "bad": "", "why": ""}
-    for one in dict.fromkeys(found):
-        if one[0] in skipped:
-            continue
-        arrived = load(one)
-        report["why"] = reason_not_to_fork() or observer.complaint() or _printed(words)
-        if report["why"]:
-            report["bad"] = one[0]
-            break
-        if arrived:
-            report["imports"].append(one)
+    report = _import_all(
+        found,
+        set(task["without"]),
+        lambda: reason_not_to_fork() or observer.complaint() or _printed(words),
+    )
     report.update(observer.report())
     os.write(answer, json.dumps(report).encode())
     # Threads of an import must not delay the end.
     os._exit(0)
+
+
+def _import_all(
+    found: list[Wanted], skipped: set[str], problem: Callable[[], str]
+) -> dict[str, Any]:
+    """Import everything up to the first import that a fork would miss, and what packages offer."""
+    report: dict[str, Any] = {"imports": [], "bad": "", "why": ""}
+    waiting = list(dict.fromkeys(found))
+    seen: set[Wanted] = set()
+    while waiting:
+        one = waiting.pop(0)
+        seen.add(one)
+        if one[0] not in skipped:
+            arrived = load(one)
+            if why := problem():
+                return {**report, "bad": one[0], "why": why}
+            if arrived:
+                report["imports"].append(one)
+        waiting = waiting or [offer for offer in offered() if offer not in seen]
+    return report
 
 
 def load(one: Wanted) -> bool:
@@ -72,6 +85,17 @@ def load(one: Wanted) -> bool:
     except (Exception, SystemExit):
         return False
     return True
+
+
+def offered() -> list[Wanted]:
+    """What imported packages name in ``__warm_imports__``: their programs import it later."""
+    names = [
+        name
+        for package, module in list(sys.modules.items())
+        if "." not in package
+        for name in vars(module).get("__warm_imports__", ())
+    ]
+    return [(name, ()) for name in names]
 
 
 def modules_files() -> Iterator[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import final
 
-import psutil
 import torch
 
 from flodl.errors import DistributedError
+from flodl.host_memory import host_memory_bytes
 from flodl.launch.launcher import detect
 
 CPU_DEPTH = 2
@@ -76,7 +76,7 @@ class HostMemory(Memory):
         processes: Processes of this host that train together and share the memory.
     """
 
-    available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
+    available: Callable[[], int] = lambda: host_memory_bytes().available
     processes: int = 1
 
     def budget(self) -> int:

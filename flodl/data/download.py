@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from filelock import FileLock
-
 from flodl.errors import DataError
 from flodl.log import msg
 
@@ -61,6 +59,8 @@ def fetch(
             the download or the file in the folder has another digest.
         ValueError: ``mirror`` is not an http address.
     """
+    from filelock import FileLock
+
     target = Path(folder) / file.name
     urls = _addresses(file, mirror)
     # Check before anything is written: the folder may be read-only and filled by others.

@@ -6,7 +6,6 @@ read only if the program itself uses CUDA.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from flodl.host_memory import host_memory_bytes, read_head
 
 POLL_SECONDS = 1.0
 
@@ -102,7 +103,7 @@ class ResourceSampler:
     def _read_ticks(self) -> tuple[int, int] | None:
         """Return (idle, total) clock ticks since boot."""
         try:
-            line, _, _ = _head(self._proc / "stat").partition(b"\n")
+            line, _, _ = read_head(self._proc / "stat").partition(b"\n")
             # cpu user nice system idle iowait irq softirq steal; guest is part of user
             ticks = [int(word) for word in line.split()[1:9]]
             return ticks[3] + ticks[4], sum(ticks)
@@ -121,16 +122,10 @@ class ResourceSampler:
 
     def _memory(self) -> tuple[int | None, int | None]:
         try:
-            kib: dict[bytes, int] = {}
-            for line in _head(self._proc / "meminfo").splitlines():
-                key, _, rest = line.partition(b":")
-                kib[key] = int(rest.split()[0])
-                if b"MemTotal" in kib and b"MemAvailable" in kib:
-                    break
-            total = kib[b"MemTotal"] * 1024
-            return total - kib[b"MemAvailable"] * 1024, total
-        except (OSError, ValueError, KeyError, IndexError):
-            return _psutil_memory()
+            total, available = host_memory_bytes(self._proc)
+        except ImportError:
+            return None, None
+        return total - available, total
 
     def _gpus(self) -> tuple[GpuSnapshot, ...]:
         torch: Any = sys.modules.get("torch")
@@ -186,27 +181,9 @@ class _UtilisationPoll:
             self._stop.wait(POLL_SECONDS)
 
 
-def _head(file: Path) -> bytes:
-    """Read the beginning of a file, without the noticeable cost of a text file object."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1024)
-    finally:
-        os.close(descriptor)
-
-
 def _psutil_cpu() -> float | None:
     try:
         import psutil
     except ImportError:
         return None
     return float(psutil.cpu_percent(interval=None))
-
-
-def _psutil_memory() -> tuple[int | None, int | None]:
-    try:
-        import psutil
-    except ImportError:
-        return None, None
-    memory = psutil.virtual_memory()
-    return int(memory.total - memory.available), int(memory.total)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import final
 
-import psutil
 import torch
+
+from flodl.host_memory import host_memory_bytes, resident_bytes
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -22,8 +23,7 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
-    own = psutil.Process().memory_info().rss
-    return int(psutil.virtual_memory().available) + own
+    return host_memory_bytes().available + resident_bytes()
 
 
 @final
@@ -48,7 +48,7 @@ class PeakMemory:
         """Return the bytes in use now."""
         if self._is_cuda:
             return torch.cuda.memory_allocated(self._device)
-        return int(psutil.Process().memory_info().rss)
+        return resident_bytes()
 
     def take(self) -> int:
         """Return the highest number of bytes since the last call, and begin again."""

@@ -19,11 +19,16 @@ from tests.fdl.terminal import PATIENCE, Terminal
 HEAVY = """
 import os
 LOADED_BY = os.getpid()
+
+class Thing:
+    pass
+
+thing = Thing()
 """
 
 # Says what it is, as JSON; the arguments choose what it does then.
 MAIN = """
-import heavy, json, os, signal, sys, time
+import atexit, heavy, json, os, signal, sys, time, weakref
 import helper
 
 def raw(stream):
@@ -53,6 +58,25 @@ def describe():
         "helper": helper.VALUE,
     }
 
+class Last:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        os.write(1, f"end of {self.name}\\n".encode())
+
+def leave(what):
+    global mine, stream
+    sys.watch = weakref.ref(heavy.thing, lambda _: os.write(1, b"heavy is taken apart\\n"))
+    atexit.register(os.write, 1, b"exit function\\n")
+    if what == "own":
+        mine = Last("mine")
+    elif what == "held":
+        heavy.held = Last("held")
+    elif what == "file":
+        stream = open("left.txt", "w")
+        stream.write("all of it")
+
 def main(do="", *rest):
     if do == "describe":
         print(json.dumps(describe()))
@@ -64,6 +88,8 @@ def main(do="", *rest):
         raise ValueError("on purpose")
     elif do == "signal":
         os.kill(os.getpid(), int(rest[0]))
+    elif do == "leave":
+        leave(rest[0])
     elif do == "read":
         print("read", sys.stdin.read())
     elif do == "wait":
@@ -191,3 +217,23 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     made.start()
     yield made
     warm.stop(str(made.root))
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """What a person types in an empty folder, with the interpreter of the tests; must succeed."""
+
+    def fdl(*words: str, **env: str) -> str:
+        done = fork_server.python(
+            *("-m", "fdl", *words), cwd=tmp_path, env={**variables(), **env}, timeout=PATIENCE
+        )
+        assert done.returncode == 0, done
+        return done.stdout
+
+    yield fdl
+    warm.stop(str(tmp_path))
+
+
+def starts(typed: Callable[..., str]) -> int:
+    """How often the only warm process of that folder has started a program."""
+    return json.loads(typed("warm", "status", "--json"))[0]["starts"]

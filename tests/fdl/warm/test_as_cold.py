@@ -61,6 +61,40 @@ def test_it_ends_as_a_started_program_ends(project, words):
     assert warm.stderr == cold.stderr
 
 
+@pytest.mark.parametrize("what", ["own", "held", "file"])
+def test_the_work_that_objects_do_at_the_end_is_done(project, what):
+    left = project.root / "t/left.txt"
+    results = []
+    for env in ({}, COLD):
+        done = project.fdl("t", "leave", what, env=env)
+        results.append((done.returncode, done.stdout, done.stderr))
+        if what == "file":
+            assert left.read_text() == "all of it"
+            left.unlink()
+    assert results[0] == results[1]
+    assert "exit function" in results[0][1]
+
+
+def test_streams_of_c_are_written_and_the_exit_code_is_kept(cold):
+    (cold.packages / "torch.py").write_text("import random as default_generator\n")
+    cold.write(
+        "t/main.py",
+        "import ctypes, sys, torch\nctypes.CDLL(None).printf(b'from C')\nsys.exit(3)\n",
+    )
+    cold.start()
+    for env in ({}, COLD):
+        done = cold.fdl("t", env=env)
+        assert (done.returncode, done.stdout) == (3, "from C")
+    assert cold.status()["starts"] == 1
+
+
+def test_packages_that_have_no_work_at_the_end_are_left_as_they_are(project):
+    assert project.fdl("t", "leave", "nothing", env=COLD).stdout == (
+        "exit function\nheavy is taken apart\n"
+    )
+    assert project.fdl("t", "leave", "nothing").stdout == "exit function\n"
+
+
 def test_it_reads_what_is_piped_to_it(project):
     assert project.fdl("t", "read", stdin="words\n").stdout == "read words\n\n"
 

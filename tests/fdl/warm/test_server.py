@@ -169,3 +169,26 @@ def test_an_interpreter_that_is_a_script_is_refused(cold):
     )
     assert done.returncode == 1
     assert "is a script that chooses an interpreter at each start" in done.stderr
+
+
+def test_two_calls_at_once_leave_one_process(cold):
+    heavy = cold.packages / "heavy.py"
+    heavy.write_text(f"{heavy.read_text()}\nimport time; time.sleep(0.3)\n")
+    calls = [cold.popen("warm") for _ in range(3)]
+    texts = sorted(one.communicate()[0] for one in calls)
+    assert [one.returncode for one in calls] == [0, 0, 0]
+    assert sum("start from a warm process now" in one for one in texts) == 1
+    assert sum("already running" in one for one in texts) == 2
+    assert cold.fdl("warm", "stop").stdout == "ended 1 warm process\n"
+
+
+def test_it_holds_what_a_package_says_that_its_programs_import_later(cold):
+    heavy = cold.packages / "heavy.py"
+    heavy.write_text(f"{heavy.read_text()}\n__warm_imports__ = ('later', 'absent', 'heavy')\n")
+    (cold.packages / "later.py").write_text("__warm_imports__ = ('last',)\n")
+    (cold.packages / "last.py").touch()
+    imports = cold.start()["imports"]
+    assert [one for one in imports if one in ("heavy", "later", "absent", "last")] == [
+        "heavy", "later", "last",
+    ]  # fmt: skip
+    assert cold.is_warm()

@@ -1,16 +1,13 @@
 """Trainings from the warm process: the same numbers, fresh where a process has fresh ones."""
 
 import csv
-import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from fdl.warm import start as warm_processes
-from tests import fork_server
-from tests.fdl.warm.conftest import PATIENCE, variables
+from tests.fdl.warm.conftest import starts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -63,23 +60,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-@pytest.fixture
-def typed(tmp_path):
-    def fdl(*words, **env):
-        done = fork_server.python(
-            *("-m", "fdl", *words), cwd=tmp_path, env={**variables(), **env}, timeout=PATIENCE
-        )
-        assert done.returncode == 0, done
-        return done.stdout
-
-    yield fdl
-    warm_processes.stop(str(tmp_path))
-
-
-def starts(typed):
-    return json.loads(typed("warm", "status", "--json"))[0]["starts"]
 
 
 @pytest.mark.slow

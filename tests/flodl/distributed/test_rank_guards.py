@@ -50,6 +50,7 @@ def train(
     resume: Path | None = None,
     policy: str = "sync",
     callbacks: tuple[Callback, ...] = (),
+    precision: str | None = None,
 ) -> tuple[list[Tensor], list[float]]:
     """Train on this rank; return the weights and the mean losses of the epochs."""
     builder = (
@@ -67,6 +68,8 @@ def train(
     )
     if guards is not None:
         builder.guards(**guards)
+    if precision is not None:
+        builder.precision(precision)
     handle = train_ranks(plan_of(builder), group)
     weights = [parameter.detach().clone() for parameter in handle.model.parameters()]
     return weights, [metrics.avg_loss for metrics in handle.poll_metrics()]

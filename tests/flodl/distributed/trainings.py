@@ -13,6 +13,7 @@ from flodl import Batch, EpochMetrics, Trainer
 from flodl.distributed.training import train_ranks
 from flodl.launch.group import Group
 from flodl.train.plan import TrainingPlan
+from flodl.train.precision import settled_precision
 
 
 @dataclass
@@ -138,7 +139,8 @@ def train(
 def plan_of(described: Any) -> TrainingPlan:
     """The plan that a builder would carry out."""
     ranks, outside = described._rank_settings()
-    return TrainingPlan(**{**outside, **described._settings, "distributed": ranks})
+    settings = {**outside, **described._settings, "distributed": ranks}
+    return TrainingPlan(**settled_precision(settings))
 
 
 def with_settings(plan: TrainingPlan, **changes: Any) -> TrainingPlan:

@@ -116,7 +116,7 @@ def test_dropout_stops_a_rewrite_while_it_drops():
         one.drawn = one(x).detach()
     assert torch.equal(plain.drawn, graph.drawn)
     assert "dropout draws random numbers" in graph.rewrites()[0].refusal
-    assert linears(graph.eval(), x) == 2
+    assert linears(graph.eval(), x) == 3
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,42 @@ def test_experts_of_another_dtype_are_called_one_by_one():
 def test_a_layer_replaced_in_place_is_called_and_one_put_back_is_computed_again():
     graph = gate("linear").rewrite()
     x = torch.randn(5, 4)
-    assert linears(graph, x) == 2
+    assert linears(graph, x) == 3
     layer, recorder = graph.gate_2.experts[0], Recorder(lambda x: x.new_ones(len(x), 5))
     graph.gate_2.experts[0] = recorder
     plain = copy.deepcopy(graph).rewrite(False)
     assert torch.equal(graph(x), plain(x))
     assert len(recorder.seen) == 1
     graph.gate_2.experts[0] = layer
-    assert linears(graph, x) == 2
+    assert linears(graph, x) == 3
+
+
+@pytest.mark.parametrize(
+    ("layers", "weights"),
+    [
+        (lambda: nn.Linear(80, 80), 6400),
+        (lambda: nn.Sequential(nn.Linear(80, 900), nn.GELU()), 72000),
+        (lambda: nn.Sequential(nn.Linear(80, 40), nn.ReLU(), nn.Linear(40, 80)), 6400),
+    ],
+)
+def test_large_experts_are_called_one_by_one(layers, weights):
+    def make():
+        return start().gate(SoftmaxRouter(80, 3), [layers() for _ in range(3)]).build()
+
+    plain, graph = both(make)
+    x = torch.randn(2, 80)
+    assert untouched(plain, graph, x)
+    assert graph.rewrites()[0].refusal == f"experts of {weights} weights are faster one by one"
+    assert linears(graph, x) == linears(plain, x)
+
+
+def test_many_rows_are_computed_one_by_one_and_few_are_not():
+    plain, graph = both(lambda: gate("linear"))
+    few, many = torch.randn(5, 4), torch.randn(400, 4)
+    assert linears(graph, few) == 3
+    assert untouched(plain, graph, many)
+    assert linears(graph, few) == 3
+    assert graph.rewrites()[0].refusal == ""
 
 
 def test_a_rewrite_that_computes_something_else_is_given_up(monkeypatch):
@@ -171,7 +199,7 @@ def test_a_rewrite_that_computes_something_else_is_given_up(monkeypatch):
 def test_values_that_are_not_finite_are_no_reason_to_give_up():
     graph = gate("linear").rewrite()
     graph(torch.full((5, 4), torch.inf))
-    assert linears(graph, torch.randn(5, 4)) == 2
+    assert linears(graph, torch.randn(5, 4)) == 3
 
 
 # --- Shared nodes -------------------------------------------------------------------------------

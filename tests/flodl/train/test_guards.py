@@ -196,6 +196,28 @@ def test_the_steps_before_the_bad_batch_are_repeated_to_the_bit() -> None:
     assert same(never, results[0])
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_in_mixed_precision_the_result_is_that_of_a_training_without_the_batch(name: str) -> None:
+    results = [
+        training(points(corrupt=301), epochs=1).precision(name).guards(every=every).run()
+        for every in (3, 10)
+    ]
+    assert same(*results)
+    bad = batch_of(301, 0)
+    kept = torch.cat([_order(0)[: bad * BATCH], _order(0)[(bad + 1) * BATCH :]])
+    x, y = points(corrupt=301)
+    never = training((x[kept], y[kept]), epochs=1).loader_options(shuffle=False)
+    assert same(never.precision(name).run(), results[0])
+
+
+def test_an_undisturbed_bf16_training_is_the_same_with_guards_to_the_bit() -> None:
+    plain = training(points()).precision("bf16").run()
+    guarded = training(points()).precision("bf16").guards(**EVERY).run()
+    assert same(plain, guarded)
+    assert losses(plain) == losses(guarded)
+    assert not same(plain, training(points()).run())
+
+
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path)
     step = _BadStep(40, float("nan"))
