@@ -60,6 +60,7 @@ from .families import (
     AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoTokenizer as AutoTokenizer,
     BertForMaskedLM as BertForMaskedLM,
     BertForQuestionAnswering as BertForQuestionAnswering,
     BertForSequenceClassification as BertForSequenceClassification,
@@ -131,6 +132,14 @@ from .matrix import (
 from .outline import (
     build_for_export as build_for_export,
 )
+from .outputs import (
+    BaseModelOutputWithPooling as BaseModelOutputWithPooling,
+    MaskedLMOutput as MaskedLMOutput,
+    ModelOutput as ModelOutput,
+    QuestionAnsweringModelOutput as QuestionAnsweringModelOutput,
+    SequenceClassifierOutput as SequenceClassifierOutput,
+    TokenClassifierOutput as TokenClassifierOutput,
+)
 from .predict.answer import (
     Answer as Answer,
 )
@@ -143,6 +152,9 @@ from .predict.sequence import (
 from .predict.tokens import (
     Entity as Entity,
     TokenPrediction as TokenPrediction,
+)
+from .pretrained import (
+    PretrainedModel as PretrainedModel,
 )
 from .safetensors_io import (
     LoadValidation as LoadValidation,
