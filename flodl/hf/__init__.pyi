@@ -173,6 +173,9 @@ from .safetensors_io import (
 from .sentence_settings import (
     SentenceSettings as SentenceSettings,
 )
+from .sentence_transformer import (
+    SentenceTransformer as SentenceTransformer,
+)
 from .surgery import (
     drop_layers as drop_layers,
     extract as extract,
