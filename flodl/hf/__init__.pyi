@@ -5,6 +5,17 @@ from .attention_masks import (
     build_deberta_attention_mask as build_deberta_attention_mask,
     build_extended_attention_mask as build_extended_attention_mask,
 )
+from .auto_tokenizer import (
+    AutoTokenizer as AutoTokenizer,
+)
+from .batch_encoding import (
+    BatchEncoding as BatchEncoding,
+)
+from .collators import (
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithPadding as DataCollatorWithPadding,
+)
 from .config_json import (
     AlbertConfig as AlbertConfig,
     AutoConfig as AutoConfig,

@@ -72,6 +72,7 @@ class TokenizerSource:
         self._padding = inner.padding
         self._truncation = inner.truncation
         self._named = {role: token.content for role, token in (special or {}).items()}
+        self._renamed: dict[str, str] = {}
         self.files = files
         self.inner = inner
         # A tokenizer that was read here may be changed; a caller's tokenizer must stay as it is.
@@ -94,11 +95,25 @@ class TokenizerSource:
 
     def special(self, role: str) -> str | None:
         """A special token in the vocabulary: the one in the files, else the one by usual name."""
-        named = self._named.get(role)
-        if named is not None and self.inner.token_to_id(named) is not None:
+        named = self.named(role)
+        if named is not None:
             return named
         usual = self._usual_id(role)
         return None if usual is None else self.inner.id_to_token(usual)
+
+    def named(self, role: str) -> str | None:
+        """A special token that the files name and that is in the vocabulary."""
+        named = self._named.get(role)
+        return None if named is None or self.inner.token_to_id(named) is None else named
+
+    def name_token(self, role: str, token: str) -> None:
+        """Let a token of the vocabulary have a role, such as ``pad``, from now on."""
+        self._named[role] = self._renamed[role] = token
+        if role != "pad":
+            return
+        self.pad_id = self.inner.token_to_id(token)
+        if self._padding is not None:
+            self._padding = {**self._padding, "pad_id": self.pad_id, "pad_token": token}
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
@@ -120,7 +135,7 @@ class TokenizerSource:
         whole = self.files.is_whole
         if whole or self._is_changed():
             beside = {n: b for n, b in self.files.contents.items() if n in (SETTINGS, SPECIAL)}
-            return {TOKENIZER: self._tokenizer_json()} | beside
+            return {TOKENIZER: self._tokenizer_json()} | beside | self._renamed_settings()
         return dict(self.files.contents)
 
     def _tokenizer_json(self) -> bytes:
@@ -141,9 +156,19 @@ class TokenizerSource:
 
     def _is_changed(self) -> bool:
         """Whether the tokenizer was changed since it was read."""
-        return self.files is None or (
-            _switched_off(build(self.files)).to_str() != self.inner.to_str()
+        return (
+            self.files is None
+            or bool(self._renamed)
+            or _switched_off(build(self.files)).to_str() != self.inner.to_str()
         )
+
+    def _renamed_settings(self) -> dict[str, bytes]:
+        """The settings with the special tokens that were named since; nothing if none were."""
+        if not self._renamed or self.files is None:
+            return {}
+        settings = self.files.mapping(SETTINGS)
+        settings |= {f"{role}_token": token for role, token in self._renamed.items()}
+        return {SETTINGS: _json(settings)}
 
     def _settings(self) -> bytes:
         """The minimal settings, which tell the reference what kind of tokenizer it is."""
@@ -151,7 +176,7 @@ class TokenizerSource:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
         }
-        return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
+        return _json(settings)
 
     def _length(self) -> int | None:
         # A truncation section only holds what the last call before saving used. So it counts only
@@ -183,6 +208,10 @@ def from_files(files: TokenizerFiles) -> TokenizerSource:
         MissingDependencyError: The package tokenizers is not installed.
     """
     return TokenizerSource(build(files), files=files, special=files.special_tokens())
+
+
+def _json(settings: Mapping[str, Any]) -> bytes:
+    return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
 def _switched_off(inner: Tokenizer) -> Tokenizer:
