@@ -71,7 +71,6 @@ from .families import (
     AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
-    AutoTokenizer as AutoTokenizer,
     BertForMaskedLM as BertForMaskedLM,
     BertForQuestionAnswering as BertForQuestionAnswering,
     BertForSequenceClassification as BertForSequenceClassification,

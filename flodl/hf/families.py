@@ -24,7 +24,6 @@ from flodl.hf.task_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from flodl.hf.tokenizer import HfTokenizer
 
 
 class BertModel(PooledEncoderModel, config=BertConfig):
@@ -146,9 +145,6 @@ class DebertaV2ForQuestionAnswering(QuestionAnswerer, config=DebertaV2Config):
 class DebertaV2ForMaskedLM(MaskedLM, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that predicts masked words."""
 
-
-AutoTokenizer = HfTokenizer
-"""The class of every tokenizer, under its usual name."""
 
 XLMRobertaModel = XlmRobertaModel
 XLMRobertaForSequenceClassification = XlmRobertaForSequenceClassification
