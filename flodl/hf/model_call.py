@@ -177,12 +177,13 @@ def _reading(encoder: Graph, vectors: Tensor) -> Graph:
     """The same encoder with given vectors as its table; it shares all other parts."""
     embeddings = cast("nn.Module", encoder._modules[_EMBEDDINGS])
     name = next(name for name in _TABLES if name in embeddings._modules)
-    return _with_part(encoder, _EMBEDDINGS, _with_part(embeddings, name, _GivenVectors(vectors)))
+    given = _with_part(embeddings, name, _GivenVectors(vectors))
+    return cast("Graph", _with_part(encoder, _EMBEDDINGS, given))
 
 
-def _with_part(module: Any, name: str, part: nn.Module) -> Any:
+def _with_part(module: nn.Module, name: str, part: nn.Module) -> nn.Module:
     """A shallow copy of a module in which one part is another one."""
-    copied = object.__new__(type(module))
+    copied: nn.Module = object.__new__(type(module))
     copied.__dict__.update(module.__dict__)
     copied.__dict__["_modules"] = {**module._modules, name: part}
     return copied

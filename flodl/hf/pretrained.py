@@ -72,12 +72,7 @@ class PretrainedModel(OfFamily, nn.Module):
     _described: str | None
 
     def __init__(self, graph: Graph, config: EncoderConfig) -> None:
-        if not isinstance(graph, Graph):
-            name = type(self).__name__
-            raise TypeError(
-                f"{name} is made of a graph and its configuration, got {type(graph).__name__}: "
-                f"use {name}.from_pretrained(source), or {name}.on_device(...) for new values"
-            )
+        _check_graph(type(self).__name__, graph)
         super().__init__()
         # The registries of the graph, not the graph as a child: names of parameters then have no
         # further segment, and a part that is replaced is replaced in both.
@@ -113,7 +108,7 @@ class PretrainedModel(OfFamily, nn.Module):
 
     # --- As a module -----------------------------------------------------------------------
 
-    @property  # type: ignore[override]  # a plain attribute in torch
+    @property
     def training(self) -> bool:
         """Whether the model is in training mode."""
         graph = self.__dict__.get("_graph")
@@ -277,3 +272,12 @@ class PretrainedModel(OfFamily, nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_parameters():,} parameters)"
+
+
+def _check_graph(name: str, graph: object) -> None:
+    """Say how models are made to those who call a class with a configuration."""
+    if not isinstance(graph, Graph):
+        raise TypeError(
+            f"{name} is made of a graph and its configuration, got {type(graph).__name__}: "
+            f"use {name}.from_pretrained(source), or {name}.on_device(...) for new values"
+        )

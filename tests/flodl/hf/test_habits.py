@@ -92,7 +92,8 @@ def test_a_call_gives_the_outputs_of_the_reference(tmp_path, family, head):
     mask, wanted = batch["attention_mask"], {"output_hidden_states": True}
     given = ours(**batch, **labels, **wanted, output_attentions=True)
     expected = theirs(**batch, **labels, **wanted, output_attentions=True)
-    assert list(given) == list(expected)
+    # Of an encoder, the reference also returns what only a decoder fills.
+    assert list(given) == [name for name in expected if name != "cross_attentions"]
     for name, value in given.items():
         both = (value, expected[name]) if isinstance(value, tuple) else ([value], [expected[name]])
         assert len(both[0]) == len(both[1])
@@ -101,12 +102,11 @@ def test_a_call_gives_the_outputs_of_the_reference(tmp_path, family, head):
 
     plain = ours(*batch.values(), **labels)
     if labels:
-        assert plain.loss.item() == pytest.approx(expected.loss.item(), abs=1e-6)
-        assert given.loss.item() == pytest.approx(expected.loss.item(), abs=1e-6)
+        assert plain.loss.item() == pytest.approx(expected.loss.item(), abs=1e-6, rel=1e-6)
+        assert given.loss.item() == pytest.approx(expected.loss.item(), abs=1e-6, rel=1e-6)
     assert ours.state_dict().keys() == theirs.state_dict().keys()
-    assert [name for name, _ in ours.named_parameters()] == [
-        n for n, _ in theirs.named_parameters()
-    ]
+    both = (dict(model.named_parameters(remove_duplicate=False)) for model in (ours, theirs))
+    assert len({frozenset(names) for names in both}) == 1
     assert ours.num_parameters() == theirs.num_parameters()
 
     vectors = theirs.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
