@@ -105,7 +105,8 @@ def encoder_values(graph: Graph, config: EncoderConfig, arguments: Arguments) ->
     """Run an encoder; the call stores nothing in it."""
     if arguments.plain and POOLER_OUTPUT not in graph.topology.tagged_nodes:
         return Values(graph(**arguments.inputs(config)))
-    _, record = _recorded(graph, config, arguments)
+    record = _record(arguments)
+    _variant(graph, arguments)(**arguments.inputs(config), **{RECORD: record})
     return Values(
         record.tags[LAST_HIDDEN_STATE],
         record.tags.get(POOLER_OUTPUT),
@@ -114,27 +115,31 @@ def encoder_values(graph: Graph, config: EncoderConfig, arguments: Arguments) ->
 
 
 def head_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Values:
-    """Run a model with a head.
-
-    If values of layers are wanted, the parts behind the encoder run one after the other, as in the
-    graph. Hooks of the graph itself do not run then.
-    """
+    """Run a model with a head."""
     if arguments.plain:
         return Values(graph(**arguments.inputs(config)))
-    encoder = graph.tree_children()[config.prefix]
-    output, record = _recorded(encoder, config, arguments)
-    names = [node.prefix for node in graph.topology.nodes if node.prefix]
-    for name in names[names.index(config.prefix) + 1 :]:
-        output = graph.get_submodule(name)(output)
+    record, encoder = _record(arguments), graph.tree_children()[config.prefix]
+    recording = _Recording(_variant(encoder, arguments), record)
+    whole = _with_part(graph, config.prefix, recording)
+    output: Tensor = whole(**arguments.inputs(config))
     return Values(output, None, *_layers(record, record.tags[LAST_HIDDEN_STATE]))
 
 
-def _recorded(encoder: Graph, config: EncoderConfig, arguments: Arguments) -> tuple[Tensor, Record]:
-    record = Record([] if arguments.hidden_states else None, [] if arguments.attentions else None)
-    if arguments.inputs_embeds is not None:
-        encoder = _reading(encoder, arguments.inputs_embeds)
-    output: Tensor = encoder(**arguments.inputs(config), **{RECORD: record})
-    return output, record
+def _record(arguments: Arguments) -> Record:
+    return Record([] if arguments.hidden_states else None, [] if arguments.attentions else None)
+
+
+class _Recording(nn.Module):
+    """An encoder that fills a record; it takes the place of the encoder in one call."""
+
+    def __init__(self, encoder: Graph, record: Record) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.record = record
+
+    def forward(self, ids: Tensor, **others: Any) -> Tensor:
+        output: Tensor = self.encoder(ids, **others, **{RECORD: self.record})
+        return output
 
 
 def _layers(record: Record, last: Tensor) -> tuple[Layers | None, Layers | None]:
@@ -173,8 +178,11 @@ class _GivenVectors(nn.Module):
         return functional.embedding(numbers, self.vectors)
 
 
-def _reading(encoder: Graph, vectors: Tensor) -> Graph:
-    """The same encoder with given vectors as its table; it shares all other parts."""
+def _variant(encoder: Graph, arguments: Arguments) -> Graph:
+    """The encoder of a call: with given vectors as its table of words, if there are some."""
+    vectors = arguments.inputs_embeds
+    if vectors is None:
+        return encoder
     embeddings = cast("nn.Module", encoder._modules[_EMBEDDINGS])
     name = next(name for name in _TABLES if name in embeddings._modules)
     given = _with_part(embeddings, name, _GivenVectors(vectors))
