@@ -262,7 +262,9 @@ class TextEncoder:
             given = settings.prompts.get(name)
             if given is None:
                 known = ", ".join(map(repr, settings.prompts)) or "none"
-                raise ValueError(f"prompt_name {name!r} is no prompt of this model: {known}")
+                raise ValueError(
+                    f"prompt_name {name!r} is none of the prompts of this model: {known}"
+                )
         if given and not settings.include_prompt:
             raise ValueError(
                 "this model leaves the tokens of a prompt out of the pooling (include_prompt "

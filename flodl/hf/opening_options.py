@@ -20,7 +20,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "output_hidden_states": "ask in the call: model(**batch, output_hidden_states=True)",
     "output_attentions": "ask in the call: model(**batch, output_attentions=True)",
     "output_loading_info": "read model.load_report afterwards",
-    "config": "change the configuration afterwards, or its file before",
+    "config": "give num_labels=, id2label= or problem_type=; config.json says everything else",
     "state_dict": "call model.load_state_dict(...) afterwards",
     "from_tf": "convert the checkpoint to safetensors first",
     "from_flax": "convert the checkpoint to safetensors first",

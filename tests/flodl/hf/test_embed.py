@@ -292,7 +292,7 @@ def test_one_text_has_one_vector_and_prompts_are_named(checkpoint, directory):
     assert encoder.get_sentence_embedding_dimension() == 16
     encoder.max_seq_length = 4
     assert torch.equal(encoder.encode("the fox the dog"), encoder.encode("the fox the dog jumps"))
-    with pytest.raises(ValueError, match="prompt_name 'other' is no prompt of this model: 'query'"):
+    with pytest.raises(ValueError, match="'other' is none of the prompts of this model: 'query'"):
         encoder.encode("a", prompt_name="other")
 
 
