@@ -1,9 +1,8 @@
 """Compare tokenizers with those of transformers on random texts, and write down what differs.
 
-    python -m tests.flodl.hf.tokenizer_comparison
+    python -m tests.flodl.hf.tokenizer_comparison --write
 
-writes the table of ``docs/reference/tokenizers.md``. Each difference has a reason, and the program
-fails at one that has none.
+writes the table of ``docs/reference/tokenizers.md``. It prints the differences without a reason.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from tests.flodl.hf.tokenizer_material import (
 
 COUNT, SEED = 5_000, 2_024
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/tokenizers.md"
-OPTIONS = {
+BEGIN, END = "<!-- comparison -->", "<!-- end of comparison -->"
+OPTIONS: Any = {
     "return_offsets_mapping": True,
     "return_special_tokens_mask": True,
     "return_token_type_ids": True,
 }
-NAMED = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
 
 
 @dataclass(frozen=True)
@@ -258,23 +257,49 @@ def _decoded(name: str, ours: Any, theirs: Any, texts: list[str]) -> Iterator[Di
                 yield Difference(text, "decoded", one, two, reason(name, "decoded", text))
 
 
-def reason(name: str, what: str, text: Any) -> str | None:
-    """Why a value may differ from the reference's; None if nothing is known."""
+REASONS: dict[str, str] = {}
+
+
+def reason(name: str, what: str, text: Any) -> str | None:  # noqa: ARG001
+    """Why a value may differ from the reference's, a key of ``REASONS``; None if nothing is known."""
     return None
 
 
+def row(name: str, count: int, found: list[Difference]) -> str:
+    """The row of a configuration in the table."""
+    counts = Counter(str(one.reason) for one in found)
+    listed = ", ".join(f"{number} {why}" for why, number in sorted(counts.items()))
+    return f"| {configurations()[name]().title} | {count:,} | {count // 5:,} | {listed or 'none'} |"
+
+
+def table(rows: list[str]) -> str:
+    """The table with the reasons below it."""
+    head = ["| configuration | texts | pairs | differences |", "|---|---|---|---|"]
+    below = [f"- **{name}**: {why}" for name, why in REASONS.items()]
+    return "\n".join([*head, *rows, "", *below]).rstrip()
+
+
 def main() -> None:
-    """Print the differences of all configurations."""
+    """Print the differences of all configurations, or write the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--write", action="store_true", help="write the table into the page")
     options = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names or configurations():
             found = differences(name, options.count, Path(folder))
-            print(name, Counter((one.what, one.reason) for one in found))
-            for one in sorted(found, key=lambda one: len(str(one.text)))[:6]:
+            rows.append(row(name, options.count, found))
+            print(rows[-1])
+            unknown = [one for one in found if one.reason is None]
+            for one in sorted(unknown, key=lambda one: len(str(one.text)))[:6]:
                 print("   ", one.what, ascii(one.text), ascii(one.ours), ascii(one.theirs))
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, _, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
