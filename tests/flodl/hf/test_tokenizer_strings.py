@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.flodl.hf import tokenizer_comparison as comparison
