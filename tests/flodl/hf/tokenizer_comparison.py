@@ -21,7 +21,7 @@ from typing import Any
 
 import transformers
 from tokenizers import AddedToken
-from transformers import convert_slow_tokenizer
+from transformers.convert_slow_tokenizer import DebertaV2Converter
 
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.random_strings import random_strings
@@ -124,7 +124,7 @@ def _deberta(settings: dict[str, Any]) -> Configuration:
             convert_tokens_to_ids=[text for text, _, _ in made.pieces].index,
             **{"do_lower_case": False, "split_by_punct": False, **settings},
         )
-        converted = convert_slow_tokenizer.DebertaV2Converter(slow).converted()
+        converted = DebertaV2Converter(slow).converted()
         return transformers.PreTrainedTokenizerFast(
             tokenizer_object=converted,
             unk_token="[UNK]",
@@ -301,7 +301,8 @@ REASONS = {
         "published models were trained with them, and the converter of transformers 4 applies them."
     ),
 }
-_SPACED_MASK = re.compile(r"\s<mask>")
+_SPACED_MASK = re.compile(r"\s(<mask>|\[MASK\])")
+_TAKE_SPACE = ("roberta", "roberta-space", "xlm-roberta", "gpt2", "albert", "albert-cased")
 
 
 def reason(name: str, text: Any) -> str | None:
@@ -309,7 +310,7 @@ def reason(name: str, text: Any) -> str | None:
     if name == "deberta-class":
         return "rules"
     spaced = any(_SPACED_MASK.search(one) for one in ([text] if isinstance(text, str) else text))
-    if spaced and name in ("roberta", "roberta-space", "xlm-roberta", "gpt2"):
+    if spaced and name in _TAKE_SPACE:
         return "mask"
     return None
 
