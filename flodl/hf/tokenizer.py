@@ -140,7 +140,7 @@ class HfTokenizer(Vocabulary):
         """
         access = Access(revision, token, cache_dir, local_files_only, subfolder)
         checkpoint = locate(src, access)
-        return cls.from_checkpoint(checkpoint, _config_of(checkpoint))
+        return cls.from_checkpoint(checkpoint, config_of(checkpoint))
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, config: EncoderConfig | None) -> Self:
@@ -476,7 +476,7 @@ def position_limit(config: EncoderConfig) -> int | None:
     return config.max_position_embeddings
 
 
-def _config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
+def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
     """The model's configuration; None if there is none, or its family has no model here."""
     from flodl.hf.config_json import AutoConfig
 

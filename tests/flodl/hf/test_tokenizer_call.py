@@ -410,8 +410,12 @@ def test_auto_tokenizer_takes_the_settings_of_a_call(tmp_path):
         "[CLS] d e [SEP]",
         "[CLS] f [SEP] [PAD]",
     ]
-    with pytest.raises(TypeError, match=r"no argument 'do_lower_case'.*tokenizer_config\.json"):
-        AutoTokenizer.from_pretrained(directory, do_lower_case=False)
+    with pytest.raises(TypeError, match=r"no argument 'lower'.* its settings are do_lower_case"):
+        AutoTokenizer.from_pretrained(directory, lower=False)
+    with pytest.raises(TypeError, match="do_lower_case must be True or False, not 'no'"):
+        AutoTokenizer.from_pretrained(directory, do_lower_case="no")
+    with pytest.raises(ValueError, match=r"add_prefix_space has no effect on .*vocab\.txt; it tak"):
+        AutoTokenizer.from_pretrained(directory, add_prefix_space=True)
     with pytest.raises(TypeError, match="code of a repository is never run"):
         AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     with pytest.raises(ValueError, match="padding_side is 'right' or 'left'"):
@@ -420,3 +424,49 @@ def test_auto_tokenizer_takes_the_settings_of_a_call(tmp_path):
         AutoTokenizer.from_pretrained(directory, use_fast=False)
     with pytest.raises(TypeError, match=r"use AutoTokenizer\.from_pretrained"):
         AutoTokenizer()
+
+
+# Settings that say otherwise than tokenizer.json
+
+CHANGES = [
+    ("bert", {"do_lower_case": False}),
+    ("bert", {"strip_accents": False, "tokenize_chinese_chars": False}),
+    ("bert", {"do_lower_case": False, "strip_accents": True}),
+    ("roberta", {"add_prefix_space": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), CHANGES, ids=str)
+def test_settings_beside_the_file_count_as_in_the_reference(tmp_path, kind, changes):
+    _, directory = saved_by_the_reference(tmp_path / kind, kind)
+    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    asked = AutoTokenizer.from_pretrained(directory, **changes)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}))
+    written = (directory / "tokenizer.json").read_bytes()
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    expected = theirs(LINES, return_offsets_mapping=True)
+    ours = HfTokenizer.from_pretrained(directory)
+    assert expected["input_ids"] != before
+    for tokenizer in (ours, asked):
+        batch = tokenizer(LINES, return_offsets_mapping=True)
+        assert batch.input_ids == expected["input_ids"]
+        assert batch.offset_mapping == expected["offset_mapping"]
+    # Together with the settings the file stays as it was; alone it must hold them.
+    ours.save(tmp_path / "both")
+    assert (tmp_path / "both" / "tokenizer.json").read_bytes() == written
+    assert HfTokenizer.from_pretrained(tmp_path / "both")(LINES).input_ids == batch.input_ids
+    ours.save(tmp_path / "alone.json")
+    assert HfTokenizer.from_file(tmp_path / "alone.json")(LINES).input_ids == batch.input_ids
+
+
+def test_a_file_that_settles_everything_ignores_the_settings(tmp_path):
+    _, directory = saved_by_the_reference(tmp_path / "bert", "bert")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
+    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    assert HfTokenizer.from_pretrained(directory)(LINES).input_ids == before
+    assert theirs(LINES)["input_ids"] == before
+    with pytest.raises(ValueError, match="do_lower_case has no effect .*that file settles every"):
+        AutoTokenizer.from_pretrained(directory, do_lower_case=True)
