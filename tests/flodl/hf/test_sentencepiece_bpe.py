@@ -137,7 +137,7 @@ def test_every_family_reads_byte_pairs(tmp_path, family, name):
     # XLM-RoBERTa has four special tokens in the place of three pieces.
     shift = int(family == "xlm")
     for line in LINES[:60]:
-        if "``" in line or "  " in line or line != line.strip():
+        if any(odd in line for odd in ("``", "  ", "▁")) or line != line.strip():
             continue
         expected = [
             3 if shift and number == model.unk_id else number + shift
