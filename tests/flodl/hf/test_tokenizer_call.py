@@ -470,3 +470,22 @@ def test_a_file_that_settles_everything_ignores_the_settings(tmp_path):
     assert theirs(LINES)["input_ids"] == before
     with pytest.raises(ValueError, match=r"do_lower_case has no effect .*that file settles every"):
         AutoTokenizer.from_pretrained(directory, do_lower_case=True)
+
+
+def test_settings_of_a_sentencepiece_file_are_taken_as_arguments(tmp_path):
+    from tests.flodl.hf.tokenizer_material import albert_file, write_unigram
+
+    made, settings = albert_file(), {"keep_accents": True, "do_lower_case": False}
+    plain = write_unigram(tmp_path / "plain", "spiece.model", made)
+    told = write_unigram(tmp_path / "told", "spiece.model", made, settings)
+    asked = AutoTokenizer.from_pretrained(plain, **settings)
+    expected = HfTokenizer.from_pretrained(told)(LINES).input_ids
+    assert (
+        asked(LINES).input_ids == expected != AutoTokenizer.from_pretrained(plain)(LINES).input_ids
+    )
+    asked.save_pretrained(tmp_path / "out")
+    assert HfTokenizer.from_pretrained(tmp_path / "out")(LINES).input_ids == expected
+    with pytest.raises(
+        ValueError, match=r"strip_accents has no effect on .*spiece\.model; it takes"
+    ):
+        AutoTokenizer.from_pretrained(plain, strip_accents=True)
