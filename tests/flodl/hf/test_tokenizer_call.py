@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -360,6 +361,19 @@ def test_a_call_leaves_the_tokenizer_as_it_is(tokenizer):
     before = tokenizer.inner.to_str()
     tokenizer(["a b c d", "e"], truncation=True, max_length=4, padding=True)
     assert tokenizer.inner.to_str() == before
+
+
+def test_threads_do_not_see_each_others_options(tokenizer):
+    options = [
+        {"truncation": True, "max_length": length, "padding": True, "padding_side": side}
+        for length in (3, 5, 8)
+        for side in ("left", "right")
+    ]
+    expected = [tokenizer(LINES[:40], **one).input_ids for one in options]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(5):
+            found = list(pool.map(lambda one: tokenizer(LINES[:40], **one).input_ids, options))
+            assert found == expected
 
 
 def test_added_tokens_with_gaps_between_their_ids_keep_them():
