@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn, final
+from collections.abc import Mapping
+from typing import Any, Final, final
 
+from flodl.hf.dependencies import need
+from flodl.hf.locate import locate
+from flodl.hf.source import Access
 from flodl.hf.text.call_options import SIDES, Side
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.text.files import read_files
+from flodl.hf.text.overrides import with_settings
+from flodl.hf.text.source import from_files
+from flodl.hf.tokenizer import HfTokenizer, config_of
+
+SETTINGS: Final = (
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "keep_accents",
+    "split_by_punct",
+    "add_prefix_space",
+)
 
 
 @final
@@ -29,7 +45,7 @@ class AutoTokenizer:
         model_max_length: int | None = None,
         padding_side: Side | None = None,
         truncation_side: Side | None = None,
-        **others: Any,
+        **settings: Any,
     ) -> HfTokenizer:
         """Read the tokenizer of a directory or repository; see ``HfTokenizer.from_pretrained``.
 
@@ -44,26 +60,26 @@ class AutoTokenizer:
             model_max_length: Tokens of a row that a call cuts or fills to.
             padding_side: The side that a call fills, ``"right"`` or ``"left"``.
             truncation_side: The side that a call cuts off.
-            **others: Refused; the error names the supported way.
+            **settings: True or False, instead of what ``tokenizer_config.json`` says:
+                ``do_lower_case``, ``strip_accents``, ``tokenize_chinese_chars``, ``keep_accents``,
+                ``split_by_punct``, ``add_prefix_space``.
 
         Raises:
-            TypeError: There is no such argument.
-            ValueError: An argument has an unknown value.
+            TypeError: There is no such argument, or a setting is not True or False.
+            ValueError: An argument has an unknown value, or no effect on this tokenizer.
             TokenizerMissingError, CheckpointFormatError, FileNotFoundError, HubError: As for
                 ``HfTokenizer.from_pretrained``.
         """
-        for name in others:
-            _refuse(name)
+        _check(settings)
         if not use_fast:
             raise ValueError("use_fast=False: all tokenizers here are fast, with the same ids")
-        made = HfTokenizer.from_pretrained(
-            pretrained_model_name_or_path,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
-        )
+        access = Access(revision, token, cache_dir, local_files_only, subfolder)
+        checkpoint = locate(pretrained_model_name_or_path, access)
+        need("tokenizers")
+        source = from_files(read_files(checkpoint))
+        if settings and source.files is not None:
+            source = from_files(with_settings(source.files, settings, source.inner))
+        made = HfTokenizer(source, config_of(checkpoint))
         if model_max_length is not None:
             made.model_max_length = model_max_length
         if padding_side is not None:
@@ -79,10 +95,16 @@ def _side(name: str, value: Side) -> Side:
     return value
 
 
-def _refuse(name: str) -> NoReturn:
-    if name == "trust_remote_code":
-        raise TypeError("trust_remote_code: code of a repository is never run; leave it out")
-    raise TypeError(
-        f"from_pretrained() takes no argument {name!r} for a tokenizer; write settings such as "
-        "do_lower_case and add_prefix_space into the tokenizer_config.json of the checkpoint"
-    )
+def _check(settings: Mapping[str, object]) -> None:
+    for name, value in settings.items():
+        if name == "trust_remote_code":
+            raise TypeError(
+                "trust_remote_code: code of a repository is never run; leave the argument out"
+            )
+        if name not in SETTINGS:
+            raise TypeError(
+                f"from_pretrained() takes no argument {name!r} for a tokenizer; its settings are "
+                f"{', '.join(SETTINGS)}"
+            )
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, final, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, cast, final, overload
 
 import torch
 
@@ -140,7 +140,7 @@ class HfTokenizer(Vocabulary):
         """
         access = Access(revision, token, cache_dir, local_files_only, subfolder)
         checkpoint = locate(src, access)
-        return cls.from_checkpoint(checkpoint, _config_of(checkpoint))
+        return cls.from_checkpoint(checkpoint, config_of(checkpoint))
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, config: EncoderConfig | None) -> Self:
@@ -226,17 +226,16 @@ class HfTokenizer(Vocabulary):
         kind = options.get("return_tensors")
         if batched or kind is not None or options.get("return_overflowing_tokens", False):
             return BatchEncoding(values, rows, kind)
-        return BatchEncoding({name: value[0] for name, value in values.items()}, rows)
+        # As in transformers, the length stays a list.
+        single = {name: v[0] if isinstance(v[0], list) else v for name, v in values.items()}
+        return BatchEncoding(single, rows)
 
     def tokenize(
-        self,
-        text: str,
-        pair: str | None = None,
-        add_special_tokens: bool = False,
-        **options: Unpack[CallOptions],
+        self, text: str, pair: str | None = None, **options: Unpack[CallOptions]
     ) -> list[str]:
         """The tokens of a text, or of a pair of texts, without special tokens unless asked for."""
-        return self(text, pair, **{**options, "add_special_tokens": add_special_tokens}).tokens()
+        settled: CallOptions = {"add_special_tokens": False, **options}
+        return self(text, pair, **settled).tokens()
 
     def pad(
         self,
@@ -272,14 +271,13 @@ class HfTokenizer(Vocabulary):
                 "padding_side": padding_side,
             }
         )
-        masked = MASK in self.model_input_names
-        if return_attention_mask is not None:
-            masked = return_attention_mask
-        filling = Filling(self.pad_id, self.pad_token_type_id, masked)
+        asked = return_attention_mask
+        masked = MASK in self.model_input_names if asked is None else asked
+        filling = Filling(self.pad_id, self.pad_token_type_id, masked, bool(asked))
         return padded(encoded_inputs, shape, filling, return_tensors)
 
     @overload
-    def encode(
+    def encode(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
         self, texts: str, text_pair: str | None = ..., **options: Unpack[CallOptions]
     ) -> list[int]: ...
     @overload
@@ -321,7 +319,8 @@ class HfTokenizer(Vocabulary):
             return self(texts, text_pair, **options)[IDS]
         if text_pair is not None:
             raise TypeError("text_pair goes with one text; for many pairs, call encode_pairs")
-        return _placed(self._encode(checked_texts(texts), False, options), device)
+        settled = cast("EncodeOptions", options)
+        return _placed(self._encode(checked_texts(texts), False, settled), device)
 
     def encode_on_device(
         self,
@@ -477,7 +476,7 @@ def position_limit(config: EncoderConfig) -> int | None:
     return config.max_position_embeddings
 
 
-def _config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
+def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
     """The model's configuration; None if there is none, or its family has no model here."""
     from flodl.hf.config_json import AutoConfig
 

@@ -134,6 +134,10 @@ def _enable_truncation(
 
 def _explained(error: BaseException, inputs: list[Any], shape: RowShape) -> Exception:
     """The error that a caller gets for one of the package."""
+    # The package refuses half of a surrogate pair as if it were not text.
+    broken = broken_text(inputs)
+    if broken is not None:
+        return broken
     if isinstance(error, TypeError):
         return TypeError(
             "a text is a str, a pair is two of them, and with is_split_into_words=True each is a "
@@ -141,9 +145,6 @@ def _explained(error: BaseException, inputs: list[Any], shape: RowShape) -> Exce
         )
     if isinstance(error, ValueError):
         return error
-    broken = broken_text(inputs)
-    if broken is not None:
-        return broken
     if shape.truncation is not None:
         return ValueError(
             f"a row cannot be cut to {shape.max_length} tokens with "

@@ -15,13 +15,12 @@ MASK: Final = "attention_mask"
 TYPES: Final = "token_type_ids"
 
 _UNTYPED: Final = (IDS, MASK)
-# The order is the one in which a call returns them.
 _TYPED: Final = (IDS, TYPES, MASK)
 
 # The classes whose models read segments. All others get none unless asked.
 _CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "BertTokenizer": _TYPED,
-    "DebertaV2Tokenizer": _TYPED,
+    "DebertaV2Tokenizer": (IDS, MASK, TYPES),
 }
 _BY_FAMILY: Final = {"bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer"}
 _BY_FILE: Final = {"vocab.txt": "BertTokenizer", "spm.model": "DebertaV2Tokenizer"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.text.files import SETTINGS, TokenizerFiles, reading
+from flodl.hf.text.files import TokenizerFiles, flag, reading
 from flodl.hf.text.pieces import Pieces, bpe, unigram
 from flodl.hf.text.sentencepiece import (
     Algorithm,
@@ -145,22 +145,6 @@ def deberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # no
             [tk.pre_tokenizers.Punctuation(behavior="isolated"), tokenizer.pre_tokenizer]
         )
     return tokenizer
-
-
-def flag(files: TokenizerFiles, name: str, default: bool | None) -> bool | None:
-    """A true or false of ``tokenizer_config.json``; null counts as not given.
-
-    Raises:
-        CheckpointFormatError: The value is neither true, false nor null.
-    """
-    value = files.mapping(SETTINGS).get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise CheckpointFormatError(
-            f"{files.where(SETTINGS)}: {name} must be true or false, not {value!r}"
-        )
-    return value
 
 
 def _divided(

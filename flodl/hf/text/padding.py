@@ -24,11 +24,13 @@ class Filling:
         pad_id: The id of padding; None if the tokenizer has none.
         pad_type_id: The segment of padding.
         with_mask: Whether rows get an ``attention_mask`` that they do not have.
+        mask_of_none: Whether a batch without rows gets one too.
     """
 
     pad_id: int | None
     pad_type_id: int
     with_mask: bool
+    mask_of_none: bool
 
 
 def padded(
@@ -55,7 +57,7 @@ def padded(
     values = {name: _plain(value) for name, value in values.items()}
     rows = values[IDS]
     if not rows:
-        return BatchEncoding({**values, MASK: []} if filling.with_mask else values)
+        return BatchEncoding({**values, MASK: []} if filling.mask_of_none else values)
     if not isinstance(rows[0], list):
         one = {name: [value] for name, value in values.items()}
         filled = {name: value[0] for name, value in _filled(one, shape, filling).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from flodl.hf.text.families import (
     albert,
     byte_pairs,
     deberta,
-    flag,
     word_pieces,
     xlm_roberta,
 )
@@ -29,9 +27,12 @@ from flodl.hf.text.files import (
     TOKENIZER,
     SpecialToken,
     TokenizerFiles,
+    as_json,
+    flag,
     reading,
     special_token,
 )
+from flodl.hf.text.overrides import settle
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -119,7 +120,7 @@ class TokenizerSource:
         """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
         target = Path(path)
         if target.suffix == ".json":
-            written = {target: self._tokenizer_json()}
+            written = {target: self._tokenizer_json(alone=True)}
         else:
             target.mkdir(parents=True, exist_ok=True)
             written = {target / name: content for name, content in self._contents().items()}
@@ -131,17 +132,25 @@ class TokenizerSource:
     def _contents(self) -> dict[str, bytes]:
         """The files of a directory from which the tokenizer can be loaded."""
         if self.files is None:
-            return {TOKENIZER: self._tokenizer_json(), SETTINGS: self._settings()}
+            return {TOKENIZER: self._tokenizer_json(alone=False), SETTINGS: self._settings()}
         whole = self.files.is_whole
         if whole or self._is_changed():
             beside = {n: b for n, b in self.files.contents.items() if n in (SETTINGS, SPECIAL)}
-            return {TOKENIZER: self._tokenizer_json()} | beside | self._renamed_settings()
+            return (
+                {TOKENIZER: self._tokenizer_json(alone=False)} | beside | self._renamed_settings()
+            )
         return dict(self.files.contents)
 
-    def _tokenizer_json(self) -> bytes:
-        """Everything in one file: the original file, or the present state of the tokenizer."""
-        if self.files is not None and self.files.is_whole and not self._is_changed():
-            return self.files.contents[self.files.source[0]]
+    def _tokenizer_json(self, *, alone: bool) -> bytes:
+        """Everything in one file: the original file, or the present state of the tokenizer.
+
+        Args:
+            alone: Whether no settings are written beside it, which may say otherwise than it does.
+        """
+        if self.files is not None and self.files.is_whole:
+            read = _whole(self.files) if alone else build(self.files)
+            if not self._renamed and _switched_off(read).to_str() == self.inner.to_str():
+                return self.files.contents[self.files.source[0]]
         copy = self._copy()
         if copy.padding is None and self._padding is not None:
             copy.enable_padding(**self._padding)
@@ -168,7 +177,7 @@ class TokenizerSource:
             return {}
         settings = self.files.mapping(SETTINGS)
         settings |= {f"{role}_token": token for role, token in self._renamed.items()}
-        return {SETTINGS: _json(settings)}
+        return {SETTINGS: as_json(settings)}
 
     def _settings(self) -> bytes:
         """The minimal settings, which tell the reference what kind of tokenizer it is."""
@@ -176,7 +185,7 @@ class TokenizerSource:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
         }
-        return _json(settings)
+        return as_json(settings)
 
     def _length(self) -> int | None:
         # A truncation section only holds what the last call before saving used. So it counts only
@@ -210,10 +219,6 @@ def from_files(files: TokenizerFiles) -> TokenizerSource:
     return TokenizerSource(build(files), files=files, special=files.special_tokens())
 
 
-def _json(settings: Mapping[str, Any]) -> bytes:
-    return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
-
-
 def _switched_off(inner: Tokenizer) -> Tokenizer:
     inner.no_padding()
     inner.no_truncation()
@@ -236,12 +241,10 @@ def build(files: TokenizerFiles) -> Tokenizer:
         CheckpointFormatError: A file is broken; names it.
         MissingDependencyError: The package tokenizers is not installed.
     """
-    tokenizers = need("tokenizers")
     kind = files.source[0]
     if files.is_whole:
-        text = files.text(kind)
-        with reading(files.where(kind)):
-            whole: Tokenizer = tokenizers.Tokenizer.from_str(text)
+        whole = _whole(files)
+        settle(whole, files)
         return whole
     special = _special_tokens(files)
     tokenizer = _BUILDERS[kind](files, {role: token.content for role, token in special.items()})
@@ -252,6 +255,15 @@ def build(files: TokenizerFiles) -> Tokenizer:
         )
         _add_template(tokenizer, files, special["cls"].content, special["sep"].content)
     return tokenizer
+
+
+def _whole(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer of the one file that holds everything, without the settings beside it."""
+    kind = files.source[0]
+    text = files.text(kind)
+    with reading(files.where(kind)):
+        whole: Tokenizer = need("tokenizers").Tokenizer.from_str(text)
+    return whole
 
 
 def _special_tokens(files: TokenizerFiles) -> dict[str, SpecialToken]:

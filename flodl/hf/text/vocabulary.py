@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from flodl.hf.dependencies import need
 from flodl.hf.text.conventions import Conventions
 from flodl.hf.text.decoding import Ids, decoded, plain_ids
 from flodl.hf.text.files import ROLES, TokenizerFiles
@@ -13,6 +12,8 @@ from flodl.hf.text.source import TokenizerSource
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
+
+NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
 
 _MORE = ("additional_special_tokens", "extra_special_tokens")
 
@@ -226,8 +227,8 @@ class Vocabulary:
     @overload
     def convert_tokens_to_ids(self, tokens: str) -> int: ...
     @overload
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
-    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
+    def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int]: ...
+    def convert_tokens_to_ids(self, tokens: str | list[str] | tuple[str, ...]) -> Any:
         """The id of a token, or of each token; the unknown token's for one that is not there."""
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(token) for token in tokens]
@@ -273,7 +274,7 @@ class Vocabulary:
         clean = self._known.clean_up
         if clean_up_tokenization_spaces is not None:
             clean = clean_up_tokenization_spaces
-        rows = [ids] if isinstance(ids, int) else ids
+        rows: list[Any] = [ids] if isinstance(ids, int) else ids
         batched = bool(rows) and isinstance(rows[0], list)
         texts = [
             decoded(self.inner, row, skip_special=skip_special_tokens, clean_up=clean)
@@ -291,28 +292,20 @@ class Vocabulary:
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
         return [found] if isinstance(found, str) else found
 
-    def add_tokens(
-        self,
-        new_tokens: str | AddedToken | Sequence[str | AddedToken],
-        special_tokens: bool = False,
-    ) -> int:
-        """Add tokens that are never split, and return how many are new.
+    def add_tokens(self, new_tokens: NewTokens, special_tokens: bool = False) -> int:
+        """Add tokens that are never split, and return how many were not added before.
 
-        The model needs a row for each: ``resize_vocab(model, len(tokenizer))``. All tokenizers
-        that share this vocabulary (:meth:`~flodl.hf.HfTokenizer.for_config`) get them. Do not call
-        this while another thread encodes.
+        The model needs a row for each new id: ``resize_vocab(model, len(tokenizer))``. All
+        tokenizers that share this vocabulary (:meth:`~flodl.hf.HfTokenizer.for_config`) get them.
+        Do not call this while another thread encodes.
         """
-        one = not isinstance(new_tokens, (list, tuple))
-        tokens: list[Any] = [new_tokens] if one else list(new_tokens)  # type: ignore[arg-type]
-        before = len(self)
+        tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]
         add = self.inner.add_special_tokens if special_tokens else self.inner.add_tokens
-        add(tokens)
-        return len(self) - before
+        added: int = add(tokens)
+        return added
 
-    def add_special_tokens(
-        self, special_tokens_dict: Mapping[str, str | AddedToken | Sequence[str | AddedToken]]
-    ) -> int:
-        """Name special tokens, add those that are not there, and return how many are new.
+    def add_special_tokens(self, special_tokens_dict: Mapping[str, NewTokens]) -> int:
+        """Name special tokens, add those that are not there, and return how many were added.
 
         Args:
             special_tokens_dict: A token by name (``pad_token``, ``mask_token``, …), or several by
@@ -330,12 +323,9 @@ class Vocabulary:
             )
         added = 0
         for name, value in special_tokens_dict.items():
-            if name in _MORE:
-                added += self.add_tokens(value, special_tokens=True)
-                continue
-            token = need("tokenizers").AddedToken(value) if isinstance(value, str) else value
-            added += self.add_tokens([token], special_tokens=True)
-            self._source.name_token(named[name], token.content)
+            added += self.add_tokens(value, special_tokens=True)
+            if name in named:
+                self._source.name_token(named[name], str(getattr(value, "content", value)))
         return added
 
     def _id_of(self, token: str | None) -> int | None:

@@ -5,12 +5,13 @@ Needs the package ``sentencepiece``, which the tests do not need::
     pip install sentencepiece
     python -m tests.flodl.hf.sentencepiece_fixtures
 
-For each model it writes ``bpe/NAME.model`` and ``bpe/NAME.crc``: a checksum of the ids of each
+For each model it writes ``bpe/NAME.model.xz`` and ``bpe/NAME.crc``: a checksum of the ids of each
 of the 5,000 texts of ``random_strings``, in order.
 """
 
 from __future__ import annotations
 
+import lzma
 import struct
 import tempfile
 import zlib
@@ -39,12 +40,18 @@ MODELS = {
         "add_dummy_prefix": False,
         "character_coverage": 0.98,
     },
+    "nmt": {"vocab_size": 600},
 }
 
 
 def checksum(ids: list[int]) -> int:
     """The checksum of the ids of a text."""
     return zlib.crc32(struct.pack(f"<{len(ids)}I", *ids))
+
+
+def model(name: str) -> bytes:
+    """The bytes of a model file."""
+    return lzma.decompress((FOLDER / f"{name}.model.xz").read_bytes())
 
 
 def expected(name: str) -> list[int]:
@@ -76,7 +83,7 @@ def main() -> None:
                 **told,
             )
             data = Path(folder, f"{name}.model").read_bytes()
-            (FOLDER / f"{name}.model").write_bytes(data)
+            (FOLDER / f"{name}.model.xz").write_bytes(lzma.compress(data))
             processor = sentencepiece.SentencePieceProcessor(model_proto=data)
             sums = [checksum(processor.encode(text)) for text in texts()]
             (FOLDER / f"{name}.crc").write_bytes(struct.pack(f"<{COUNT}I", *sums))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -89,20 +90,37 @@ def assert_same(ours, theirs):
         )
 
 
+def outcome(tokenizer, *inputs, **options):
+    """The batch, or the error."""
+    try:
+        return tokenizer(*inputs, **options)
+    except Exception as error:
+        return error
+
+
+def assert_same_call(both, *inputs, **options):
+    """Both give the same, or both refuse."""
+    ours, theirs = both
+    mine, other = outcome(ours, *inputs, **options), outcome(theirs, *inputs, **options)
+    if isinstance(other, Exception):
+        assert "too short" in str(other)
+        assert isinstance(mine, ValueError)
+        assert "cannot be cut to" in str(mine)
+    else:
+        assert_same(mine, other)
+
+
 @pytest.mark.filterwarnings("ignore:a row has")
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
 def test_a_call_gives_the_values_of_the_reference(both, options):
-    ours, theirs = both
-    assert_same(ours(TEXTS, **options), theirs(TEXTS, **options))
-    assert_same(ours(TEXTS[0], **options), theirs(TEXTS[0], **options))
-    assert_same(ours(PAIRS, **options), theirs(PAIRS, **options))
-    firsts, seconds = [a for a, _ in PAIRS], [b for _, b in PAIRS]
-    assert_same(ours(firsts, seconds, **options), theirs(firsts, seconds, **options))
-    assert_same(ours("one", "two", **options), theirs("one", "two", **options))
-    assert_same(ours("one", "", **options), theirs("one", "", **options))
-    split = {**options, "is_split_into_words": True}
-    assert_same(ours(WORDS, **split), theirs(WORDS, **split))
-    assert_same(ours(WORDS[0], WORDS[1], **split), theirs(WORDS[0], WORDS[1], **split))
+    assert_same_call(both, TEXTS, **options)
+    assert_same_call(both, TEXTS[0], **options)
+    assert_same_call(both, PAIRS, **options)
+    assert_same_call(both, [a for a, _ in PAIRS], [b for _, b in PAIRS], **options)
+    assert_same_call(both, "one", "two", **options)
+    assert_same_call(both, "one", "", **options)
+    assert_same_call(both, WORDS, is_split_into_words=True, **options)
+    assert_same_call(both, WORDS[0], WORDS[1], is_split_into_words=True, **options)
 
 
 def test_the_second_text_can_be_the_one_that_is_cut(both):
@@ -185,9 +203,11 @@ def test_places_of_a_row_are_found_as_the_reference_finds_them(both):
                 for text in (0, 1):
                     found = getattr(mine, method)(row, place, text)
                     assert found == getattr(other, method)(row, place, text)
-            if row == 0:
-                assert mine.word_to_tokens(row, place) == other.word_to_tokens(row, place)
-                assert mine.word_to_chars(row, place) == other.word_to_chars(row, place)
+            span = other.word_to_tokens(row, place)
+            assert mine.word_to_tokens(row, place) == span
+            # The reference fails where there is no such word.
+            chars = None if span is None else other.word_to_chars(row, place)
+            assert mine.word_to_chars(row, place) == chars
     assert mine.char_to_token(2) == other.char_to_token(2)
     assert mine.token_to_word(-2) == mine.token_to_word(0, len(mine.input_ids[0]) - 2)
 
@@ -343,6 +363,19 @@ def test_a_call_leaves_the_tokenizer_as_it_is(tokenizer):
     assert tokenizer.inner.to_str() == before
 
 
+def test_threads_do_not_see_each_others_options(tokenizer):
+    options = [
+        {"truncation": True, "max_length": length, "padding": True, "padding_side": side}
+        for length in (3, 5, 8)
+        for side in ("left", "right")
+    ]
+    expected = [tokenizer(LINES[:40], **one).input_ids for one in options]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(5):
+            found = list(pool.map(lambda one: tokenizer(LINES[:40], **one).input_ids, options))
+            assert found == expected
+
+
 def test_added_tokens_with_gaps_between_their_ids_keep_them():
     told = json.loads(words_tokenizer().to_str())
     told["added_tokens"].append({**told["added_tokens"][0], "id": 90, "content": "<x>"})
@@ -358,11 +391,11 @@ def test_added_tokens_with_gaps_between_their_ids_keep_them():
 
 def test_tokens_are_added_and_saved(tmp_path):
     tokenizer = HfTokenizer.from_pretrained(write_bert(tmp_path / "bert", {}))
-    assert tokenizer.add_tokens(["<ent>", "the"]) == 2
+    assert tokenizer.add_tokens(["<ent>", "the"]) == 2  # known as a piece, and now never split
     assert tokenizer.add_tokens("<ent>") == 0
     assert tokenizer.add_special_tokens({"pad_token": "<fill>", "sep_token": "[SEP]"}) == 1
     assert tokenizer.add_special_tokens({"additional_special_tokens": ["<a>", "<b>"]}) == 2
-    assert (tokenizer.pad_token, len(tokenizer), tokenizer.vocab_size) == ("<fill>", 605, 600)
+    assert (tokenizer.pad_token, len(tokenizer), tokenizer.vocab_size) == ("<fill>", 604, 600)
     with pytest.raises(ValueError, match="there is no special token 'pad'; there are bos_token"):
         tokenizer.add_special_tokens({"pad": "x"})
     assert {"<a>", "<b>", "<fill>"} < set(tokenizer.all_special_tokens)
@@ -374,7 +407,7 @@ def test_tokens_are_added_and_saved(tmp_path):
     expected = tokenizer(texts, padding=True)["input_ids"]
     assert again(texts, padding=True)["input_ids"] == expected
     assert theirs(texts, padding=True)["input_ids"] == expected
-    assert expected[1][-1] == tokenizer.pad_id == 602
+    assert expected[1][-1] == tokenizer.pad_id == 601
 
 
 # AutoTokenizer
@@ -391,8 +424,12 @@ def test_auto_tokenizer_takes_the_settings_of_a_call(tmp_path):
         "[CLS] d e [SEP]",
         "[CLS] f [SEP] [PAD]",
     ]
-    with pytest.raises(TypeError, match=r"no argument 'do_lower_case'.*tokenizer_config\.json"):
-        AutoTokenizer.from_pretrained(directory, do_lower_case=False)
+    with pytest.raises(TypeError, match=r"no argument 'lower'.* its settings are do_lower_case"):
+        AutoTokenizer.from_pretrained(directory, lower=False)
+    with pytest.raises(TypeError, match="do_lower_case must be True or False, not 'no'"):
+        AutoTokenizer.from_pretrained(directory, do_lower_case="no")
+    with pytest.raises(ValueError, match=r"add_prefix_space has no effect on .*vocab\.txt; it tak"):
+        AutoTokenizer.from_pretrained(directory, add_prefix_space=True)
     with pytest.raises(TypeError, match="code of a repository is never run"):
         AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     with pytest.raises(ValueError, match="padding_side is 'right' or 'left'"):
@@ -401,3 +438,68 @@ def test_auto_tokenizer_takes_the_settings_of_a_call(tmp_path):
         AutoTokenizer.from_pretrained(directory, use_fast=False)
     with pytest.raises(TypeError, match=r"use AutoTokenizer\.from_pretrained"):
         AutoTokenizer()
+
+
+# Settings that say otherwise than tokenizer.json
+
+CHANGES = [
+    ("bert", {"do_lower_case": False}),
+    ("bert", {"strip_accents": False, "tokenize_chinese_chars": False}),
+    ("bert", {"do_lower_case": False, "strip_accents": True}),
+    ("roberta", {"add_prefix_space": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), CHANGES, ids=str)
+def test_settings_beside_the_file_count_as_in_the_reference(tmp_path, kind, changes):
+    _, directory = saved_by_the_reference(tmp_path / kind, kind)
+    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    asked = AutoTokenizer.from_pretrained(directory, **changes)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}))
+    written = (directory / "tokenizer.json").read_bytes()
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    expected = theirs(LINES, return_offsets_mapping=True)
+    ours = HfTokenizer.from_pretrained(directory)
+    assert expected["input_ids"] != before
+    for tokenizer in (ours, asked):
+        batch = tokenizer(LINES, return_offsets_mapping=True)
+        assert batch.input_ids == expected["input_ids"]
+        assert batch.offset_mapping == expected["offset_mapping"]
+    # Together with the settings the file stays as it was; alone it must hold them.
+    ours.save(tmp_path / "both")
+    assert (tmp_path / "both" / "tokenizer.json").read_bytes() == written
+    assert HfTokenizer.from_pretrained(tmp_path / "both")(LINES).input_ids == batch.input_ids
+    ours.save(tmp_path / "alone.json")
+    assert HfTokenizer.from_file(tmp_path / "alone.json")(LINES).input_ids == batch.input_ids
+
+
+def test_a_file_that_settles_everything_ignores_the_settings(tmp_path):
+    _, directory = saved_by_the_reference(tmp_path / "bert", "bert")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
+    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    assert HfTokenizer.from_pretrained(directory)(LINES).input_ids == before
+    assert theirs(LINES)["input_ids"] == before
+    with pytest.raises(ValueError, match=r"do_lower_case has no effect .*that file settles every"):
+        AutoTokenizer.from_pretrained(directory, do_lower_case=True)
+
+
+def test_settings_of_a_sentencepiece_file_are_taken_as_arguments(tmp_path):
+    from tests.flodl.hf.tokenizer_material import albert_file, write_unigram
+
+    made, settings = albert_file(), {"keep_accents": True, "do_lower_case": False}
+    plain = write_unigram(tmp_path / "plain", "spiece.model", made)
+    told = write_unigram(tmp_path / "told", "spiece.model", made, settings)
+    asked = AutoTokenizer.from_pretrained(plain, **settings)
+    expected = HfTokenizer.from_pretrained(told)(LINES).input_ids
+    assert (
+        asked(LINES).input_ids == expected != AutoTokenizer.from_pretrained(plain)(LINES).input_ids
+    )
+    asked.save_pretrained(tmp_path / "out")
+    assert HfTokenizer.from_pretrained(tmp_path / "out")(LINES).input_ids == expected
+    with pytest.raises(
+        ValueError, match=r"strip_accents has no effect on .*spiece\.model; it takes"
+    ):
+        AutoTokenizer.from_pretrained(plain, strip_accents=True)
