@@ -87,7 +87,7 @@ def beside(found: dict[str, list[Found]]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = command_line("gradient_checkpointing", __doc__, rounds=3)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     options = read_options(parser, argv, rounds=1, layers=2, rows=2, length=16)
