@@ -26,8 +26,8 @@ from fdl.builtins.table import TABLE
 from tests.fdl.batch.stand_in import installed
 
 GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
-SLOW = ("cpp-and-rust.md", "libtorch.md", "runs.md")
-"""They compile a program, install libtorch, and train several times."""
+SLOW = ("cpp-and-rust.md", "libtorch.md", "runs.md", "tokenizers.md")
+"""They compile a program, install libtorch, train several times, and import torch."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

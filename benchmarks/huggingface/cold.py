@@ -107,27 +107,27 @@ def flodl_memory(folder: str) -> int:
 
     from flodl.hf import AutoModelForSequenceClassification as Model
 
-    before = _reset_peak()
+    before = reset_peak()
     model = Model.from_pretrained(folder)
-    return _peak() - before + 0 * len(model.labels)
+    return peak() - before + 0 * len(model.labels)
 
 
 def transformers_memory(folder: str) -> int:
     """The same for transformers."""
     from transformers import BertForSequenceClassification
 
-    before = _reset_peak()
+    before = reset_peak()
     model = BertForSequenceClassification.from_pretrained(folder)
-    return _peak() - before + 0 * len(model.config.architectures or [])
+    return peak() - before + 0 * len(model.config.architectures or [])
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Let the peak start from here (Linux: 5 into clear_refs); returns what is resident."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _peak()
+    return peak()
 
 
-def _peak() -> int:
+def peak() -> int:
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     line = next(line for line in lines if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])

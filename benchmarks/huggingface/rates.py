@@ -176,7 +176,7 @@ def batches(folder: Path, shapes: Sequence[tuple[int, int]], rounds: int) -> lis
 
 def _batch(model: Any, other: Any, ids: Tensor, rounds: int) -> Measured:
     mask = torch.ones_like(ids)
-    ours = _without_gradients(lambda: model(ids, mask))
+    ours = _without_gradients(lambda: model(ids, mask).last_hidden_state)
     theirs = _without_gradients(lambda: other(ids, attention_mask=mask).last_hidden_state)
     difference = relative(ours(), theirs())
     taken = interleaved({OURS: ours, REFERENCE: theirs}, rounds)

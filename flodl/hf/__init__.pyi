@@ -5,6 +5,17 @@ from .attention_masks import (
     build_deberta_attention_mask as build_deberta_attention_mask,
     build_extended_attention_mask as build_extended_attention_mask,
 )
+from .auto_tokenizer import (
+    AutoTokenizer as AutoTokenizer,
+)
+from .batch_encoding import (
+    BatchEncoding as BatchEncoding,
+)
+from .collators import (
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithPadding as DataCollatorWithPadding,
+)
 from .config_json import (
     AlbertConfig as AlbertConfig,
     AutoConfig as AutoConfig,
@@ -131,6 +142,14 @@ from .matrix import (
 from .outline import (
     build_for_export as build_for_export,
 )
+from .outputs import (
+    BaseModelOutputWithPooling as BaseModelOutputWithPooling,
+    MaskedLMOutput as MaskedLMOutput,
+    ModelOutput as ModelOutput,
+    QuestionAnsweringModelOutput as QuestionAnsweringModelOutput,
+    SequenceClassifierOutput as SequenceClassifierOutput,
+    TokenClassifierOutput as TokenClassifierOutput,
+)
 from .predict.answer import (
     Answer as Answer,
 )
@@ -143,6 +162,9 @@ from .predict.sequence import (
 from .predict.tokens import (
     Entity as Entity,
     TokenPrediction as TokenPrediction,
+)
+from .pretrained import (
+    PretrainedModel as PretrainedModel,
 )
 from .safetensors_io import (
     LoadValidation as LoadValidation,
@@ -160,6 +182,9 @@ from .safetensors_io import (
 )
 from .sentence_settings import (
     SentenceSettings as SentenceSettings,
+)
+from .sentence_transformer import (
+    SentenceTransformer as SentenceTransformer,
 )
 from .surgery import (
     drop_layers as drop_layers,

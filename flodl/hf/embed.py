@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Self, Unpack, cast, final
+from typing import Any, Literal, Self, TypedDict, Unpack, cast, final, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -18,12 +20,43 @@ from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.opening import HeadOpening, Opening, Source, access_of, open_model
-from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.opening_options import settled
+from flodl.hf.predict.batching import Batching, device_of, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts
 from flodl.hf.sentence_settings import POOLINGS, Pooling, SentenceSettings, sentence_settings
+from flodl.hf.similarity import similarity, similarity_pairwise
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+
+
+class EncodingOptions(TypedDict, total=False):
+    """How texts become vectors; every entry is optional.
+
+    Attributes:
+        normalize_embeddings: True scales vectors to length 1, whatever the model's settings say.
+        prompt: Put before every text, instead of the default prompt of the model.
+        prompt_name: The name of one of the model's prompts.
+        truncation: Whether texts that are too long are cut; otherwise they raise an error. None
+            for the settings of the model.
+        max_length: Tokens to cut to; None for the settings of the model.
+        batch_size: See :class:`~flodl.hf.predict.batching.Batching`.
+        max_tokens: See there.
+        bucket: See there.
+        show_progress_bar: Show on a terminal how many texts are done.
+        convert_to_tensor: True returns a tensor, also with ``convert_to_numpy``.
+    """
+
+    normalize_embeddings: bool
+    prompt: str | None
+    prompt_name: str | None
+    truncation: TruncationChoice | None
+    max_length: int | None
+    batch_size: int | None
+    max_tokens: int | None
+    bucket: bool
+    show_progress_bar: bool | None
+    convert_to_tensor: bool
 
 
 @final
@@ -67,6 +100,7 @@ class TextEncoder:
             FileNotFoundError: The directory does not exist, or files are missing in it.
             TypeError: There is no such option.
         """
+        options = cast("Opening", settled(options))
         check_options(options, Opening, "from_pretrained")
         device = options.get("device")
         if device is not None:
@@ -80,7 +114,7 @@ class TextEncoder:
             options["subfolder"] = "/".join(folder for folder in folders if folder)
         opened = open_model(src, HeadKind.BASE, cast("HeadOpening", options))
         tokenizer = HfTokenizer.from_checkpoint(opened.checkpoint, opened.config)
-        length = _length(settings, tokenizer)
+        length = length_limit(settings, tokenizer)
         return cls(opened.graph, tokenizer, opened.config, replace(settings, max_length=length))
 
     @property
@@ -103,63 +137,165 @@ class TextEncoder:
         """How the vectors of the tokens become one vector."""
         return self._settings
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the encoder."""
+        return device_of(self._graph)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the encoder to a device."""
+        self._graph.to(known_device(device))
+        return self
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens that texts are cut to, special tokens included; None for the model's limit."""
+        return self._settings.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int | None) -> None:
+        self._settings = replace(self._settings, max_length=length)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The number of elements of a vector, H."""
+        return self._config.hidden_size
+
+    def similarity(self, first: Any, second: Any) -> Tensor:
+        """Compare every vector with every other, by the function of :attr:`settings`.
+
+        Args:
+            first: ``[N, H]`` or ``[H]``: a tensor, an array of numpy, or a list of either.
+            second: ``[M, H]`` or ``[H]``.
+
+        Returns:
+            ``[N, M]``: larger is more alike; distances are negative.
+        """
+        return similarity(self._settings.similarity, first, second)
+
+    def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
+        """Compare vectors in pairs; see :meth:`similarity`.
+
+        Args:
+            first: ``[N, H]`` or ``[H]``.
+            second: ``[N, H]`` or ``[H]``.
+
+        Returns:
+            ``[N]``.
+        """
+        return similarity_pairwise(self._settings.similarity, first, second)
+
+    @overload
     def encode(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         pooling: Pooling | None = None,
         normalize: bool | None = None,
         *,
-        truncation: TruncationChoice | None = None,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
-    ) -> Tensor:
+        convert_to_numpy: Literal[False] = False,
+        **options: Unpack[EncodingOptions],
+    ) -> Tensor: ...
+
+    @overload
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_numpy: bool,
+        **options: Unpack[EncodingOptions],
+    ) -> Any: ...
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_numpy: bool = False,
+        **options: Unpack[EncodingOptions],
+    ) -> Any:
         """Make one vector of each text.
 
         Args:
-            texts: The texts.
+            texts: One text, or several.
             pooling: ``"mean"``, ``"cls"``, ``"max"`` or ``"pooler"``; None for :attr:`settings`.
             normalize: Scale vectors to length 1; None for :attr:`settings`.
-            truncation: Whether texts that are too long are cut; otherwise they raise an error. None
-                for :attr:`settings`.
-            max_length: Tokens to cut to; None for :attr:`settings`.
-            batch_size: See :class:`~flodl.hf.predict.batching.Batching`.
-            max_tokens: See there.
-            bucket: See there.
+            convert_to_numpy: Return an array of numpy instead of a tensor.
+            **options: See :class:`EncodingOptions`.
 
         Returns:
-            ``[N, H]``, float32, in host memory, in the order of the texts.
+            ``[N, H]``, float32, in host memory, in the order of the texts; ``[H]`` for one text.
 
         Raises:
-            ValueError: A text is too long, the pooling is unknown, or it is ``"pooler"`` and the
-                model has none.
-            TypeError: ``texts`` is a single string, or an entry is not a text.
+            ValueError: A text is too long, the pooling or the prompt is unknown, or it is
+                ``"pooler"`` and the model has none.
+            TypeError: An entry is not a text, or an option is unknown.
         """
-        texts = listed_texts(texts, "encode")
+        check_options(options, EncodingOptions, "encode")
+        single = isinstance(texts, str)
+        inputs = self._prepared([texts] if isinstance(texts, str) else texts, options)
         settings = self._settings
         if pooling is None:
             pooling = settings.pooling
         if pooling not in POOLINGS:
             raise ValueError(f"pooling {pooling!r} is none of {', '.join(POOLINGS)}")
-        if settings.prompt:
-            texts = [settings.prompt + text for text in texts]
-        if settings.lower_case:
-            texts = [text.lower() for text in texts]
+        scaled = settings.normalize if normalize is None else normalize
+        vectors = self._vectors(
+            inputs, pooling, scaled or options.get("normalize_embeddings") is True, options
+        )
+        found = vectors[0] if single else vectors
+        as_array = convert_to_numpy and not options.get("convert_to_tensor", False)
+        return found.numpy() if as_array else found
+
+    def _prepared(self, texts: Sequence[str], options: EncodingOptions) -> list[str]:
+        """The texts as the tokenizer gets them: with their prompt, in lower case if need be."""
+        found, prompt = listed_texts(texts, "encode"), self._prompt(options)
+        if prompt:
+            found = [prompt + text for text in found]
+        return [text.lower() for text in found] if self._settings.lower_case else found
+
+    def _prompt(self, options: EncodingOptions) -> str:
+        settings, given = self._settings, options.get("prompt")
+        name = options.get("prompt_name")
+        if given is None and name is not None:
+            given = settings.prompts.get(name)
+            if given is None:
+                known = ", ".join(map(repr, settings.prompts)) or "none"
+                raise ValueError(
+                    f"prompt_name {name!r} is none of the prompts of this model: {known}"
+                )
+        if given and not settings.include_prompt:
+            raise ValueError(
+                "this model leaves the tokens of a prompt out of the pooling (include_prompt "
+                "false), which is not supported: encode without a prompt"
+            )
+        return settings.prompt if given is None else given
+
+    def _vectors(
+        self, texts: list[str], pooling: Pooling, scaled: bool, options: EncodingOptions
+    ) -> Tensor:
+        settings, length = self._settings, options.get("max_length")
+        truncation = options.get("truncation")
         encoding = TextEncoding(
             self._tokenizer,
             settings.truncation if truncation is None else truncation,
-            settings.max_length if max_length is None else max_length,
+            settings.max_length if length is None else length,
         )
         # Made outside of inference mode, so that callers can compute gradients with the result.
         vectors = torch.empty(len(texts), self._config.hidden_size)
-        batching = Batching(batch_size, max_tokens, bucket)
-        with running(self._graph, len(texts)) as device:
+        batching = Batching(
+            options.get("batch_size", 32), options.get("max_tokens"), options.get("bucket", True)
+        )
+        shown = _shown(len(texts)) if options.get("show_progress_bar") else nullcontext(None)
+        with running(self._graph, len(texts)) as device, shown as tell:
             for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
                 pooled = self._pooled(batch.to(device), pooling)
-                if settings.normalize if normalize is None else normalize:
+                if scaled:
                     pooled = F.normalize(pooled, dim=-1)
                 vectors[inputs] = pooled.to(vectors.device)
+                if tell is not None:
+                    tell(len(inputs))
         return vectors
 
     def __repr__(self) -> str:
@@ -176,7 +312,27 @@ class TextEncoder:
         return pooled.float()
 
 
-def _length(settings: SentenceSettings, tokenizer: HfTokenizer) -> int | None:
+@contextmanager
+def _shown(count: int) -> Iterator[Callable[[int], None]]:
+    """Show on the terminal how many of the texts are done; yields what counts further ones."""
+    # Imported here, because most calls show nothing.
+    from flodl.terminal import BarLine, close_display, open_display, style_of
+
+    display, done = open_display(sys.stderr, style_of(sys.stderr)), 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        if display is not None:
+            display.show(BarLine("encoding", f"{done}/{count} texts", done / count))
+
+    try:
+        yield tell
+    finally:
+        close_display(display)
+
+
+def length_limit(settings: SentenceSettings, tokenizer: HfTokenizer) -> int | None:
     """Tokens that texts are cut to: the limit in the settings, else the tokenizer's limit.
 
     A truncation section inside ``tokenizer.json`` does not count: it only holds what the last call

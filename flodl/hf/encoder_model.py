@@ -1,49 +1,104 @@
-"""Encoders without a head; they are plain graphs."""
+"""Encoders without a head."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
+from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.model_call import Arguments, encoder_values
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
 from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions, Record
 from flodl.hf.opening import Opening, Source, open_encoder
-from flodl.hf.task_heads import OfFamily, inputs_of
+from flodl.hf.outputs import BaseModelOutputWithPooling
+from flodl.hf.pretrained import PretrainedModel
+from flodl.hf.task_heads import inputs_of
 
 if TYPE_CHECKING:
     from flodl.distributed.plain_loop.setup import HasGraph
-    from flodl.graph import Graph
     from flodl.hf.encoded import EncodedBatch
 
 
-class EncoderModel(OfFamily):
-    """Makes graphs from ``input_ids [B, S]`` to ``last_hidden_state [B, S, H]``; has no instances.
+class EncoderModel(PretrainedModel):
+    """An encoder without a head, a ``torch.nn.Module``.
 
-    Further inputs of a call: ``attention_mask``, ``token_type_ids``, ``position_ids``.
+    :attr:`graph` returns ``last_hidden_state [B, S, H]`` as a tensor.
+
+    Args:
+        graph: The encoder.
+        config: Its configuration.
     """
 
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutputWithPooling | tuple[Any, ...]:
+        """Run the encoder in its current mode, with gradients; ``model(**batch)`` calls this.
+
+        The call stores nothing in the model, so several threads can call it.
+
+        Args:
+            input_ids: ``[B, S]``.
+            attention_mask: 0 for padding, ``[B, S]``; None for no padding.
+            token_type_ids: Segments, ``[B, S]``; 0 if not given.
+            position_ids: ``[B, S]``, if the family takes positions.
+            inputs_embeds: Vectors instead of ids, ``[B, S, E]``.
+            output_hidden_states: True for the states of all layers.
+            output_attentions: True for the attention weights of all layers.
+            return_dict: False for a tuple.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            ValueError: There are neither ids nor vectors, or both.
+        """
+        arguments = Arguments(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            bool(output_hidden_states),
+            bool(output_attentions),
+        )
+        last, *others = encoder_values(self._graph, self.config, arguments)
+        names = ("pooler_output", "hidden_states", "attentions")
+        output = BaseModelOutputWithPooling(
+            last_hidden_state=last, **dict(zip(names, others, strict=True))
+        )
+        return output.to_tuple() if return_dict is False else output
+
     @classmethod
-    def build(cls, config: EncoderConfig) -> Graph:
+    def build(cls, config: EncoderConfig) -> Self:
         """Build a model with newly drawn values on the CPU."""
         return cls.on_device(config, "cpu")
 
     @classmethod
-    def on_device(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
+    def on_device(cls, config: EncoderConfig, device: torch.device | str) -> Self:
         """Build a model with newly drawn values, with a pooler if its family has one.
 
         Args:
             config: Of this family.
             device: Where the model is made.
         """
-        return _fresh(config, device, pooler=True)
+        return cls._fresh(config, device, pooler=True)
 
     @classmethod
-    def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Graph:
+    def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Self:
         """Open a checkpoint of this family; the model has a pooler if the checkpoint has one.
 
         Args:
@@ -54,33 +109,34 @@ class EncoderModel(OfFamily):
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        return open_encoder(src, options, family=cls.config_class)
+        opened = open_encoder(src, options, family=cls.config_class)
+        return cls(opened.graph, opened.config)
 
     @classmethod
-    def from_pretrained_on_device(cls, src: Source, device: torch.device | str) -> Graph:
+    def from_pretrained_on_device(cls, src: Source, device: torch.device | str) -> Self:
         """Open a checkpoint on a device; see :meth:`from_pretrained`."""
         return cls.from_pretrained(src, device=device)
 
+    @classmethod
+    def _fresh(cls, config: EncoderConfig, device: torch.device | str, *, pooler: bool) -> Self:
+        config = config.with_architectures(config.base_class_name)
+        graph = build_graph(config, HeadKind.BASE, pooler=pooler, device=device)
+        graph.set_source_config(config.to_json_str())
+        return cls(graph, config)
+
 
 class PooledEncoderModel(EncoderModel):
-    """A family whose encoder can have a pooler, with its output under the tag ``pooler_output``."""
+    """A family whose encoder can have a pooler."""
 
     @classmethod
-    def on_device_without_pooler(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
+    def on_device_without_pooler(cls, config: EncoderConfig, device: torch.device | str) -> Self:
         """Build a model with newly drawn values and without a pooler.
 
         Args:
             config: Of this family.
             device: Where the model is made.
         """
-        return _fresh(config, device, pooler=False)
-
-
-def _fresh(config: EncoderConfig, device: torch.device | str, *, pooler: bool) -> Graph:
-    config = config.with_architectures(config.base_class_name)
-    graph = build_graph(config, HeadKind.BASE, pooler=pooler, device=device)
-    graph.set_source_config(config.to_json_str())
-    return graph
+        return cls._fresh(config, device, pooler=False)
 
 
 class BackboneOutputs(NamedTuple):
@@ -102,7 +158,10 @@ class BackboneOutputs(NamedTuple):
 
 
 def backbone_outputs(
-    graph: Graph, enc: EncodedBatch, hidden_states: bool = False, attentions: bool = False
+    graph: Graph | HasGraph,
+    enc: EncodedBatch,
+    hidden_states: bool = False,
+    attentions: bool = False,
 ) -> BackboneOutputs:
     """Run an encoder and return all its outputs.
 
@@ -110,19 +169,20 @@ def backbone_outputs(
     tagged values of the model's last forward stay. Each inner layer of ALBERT counts.
 
     Args:
-        graph: A model of ``flodl.hf``, with or without a head.
+        graph: A model of ``flodl.hf``, with or without a head, or its graph.
         enc: On the device of the model.
         hidden_states: Whether to return the output of every layer too. Every layer then also
             computes padding; the same holds for ``attentions``.
         attentions: Whether to return the attention weights of every layer too.
 
     Raises:
-        ValueError: The graph is not a model of ``flodl.hf``.
+        ValueError: It is not a model of ``flodl.hf``.
     """
-    if graph.source_config is None:
+    whole = graph if isinstance(graph, Graph) else cast("Graph", graph.graph)
+    if whole.source_config is None:
         raise ValueError("this graph has no configuration, so it is not a model of flodl.hf")
-    config = AutoConfig.from_json_str(graph.source_config)
-    encoder = graph.tree_children().get(config.prefix, graph)
+    config = AutoConfig.from_json_str(whole.source_config)
+    encoder = whole.tree_children().get(config.prefix, whole)
     inputs = inputs_of(enc, config)
     if hidden_states or attentions:
         # An empty ``places`` keeps tokens in their rows, also in the outputs of layers.
@@ -160,8 +220,10 @@ def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> Non
     """
     if not (isinstance(unpad, bool) or unpad == "auto"):
         raise ValueError(f"unpad is True, False or 'auto', not {unpad!r}")
-    graph = model if isinstance(model, nn.Module) else model.graph
-    choices = [part for part in graph.modules() if isinstance(part, ChoiceOfLayout | ReadPositions)]
+    module = model if isinstance(model, nn.Module) else model.graph
+    choices = [
+        part for part in module.modules() if isinstance(part, ChoiceOfLayout | ReadPositions)
+    ]
     if not choices:
         raise ValueError(f"this {type(model).__name__} is and holds no model of flodl.hf")
     for choice in choices:

@@ -10,6 +10,7 @@ from flodl.hf.config_json import (
     BertConfig,
     DebertaV2Config,
     DistilBertConfig,
+    EncoderConfig,
     RobertaConfig,
     XlmRobertaConfig,
 )
@@ -203,10 +204,10 @@ class AutoModel:
     """Opens encoders of all six families."""
 
     @staticmethod
-    def from_pretrained(src: Source, **options: Unpack[Opening]) -> Graph:
-        """Open a checkpoint as an encoder that ends at ``last_hidden_state [B, S, H]``.
+    def from_pretrained(src: Source, **options: Unpack[Opening]) -> EncoderModel:
+        """Open a checkpoint as an encoder without a head, as the class of its family.
 
-        A pooler or a head in the checkpoint is left out.
+        A head in the checkpoint is left out. The model has a pooler if the checkpoint has one.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -216,7 +217,13 @@ class AutoModel:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        return open_encoder(src, options, pooler=False)
+        opened = open_encoder(src, options)
+        return MODELS[opened.config.model_type](opened.graph, opened.config)
+
+    @staticmethod
+    def from_config(config: EncoderConfig) -> EncoderModel:
+        """Build a model with newly drawn values on the CPU, as the class of its family."""
+        return MODELS[config.model_type].build(config)
 
     @staticmethod
     def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
@@ -271,6 +278,15 @@ class _AutoHead(Generic[H]):
         opened = open_model(src, cls.kind, options)
         head = HEADS[opened.config.model_type, cls.kind]
         return cast("H", head.of_opened(opened, options.get("tokenizer")))
+
+    @classmethod
+    def from_config(cls, config: EncoderConfig) -> H:
+        """Build a model with newly drawn values on the CPU, as the class of its family.
+
+        Args:
+            config: Of any family; it says how many classes there are, else two.
+        """
+        return cast("H", HEADS[config.model_type, cls.kind]._fresh(config, None, "cpu"))
 
 
 class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.models.layout import may_decide_on
 from flodl.hf.predict.head import EncoderHead
@@ -201,11 +202,10 @@ class SequenceLosses:
         Raises:
             ValueError: A shape or dtype of the labels does not fit.
         """
-        logits = self.forward_encoded(enc)
-        kind = self.config.problem_type if problem_type is None else problem_type
-        if kind is None and self.config.model_type == "deberta-v2":
-            return deberta_sequence_classification_loss(logits, labels)
-        return sequence_classification_loss(logits, labels, kind)
+        return _sequence_loss(self.config, self.forward_encoded(enc), labels, problem_type)
+
+    def _loss_of(self: EncoderHead, logits: Tensor, labels: Tensor) -> Tensor:
+        return _sequence_loss(self.config, logits, labels)
 
 
 class TokenLosses:
@@ -215,6 +215,12 @@ class TokenLosses:
         """Run the model and compare with the labels; see :func:`token_classification_loss`."""
         return token_classification_loss(_logits_for(self, enc, labels), labels)
 
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return token_classification_loss(logits, labels)
+
+    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
+        return mask is not None and _some_at_padding(mask, labels)
+
 
 class MaskedLMLosses:
     """The loss of a head that predicts masked tokens."""
@@ -222,6 +228,12 @@ class MaskedLMLosses:
     def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
         """Run the model and compare with the masked tokens; see :func:`masked_lm_loss`."""
         return masked_lm_loss(_logits_for(self, enc, labels), labels)
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return masked_lm_loss(logits, labels)
+
+    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
+        return mask is not None and _some_at_padding(mask, labels)
 
 
 class QuestionAnsweringLosses:
@@ -248,11 +260,25 @@ def _problem_type(logits: Tensor, labels: Tensor) -> str:
 
 def _logits_for(head: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
     """Logits of all positions with a label, also at padding."""
-    fits = labels.shape == enc.attention_mask.shape and may_decide_on(enc.attention_mask)
-    if not fits:
-        return head.forward_encoded(enc)
-    at_padding = (labels.to(enc.device) != IGNORED) & (enc.attention_mask == 0)
-    return head.forward_encoded(enc, padding=True if bool(at_padding.any()) else None)
+    at_padding = _some_at_padding(enc.attention_mask, labels)
+    return head.forward_encoded(enc, padding=True if at_padding else None)
+
+
+def _some_at_padding(mask: Tensor, labels: Tensor) -> bool:
+    """Whether a label at padding counts; False for a call that is recorded for later calls."""
+    if labels.shape != mask.shape or not may_decide_on(mask):
+        return False
+    return bool(((labels.to(mask.device) != IGNORED) & (mask == 0)).any())
+
+
+def _sequence_loss(
+    config: EncoderConfig, logits: Tensor, labels: Tensor, problem_type: str | None = None
+) -> Tensor:
+    """The loss of one answer per text, of the type that the call or the configuration names."""
+    kind = config.problem_type if problem_type is None else problem_type
+    if kind is None and config.model_type == "deberta-v2":
+        return deberta_sequence_classification_loss(logits, labels)
+    return sequence_classification_loss(logits, labels, kind)
 
 
 def _per_position(logits: Tensor, labels: Tensor) -> Tensor:

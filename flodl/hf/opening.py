@@ -10,7 +10,8 @@ Before the configuration is checked, only the headers of the weights are read.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypedDict, cast
 
 import torch
@@ -22,13 +23,16 @@ from flodl.hf.configs.labels import Labels
 from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.load_report import LoadReport
 from flodl.hf.loading import HeadInit, load_weights
 from flodl.hf.locate import locate
+from flodl.hf.opening_options import settled
 from flodl.hf.outline import LABELLED, head_of, outline
 from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.stored import StoredFiles
+from flodl.log import warning
 
 Source = str | os.PathLike[str]
 
@@ -38,39 +42,52 @@ class Opening(TypedDict, total=False):
 
     Attributes:
         device: Where the model goes; the CPU if not given.
-        dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise weights keep their types.
-            Opening prints how far outputs in bfloat16 or float16 are from those in float32.
+        dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise, and for ``"auto"``,
+            weights keep their types. Opening prints how far outputs in bfloat16 or float16 are
+            from those in float32.
+        torch_dtype: The same under its name in older programs.
         revision: Branch, tag or commit.
         token: Sent to the Hub; True for the stored token, False for none.
         cache_dir: Where downloads are kept.
         local_files_only: Never ask the network.
         subfolder: Folder inside the directory or repository.
+        attn_implementation: ``"sdpa"`` or ``"eager"``; both mean the one attention of flodl.
     """
 
     device: torch.device | str | None
     dtype: torch.dtype | str | None
+    torch_dtype: torch.dtype | str | None
     revision: str | None
     token: str | bool | None
     cache_dir: Source | None
     local_files_only: bool
     subfolder: str
+    attn_implementation: str | None
 
 
 class HeadOpening(Opening, total=False):
     """Further keyword arguments for models with a head.
 
     Attributes:
-        num_labels: Number of classes.
+        num_labels: Number of classes. With this, ``id2label`` or ``label2id``, a classifier that
+            the checkpoint lacks is drawn, with a warning.
         id2label: Names of the classes, in order or by id.
+        label2id: The same in the other direction.
+        problem_type: Replaces that of the configuration: ``"regression"``,
+            ``"single_label_classification"`` or ``"multi_label_classification"``.
         head_init: ``"random"`` draws a head that the checkpoint lacks, ``"replace"`` also a head of
             another width. Without either, a head that does not fit is an error.
+        ignore_mismatched_sizes: True is the same as ``head_init="replace"``.
         seed: Seed of the drawn values.
         tokenizer: Used instead of the checkpoint's tokenizer.
     """
 
     num_labels: int | None
     id2label: Labels | None
+    label2id: Mapping[str, int] | None
+    problem_type: str | None
     head_init: HeadInit | None
+    ignore_mismatched_sizes: bool
     seed: int | None
     tokenizer: HfTokenizer | None
 
@@ -128,7 +145,6 @@ def open_model(
     options: HeadOpening,
     *,
     family: type[EncoderConfig] | None = None,
-    pooler: bool | None = None,
 ) -> Opened:
     """Build a model and load its weights.
 
@@ -137,23 +153,28 @@ def open_model(
         kind: The head; None for the head of the class that the checkpoint was saved from.
         options: The arguments of ``from_pretrained``.
         family: The expected family; None for any of the six.
-        pooler: Whether an encoder without a head gets a pooler; None if that depends on whether the
-            checkpoint has one.
 
     Raises:
         FlodlError: One of ``flodl.hf.errors``.
         FileNotFoundError: The directory does not exist, or files are missing in it.
     """
+    options = cast("HeadOpening", settled(options))
     check_options(options, HeadOpening, "from_pretrained")
     device = options.get("device")
     if device is not None:
         options = {**options, "device": known_device(device)}  # refuse it before any download
     checkpoint = locate(src, access_of(options))
     config = read_config(checkpoint, family)
+    if options.get("problem_type") is not None:
+        config = config.replace(problem_type=options.get("problem_type"))
     kind = kind or head_of(config)
     wanted = options.get("num_labels"), options.get("id2label")
     if kind in LABELLED and wanted != (None, None):
         config.labels_for(*wanted)  # refuse them before the weights are downloaded
+    # Who names the classes wants a classifier of them, as in transformers.
+    may_draw = kind in LABELLED and wanted != (None, None) and options.get("head_init") is None
+    if may_draw:
+        options = {**options, "head_init": "random"}
     weights = checkpoint.weight_files()
     found = outline(
         config,
@@ -163,10 +184,10 @@ def open_model(
         id2label=wanted[1],
         new_head=options.get("head_init") == "replace",
     )
-    if pooler is not None:
-        found = replace(found, pooler=pooler)
     graph = found.build()
     config = _fill(graph, weights, found.config, options, checkpoint.commit)
+    if may_draw:
+        _warn_of_new_head(graph, checkpoint)
     graph.set_source_config(config.to_json_str())
     return Opened(graph.eval(), config, found.labels, checkpoint)
 
@@ -176,13 +197,23 @@ def open_encoder(
     options: Opening,
     *,
     family: type[EncoderConfig] | None = None,
-    pooler: bool | None = None,
-) -> Graph:
-    """Open a checkpoint as an encoder without a head; see :func:`open_model`."""
+) -> Opened:
+    """Open a checkpoint as an encoder without a head; see :func:`open_model`.
+
+    It has a pooler if the checkpoint has one.
+    """
+    options = cast("Opening", settled(options))
     check_options(options, Opening, "from_pretrained")
-    return open_model(
-        src, HeadKind.BASE, cast("HeadOpening", options), family=family, pooler=pooler
-    ).graph
+    return open_model(src, HeadKind.BASE, cast("HeadOpening", options), family=family)
+
+
+def _warn_of_new_head(graph: Graph, checkpoint: Checkpoint) -> None:
+    report: LoadReport = graph.__dict__["load_report"]
+    if report.initialised:
+        warning(
+            f"{checkpoint.name}: {', '.join(report.initialised)} are not in the checkpoint and "
+            "were drawn: train the model before you use it"
+        )
 
 
 def _fill(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.similarity import Similarity, checked
 from flodl.hf.source import Checkpoint
 
 Pooling: TypeAlias = Literal["mean", "cls", "max", "pooler"]
@@ -45,6 +47,9 @@ class SentenceSettings:
         lower_case: Convert texts, with the prompt, to lower case before they are encoded.
         prompt: Put before every text.
         subfolder: Folder of the model, relative to the directory; empty for the directory itself.
+        prompts: Further prompts by name, for :meth:`TextEncoder.encode`.
+        include_prompt: Whether the tokens of a prompt count in the pooling; False allows no prompt.
+        similarity: The function that compares the vectors of the model.
     """
 
     pooling: Pooling = "mean"
@@ -54,6 +59,9 @@ class SentenceSettings:
     lower_case: bool = False
     prompt: str = ""
     subfolder: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    include_prompt: bool = True
+    similarity: Similarity = "cosine"
 
 
 def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
@@ -80,7 +88,8 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
     model_file, model = _of_model(checkpoint, subfolder)
     pooling_file = _inside(modules["Pooling"].strip("/"), "config.json")
     pooling = _object(checkpoint, pooling_file)
-    prompt = _prompt(_object(checkpoint, _PROMPTS))
+    others = _object(checkpoint, _PROMPTS)
+    prompt = _prompt(others)
     if prompt and not pooling.get("include_prompt", True):
         raise ConfigError(
             f"{checkpoint.name}/{pooling_file}: include_prompt false is not supported with a "
@@ -94,6 +103,9 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
         lower_case=bool(model.get("do_lower_case", False)),
         prompt=prompt,
         subfolder=subfolder,
+        prompts=_prompts(others),
+        include_prompt=bool(pooling.get("include_prompt", True)),
+        similarity=_similarity(others),
     )
 
 
@@ -153,6 +165,22 @@ def _prompt(config: dict[str, Any]) -> str:
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
         raise ConfigError(f"{_PROMPTS}: default_prompt_name {name!r} is none of its prompts")
     return str(prompts[name])
+
+
+def _prompts(config: dict[str, Any]) -> dict[str, str]:
+    """The prompts by name; those that add nothing are there too."""
+    prompts = config.get("prompts")
+    if not isinstance(prompts, dict):
+        return {}
+    return {str(name): str(text or "") for name, text in prompts.items()}
+
+
+def _similarity(config: dict[str, Any]) -> Similarity:
+    named = config.get("similarity_fn_name") or "cosine"
+    try:
+        return checked(named)
+    except ValueError as error:
+        raise ConfigError(f"{_PROMPTS}: similarity_fn_name: {error}") from None
 
 
 def _object(checkpoint: Checkpoint, name: str) -> dict[str, Any]:

@@ -6,17 +6,15 @@ each family are in :mod:`flodl.hf.families`.
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
-from typing import ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import DiskFull
 from flodl.hf.head_kind import HeadKind
@@ -25,14 +23,24 @@ from flodl.hf.losses import (
     QuestionAnsweringLosses,
     SequenceLosses,
     TokenLosses,
+    question_answering_loss,
 )
+from flodl.hf.model_call import Arguments, head_values
 from flodl.hf.models.layout import PLACES, ChoiceOfLayout
 from flodl.hf.opening import HeadOpening, Opened, Source, open_model
 from flodl.hf.outline import outline
+from flodl.hf.outputs import (
+    MaskedLMOutput,
+    ModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from flodl.hf.predict.answer import QuestionAnswering
 from flodl.hf.predict.fill_mask import FillMask
 from flodl.hf.predict.sequence import SequencePrediction
 from flodl.hf.predict.tokens import TokenTagging
+from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.tokenizer import HfTokenizer
 
 Device = torch.device | str
@@ -41,19 +49,8 @@ _ROBERTA = ("roberta", "xlm-roberta")
 _GIVEN_POSITIONS = ("bert", "albert")
 
 
-class OfFamily:
-    """The base of classes of one family; ``config=`` in the class line names its configuration."""
-
-    config_class: ClassVar[type[EncoderConfig]]
-
-    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
-        super().__init_subclass__()
-        if config is not None:
-            cls.config_class = config
-
-
-class Head(OfFamily):
-    """An encoder with a head.
+class Head(PretrainedModel):
+    """An encoder with a head, a ``torch.nn.Module``.
 
     Args:
         graph: The model.
@@ -71,24 +68,9 @@ class Head(OfFamily):
         labels: tuple[str, ...] = (),
         tokenizer: HfTokenizer | None = None,
     ) -> None:
-        self._graph = graph
-        self._config = config
-        self._described = graph.source_config
+        super().__init__(graph, config)
         self._labels = labels
         self._tokenizer = tokenizer
-
-    @property
-    def graph(self) -> Graph:
-        """The model, a ``torch.nn.Module``."""
-        return self._graph
-
-    @property
-    def config(self) -> EncoderConfig:
-        """The configuration of the model, with changes made by surgery."""
-        text = self._graph.source_config
-        if text is not None and text != self._described:
-            self._config, self._described = AutoConfig.from_json_str(text), text
-        return self._config
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -156,42 +138,6 @@ class Head(OfFamily):
         graph.set_source_config(found.config.to_json_str())
         return cls(graph, found.config, found.labels)
 
-    def save_pretrained(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        max_shard_size: int | str | None = None,
-    ) -> tuple[str, ...]:
-        """Write the model as a directory that any tool for Hugging Face checkpoints loads.
-
-        The weights are the same bytes that ``fdl flodl-hf export`` writes. The configuration names
-        the class and its labels. The tokenizer's files are written too, if there is a tokenizer.
-
-        Args:
-            directory: Where to write; created with its parents.
-            force: Replace an existing model, with its tokenizer.
-            max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
-
-        Returns:
-            The files written, by their names in the directory.
-
-        Raises:
-            FlodlError: The directory holds a model already.
-            OSError: The system refused.
-            ValueError: ``max_shard_size`` is not a size.
-        """
-        from flodl.hf.export import save_model
-
-        return save_model(
-            self._graph,
-            self.config,
-            Path(directory),
-            tokenizer=self._tokenizer,
-            force=force,
-            max_shard_size=max_shard_size,
-        )
-
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
 
@@ -246,7 +192,72 @@ def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
     return inputs
 
 
-class ClassifierHead(Head):
+class LabelledHead(Head):
+    """A head whose loss compares logits with labels."""
+
+    output_class: ClassVar[type[ModelOutput]]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> ModelOutput | tuple[Any, ...]:
+        """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
+
+        Args:
+            input_ids: ``[B, S]``.
+            attention_mask: 0 for padding, ``[B, S]``; None for no padding.
+            token_type_ids: Segments, ``[B, S]``; 0 if not given.
+            position_ids: ``[B, S]``, if the family takes positions.
+            inputs_embeds: Vectors instead of ids, ``[B, S, E]``.
+            labels: As for ``compute_loss``; the loss is then among the outputs.
+            output_hidden_states: True for the states of all layers.
+            output_attentions: True for the attention weights of all layers.
+            return_dict: False for a tuple.
+
+        Returns:
+            The outputs; see :mod:`flodl.hf.outputs`.
+
+        Raises:
+            ValueError: There are neither ids nor vectors, or both, or labels do not fit.
+        """
+        arguments = Arguments(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            bool(output_hidden_states),
+            bool(output_attentions),
+            labels is not None and self._counts_padding(attention_mask, labels),
+        )
+        found = head_values(self._graph, self.config, arguments)
+        output = self.output_class(
+            loss=None if labels is None else self._loss_of(found.output, labels),
+            logits=found.output,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of logits that were computed for these labels."""
+        raise NotImplementedError
+
+    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:  # noqa: ARG002
+        """Whether the loss depends on logits at padding."""
+        return False
+
+
+class ClassifierHead(LabelledHead):
     """A head with classes."""
 
     @classmethod
@@ -282,12 +293,14 @@ class SequenceClassifier(SequencePrediction, SequenceLosses, ClassifierHead):
     """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
 
     kind = HeadKind.SEQCLS
+    output_class = SequenceClassifierOutput
 
 
 class TokenClassifier(TokenTagging, TokenLosses, ClassifierHead):
     """One label per token: ``predict``, ``tag``, ``compute_loss``."""
 
     kind = HeadKind.TOKCLS
+    output_class = TokenClassifierOutput
 
 
 class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, PlainHead):
@@ -295,11 +308,68 @@ class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, PlainHead):
 
     kind = HeadKind.QA
 
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
+        """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
 
-class MaskedLM(FillMask, MaskedLMLosses, PlainHead):
+        Args:
+            input_ids: As for the other heads; see :meth:`LabelledHead.forward`.
+            attention_mask: As there.
+            token_type_ids: As there.
+            position_ids: As there.
+            inputs_embeds: As there.
+            start_positions: First token of each answer, ``[B]``; gives a loss with the next.
+            end_positions: Last token of each answer, ``[B]``.
+            output_hidden_states: As there.
+            output_attentions: As there.
+            return_dict: As there.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            ValueError: There are neither ids nor vectors, or both, or positions do not fit.
+        """
+        arguments = Arguments(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            bool(output_hidden_states),
+            bool(output_attentions),
+        )
+        found = head_values(self._graph, self.config, arguments)
+        logits, loss = found.output, None
+        if start_positions is not None and end_positions is not None:
+            loss = question_answering_loss(logits, start_positions, end_positions)
+        output = QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=logits[..., 0].contiguous(),
+            end_logits=logits[..., 1].contiguous(),
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
+        return output.to_tuple() if return_dict is False else output
+
+
+class MaskedLM(FillMask, MaskedLMLosses, PlainHead, LabelledHead):
     """The words at masks: ``fill_mask``, ``compute_loss``."""
 
     kind = HeadKind.MLM
+    output_class = MaskedLMOutput
 
     def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits of single positions; only these are decoded, because decoding is most of the work.

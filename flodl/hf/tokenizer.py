@@ -7,21 +7,28 @@ so calls from several threads would affect each other.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, final
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, cast, final, overload
 
 import torch
 
+from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import CheckpointFormatError, ConfigError
 from flodl.hf.locate import locate
 from flodl.hf.source import CONFIG, Access, Checkpoint
+from flodl.hf.text.call_options import CallOptions, PaddingChoice, RowShape, Side, row_shape
+from flodl.hf.text.calling import Texts, encode_rows, gathered, values_of
+from flodl.hf.text.conventions import IDS, MASK, conventions
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
-from flodl.hf.text.files import TokenizerFiles, is_panic, local_files, read_files
+from flodl.hf.text.files import is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
+from flodl.hf.text.padding import NO_PAD_TOKEN, Features, Filling, padded
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.truncation import Positions, Strategy, Truncation
+from flodl.hf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,16 +63,30 @@ class EncodeOptions(TypedDict, total=False):
 
 
 @final
-class HfTokenizer:
+class HfTokenizer(Vocabulary):
     """A tokenizer of a Hugging Face checkpoint.
 
     Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding does not
     change it, so threads can share one tokenizer.
+
+    Calling it takes the arguments of a fast tokenizer of transformers and returns the same values.
+
+    Attributes:
+        model_max_length: Tokens of a row that a call cuts or fills to: the smaller of the limits
+            in the tokenizer's files and of its model; a very large number for no limit.
+        padding_side: The side that a call fills, ``"right"`` or ``"left"``.
+        truncation_side: The side that a call cuts off.
     """
 
     def __init__(self, source: TokenizerSource, config: EncoderConfig | None = None) -> None:
-        self._source = source
+        model_type = None if config is None else config.model_type
+        limit = None if config is None else position_limit(config)
+        known = conventions(source.files, model_type, limit)
+        super().__init__(source, known, None if config is None else config.pad_token_id)
         self._config = config
+        self.model_max_length = known.model_max_length
+        self.padding_side = known.padding_side
+        self.truncation_side = known.truncation_side
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -119,7 +140,7 @@ class HfTokenizer:
         """
         access = Access(revision, token, cache_dir, local_files_only, subfolder)
         checkpoint = locate(src, access)
-        return cls.from_checkpoint(checkpoint, _config_of(checkpoint))
+        return cls.from_checkpoint(checkpoint, config_of(checkpoint))
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, config: EncoderConfig | None) -> Self:
@@ -133,12 +154,8 @@ class HfTokenizer:
 
     def for_config(self, config: EncoderConfig) -> HfTokenizer:
         """The same tokenizer with the limits, pad id and segments of another model."""
-        return HfTokenizer(self._source, config)
-
-    @property
-    def inner(self) -> Tokenizer:
-        """The tokenizer of the ``tokenizers`` package; leave its padding and truncation off."""
-        return self._source.inner
+        # Every prediction asks for it, and reading the settings again takes 40 microseconds.
+        return self if config is self._config else HfTokenizer(self._source, config)
 
     @property
     def limit(self) -> int | None:
@@ -146,62 +163,9 @@ class HfTokenizer:
         return None if self._config is None else position_limit(self._config)
 
     @property
-    def pad_id(self) -> int | None:
-        """The id of padding; None if neither the files nor the model name one."""
-        named = self._source.pad_id
-        if named is None and self._config is not None:
-            named = self._config.pad_token_id
-        return self._source.usual_pad_id if named is None else named
-
-    @property
-    def pad_token(self) -> str | None:
-        """The token of padding; None if there is none."""
-        return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
-
-    @property
-    def mask_token(self) -> str | None:
-        """The token that marks a gap, ``[MASK]`` or ``<mask>``; None if there is none."""
-        return self._source.special("mask")
-
-    @property
-    def mask_token_id(self) -> int | None:
-        """The id of the mask token."""
-        return self._id_of(self.mask_token)
-
-    @property
-    def cls_token(self) -> str | None:
-        """The first token of every row; None if there is none."""
-        return self._source.special("cls")
-
-    @property
-    def cls_token_id(self) -> int | None:
-        """The id of the first token."""
-        return self._id_of(self.cls_token)
-
-    @property
-    def sep_token(self) -> str | None:
-        """The token at the end of every text; None if there is none."""
-        return self._source.special("sep")
-
-    @property
-    def sep_token_id(self) -> int | None:
-        """The id of the token at the end of every text."""
-        return self._id_of(self.sep_token)
-
-    @property
-    def unk_token(self) -> str | None:
-        """The token for words that the vocabulary lacks; None if there is none."""
-        return self._source.special("unk")
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """The id of the token for unknown words."""
-        return self._id_of(self.unk_token)
-
-    @property
-    def files(self) -> TokenizerFiles | None:
-        """The files it was read from; None if it was made from a tokenizer object."""
-        return self._source.files
+    def model_input_names(self) -> tuple[str, ...]:
+        """The values that a call returns; segments only if the models of the family read them."""
+        return self._known.model_input_names
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the tokenizer so that the reference's ``AutoTokenizer`` loads it.
@@ -220,17 +184,127 @@ class HfTokenizer:
         """
         return self._source.save(path)
 
+    def save_pretrained(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Write the tokenizer into a directory, and return the files written; see :meth:`save`."""
+        return tuple(str(path) for path in self.save(save_directory))
+
+    def __call__(
+        self, text: Texts, text_pair: Texts | None = None, **options: Unpack[CallOptions]
+    ) -> BatchEncoding:
+        """Encode a text, a batch of texts, or pairs, with the options of transformers.
+
+        Values and defaults are those of transformers' fast tokenizers: nothing is padded or
+        truncated unless asked. A row that is longer than ``model_max_length`` is returned whole,
+        with a warning, and the model refuses it; :meth:`encode` and ``predict`` refuse it here.
+
+        Args:
+            text: A text, a list of texts, or a list of pairs. With ``is_split_into_words=True``,
+                each text is a list of words.
+            text_pair: The second text of each pair.
+            **options: See :class:`~flodl.hf.text.call_options.CallOptions`.
+
+        Returns:
+            Lists, one entry per row, or tensors ``[B, S]`` with ``return_tensors="pt"``. A single
+            text without ``return_tensors`` has no batch dimension.
+
+        Raises:
+            ValueError: There is no text; a text cannot be cut as asked; padding is asked for and
+                there is no pad token; rows of unequal lengths cannot become a tensor.
+            TypeError: An input is not text, or there is no such option.
+        """
+        check_options(options, CallOptions, "tokenizer")
+        shape = self._shape(options)
+        inputs, batched = gathered(text, text_pair, options.get("is_split_into_words", False))
+        padding = {
+            "pad_id": self.pad_id or 0,
+            "pad_token": self.pad_token or "",
+            "pad_type_id": self.pad_token_type_id,
+        }
+        encodings = encode_rows(self._source.stateless(), inputs, shape, options, padding)
+        values, rows = values_of(encodings, self.model_input_names, options)
+        if options.get("max_length") is None and options.get("verbose", True):
+            self._warn_of_long_rows(rows)
+        kind = options.get("return_tensors")
+        if batched or kind is not None or options.get("return_overflowing_tokens", False):
+            return BatchEncoding(values, rows, kind)
+        # As in transformers, the length stays a list.
+        single = {name: v[0] if isinstance(v[0], list) else v for name, v in values.items()}
+        return BatchEncoding(single, rows)
+
+    def tokenize(
+        self, text: str, pair: str | None = None, **options: Unpack[CallOptions]
+    ) -> list[str]:
+        """The tokens of a text, or of a pair of texts, without special tokens unless asked for."""
+        settled: CallOptions = {"add_special_tokens": False, **options}
+        return self(text, pair, **settled).tokens()
+
+    def pad(
+        self,
+        encoded_inputs: Features,
+        padding: PaddingChoice = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: Side | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: TensorKind | None = None,
+    ) -> BatchEncoding:
+        """Fill rows that were encoded before to one width, as a collator does for each batch.
+
+        Args:
+            encoded_inputs: A list of rows as a call returns them, or one mapping of lists. Other
+                values than those of a tokenizer, such as ``labels``, are passed on unchanged.
+            padding: True or ``"longest"``, ``"max_length"``, or False.
+            max_length: The width for ``"max_length"``; ``model_max_length`` if not given.
+            pad_to_multiple_of: The width is a multiple of this.
+            padding_side: ``"right"`` or ``"left"``; :attr:`padding_side` if not given.
+            return_attention_mask: Whether rows get an attention mask that they do not have.
+            return_tensors: ``"pt"``, ``"np"``, or None for what the rows are.
+
+        Raises:
+            ValueError: There are no ``input_ids``, or rows do not fit together, or there is no pad
+                token.
+        """
+        shape = self._shape(
+            {
+                "padding": padding,
+                "max_length": max_length,
+                "pad_to_multiple_of": pad_to_multiple_of,
+                "padding_side": padding_side,
+            }
+        )
+        asked = return_attention_mask
+        masked = MASK in self.model_input_names if asked is None else asked
+        filling = Filling(self.pad_id, self.pad_token_type_id, masked, bool(asked))
+        return padded(encoded_inputs, shape, filling, return_tensors)
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
+        self, texts: str, text_pair: str | None = ..., **options: Unpack[CallOptions]
+    ) -> list[int]: ...
+    @overload
     def encode(
         self,
         texts: Sequence[str],
         *,
-        device: torch.device | str | None = None,
+        device: torch.device | str | None = ...,
         **options: Unpack[EncodeOptions],
-    ) -> EncodedBatch:
+    ) -> EncodedBatch: ...
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        text_pair: str | None = None,
+        *,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> Any:
         """Encode texts into one batch, padded on the right to the longest row.
+
+        One text, not in a list, gives its ids as a list, as in transformers; its options are those
+        of a call.
 
         Args:
             texts: At least one.
+            text_pair: Only with one text: the second text of the pair.
             device: Where the tensors go; the CPU if not given.
             **options: See :class:`EncodeOptions`.
 
@@ -240,7 +314,14 @@ class HfTokenizer:
             TypeError: An entry is not a text, or there is no such option.
             CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
         """
-        return _placed(self._encode(checked_texts(texts), False, options), device)
+        if isinstance(texts, str):
+            if device is not None:
+                raise TypeError("one text gives a list of ids; for a device, pass a list of texts")
+            return self(texts, text_pair, **options)[IDS]
+        if text_pair is not None:
+            raise TypeError("text_pair goes with one text; for many pairs, call encode_pairs")
+        settled = cast("EncodeOptions", options)
+        return _placed(self._encode(checked_texts(texts), False, settled), device)
 
     def encode_on_device(
         self,
@@ -273,6 +354,21 @@ class HfTokenizer:
     def __repr__(self) -> str:
         origin = "memory" if self.files is None else self.files.origin
         return f"HfTokenizer({origin}, {self.inner.get_vocab_size()} tokens, limit {self.limit})"
+
+    def _shape(self, options: CallOptions) -> RowShape:
+        shape = row_shape(options, self.model_max_length, self.padding_side, self.truncation_side)
+        if shape.padding is not None and self.pad_id is None:
+            raise ValueError(NO_PAD_TOKEN)
+        return shape
+
+    def _warn_of_long_rows(self, rows: Sequence[Encoding]) -> None:
+        longest = max(len(row) for row in rows)
+        if longest > self.model_max_length:
+            warnings.warn(
+                f"a row has {longest} tokens and the model takes {self.model_max_length}; pass "
+                "truncation=True",
+                stacklevel=3,
+            )
 
     def _encode(self, inputs: list[Any], pair: bool, options: EncodeOptions) -> EncodedBatch:
         check_options(options, EncodeOptions, "encode")
@@ -366,9 +462,6 @@ class HfTokenizer:
         # Padding needs positions too, so the width stays within the limit.
         return width if self.limit is None else max(longest, min(width, self.limit))
 
-    def _id_of(self, token: str | None) -> int | None:
-        return None if token is None else self.inner.token_to_id(token)
-
 
 def position_limit(config: EncoderConfig) -> int | None:
     """Tokens per row for which a model has positions; None for no limit.
@@ -384,7 +477,7 @@ def position_limit(config: EncoderConfig) -> int | None:
     return config.max_position_embeddings
 
 
-def _config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
+def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
     """The model's configuration; None if there is none, or its family has no model here."""
     from flodl.hf.config_json import AutoConfig
 

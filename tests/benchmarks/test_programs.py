@@ -25,6 +25,7 @@ LONG = [
     "convergence",
     "ddp",
     "fuzz_manifests",
+    "gradient_checkpointing",
     "ghost",
     "hetero",
     "hf",

@@ -161,6 +161,12 @@ class EncoderConfig:
         """The model class without a head: ``BertModel``, ``XLMRobertaModel``."""
         return f"{self.class_prefix}Model"
 
+    @property
+    def label2id(self) -> dict[str, int] | None:
+        """The number of each class by its name; None if the file says no names."""
+        names = self.id2label
+        return None if names is None else {name: number for number, name in enumerate(names)}
+
     def to_json_str(self) -> str:
         """The text of a ``config.json``: sorted, indented by two, with a newline at the end."""
         return json_text(self.source)

@@ -58,6 +58,21 @@ def checked_labels(labels: Labels) -> tuple[str, ...]:
     return names
 
 
+def names_by_id(numbers: Mapping[str, int]) -> tuple[str, ...]:
+    """Names given by a caller in the other direction, ``label2id``, in order.
+
+    Raises:
+        ConfigError: It is not a mapping, or ids are not 0 to N-1.
+    """
+    try:
+        names = names_from_names(numbers)
+    except Refused as refused:
+        raise ConfigError(
+            f"label2id is {numbers!r}; it has to be {str(refused) or 'ids by name'}"
+        ) from None
+    return checked_labels(names or ())
+
+
 def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
     """Write the names in both directions and their number; for None, remove all three."""
     for key in ("id2label", "label2id", "num_labels"):

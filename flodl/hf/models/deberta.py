@@ -18,6 +18,7 @@ from flodl.hf.config_json import DebertaV2Config
 from flodl.hf.models.attention import attend, split_heads
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout, Refs, layout_of
+from flodl.hf.models.recomputing import RecomputedLayer
 from flodl.hf.models.transformer_layer import place
 
 
@@ -236,7 +237,7 @@ def _shifted(by_distance: Tensor) -> Tensor:
     return flat.reshape(*lead, length, 2 * length - 2)[..., :length]
 
 
-class DebertaLayer(nn.Module):
+class DebertaLayer(RecomputedLayer):
     """Attention and a feed-forward network, each added to its input and normalised.
 
     Args:

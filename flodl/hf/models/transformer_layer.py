@@ -12,6 +12,7 @@ from flodl.hf.config_json import EncoderConfig
 from flodl.hf.models.attention import attend_tokens
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout
+from flodl.hf.models.recomputing import RecomputedLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def at(root: nn.Module, path: str) -> Any:
     return root
 
 
-class TransformerLayer(nn.Module):
+class TransformerLayer(RecomputedLayer):
     """Attention and a feed-forward network, each added to its input and normalised.
 
     Post-norm, as in Vaswani et al. (2017) and Devlin et al. (2019).

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.text.files import SETTINGS, TokenizerFiles, reading
-from flodl.hf.text.sentencepiece import PieceKind, SentencePieceModel, read_sentencepiece
+from flodl.hf.text.files import TokenizerFiles, flag, reading
+from flodl.hf.text.pieces import Pieces, bpe, unigram
+from flodl.hf.text.sentencepiece import (
+    Algorithm,
+    PieceKind,
+    SentencePieceModel,
+    read_sentencepiece,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_SPACE: Final = "▁"
 _BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _ROBERTA: Final = {
     "bos": "<s>",
@@ -87,7 +92,7 @@ def byte_pairs(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  #
 
 
 def albert(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noqa: ARG001
-    """ALBERT's unigram vocabulary, from ``spiece.model``.
+    """ALBERT's SentencePiece vocabulary, from ``spiece.model``.
 
     Raises:
         CheckpointFormatError: The file is broken.
@@ -99,11 +104,11 @@ def albert(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noq
         before += [steps.NFKD(), steps.StripAccents()]
     if flag(files, "do_lower_case", True):
         before.append(steps.Lowercase())
-    return _unigram(files, list(model.pieces), model.unk_id, model, before, by_words=True)
+    return _divided(files, model, list(model.pieces), model.unk_id, before, by_words=True)
 
 
 def xlm_roberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
-    """XLM-RoBERTa's unigram vocabulary, from ``sentencepiece.bpe.model``.
+    """XLM-RoBERTa's SentencePiece vocabulary, from ``sentencepiece.bpe.model``.
 
     Ids of the model differ from those of the file: four special tokens replace the first three
     pieces, and the mask token comes last.
@@ -120,11 +125,11 @@ def xlm_roberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
         )
     special = [(names[role], 0.0) for role in ("bos", "pad", "eos", "unk")]
     pieces = [*special, *model.pieces[3:], (names["mask"], 0.0)]
-    return _unigram(files, pieces, 3, model, [], by_words=True)
+    return _divided(files, model, pieces, 3, [], by_words=True)
 
 
 def deberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noqa: ARG001
-    """DeBERTa-v2's and v3's unigram vocabulary, from ``spm.model``.
+    """DeBERTa-v2's and v3's SentencePiece vocabulary, from ``spm.model``.
 
     Raises:
         CheckpointFormatError: The file is broken.
@@ -134,7 +139,7 @@ def deberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # no
     before = [tk.normalizers.Strip()]
     if flag(files, "do_lower_case", False):
         before.insert(0, tk.normalizers.Lowercase())
-    tokenizer = _unigram(files, list(model.pieces), model.unk_id, model, before, by_words=False)
+    tokenizer = _divided(files, model, list(model.pieces), model.unk_id, before, by_words=False)
     if flag(files, "split_by_punct", False):
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(
             [tk.pre_tokenizers.Punctuation(behavior="isolated"), tokenizer.pre_tokenizer]
@@ -142,54 +147,22 @@ def deberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # no
     return tokenizer
 
 
-def flag(files: TokenizerFiles, name: str, default: bool | None) -> bool | None:
-    """A true or false of ``tokenizer_config.json``; null counts as not given.
-
-    Raises:
-        CheckpointFormatError: The value is neither true, false nor null.
-    """
-    value = files.mapping(SETTINGS).get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise CheckpointFormatError(
-            f"{files.where(SETTINGS)}: {name} must be true or false, not {value!r}"
-        )
-    return value
-
-
-def _unigram(
+def _divided(
     files: TokenizerFiles,
-    pieces: list[tuple[str, float]],
-    unk_id: int,
     model: SentencePieceModel,
+    pieces: Pieces,
+    unk_id: int,
     before: list[Any],
     *,
     by_words: bool,
 ) -> Tokenizer:
-    """A unigram tokenizer that runs the file's own normalisation after some other steps."""
-    tk = need("tokenizers")
-    steps, splits = tk.normalizers, tk.pre_tokenizers
-    with reading(files.where(files.source[0])):
-        compiled = [steps.Precompiled(model.charsmap)] if model.charsmap else []
-        tokenizer: Tokenizer = tk.Tokenizer(tk.models.Unigram(pieces, unk_id=unk_id))
-    spaces = steps.Replace(tk.Regex(" {2,}"), " ")
-    tokenizer.normalizer = steps.Sequence([*before, *compiled, spaces])
-    scheme = "always" if flag(files, "add_prefix_space", True) else "never"
-    marks = splits.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
-    tokenizer.pre_tokenizer = (
-        splits.Sequence([splits.WhitespaceSplit(), marks]) if by_words else marks
-    )
-    tokenizer.decoder = tk.decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
-    # Symbols that the file itself reserves are never split.
-    tokenizer.add_tokens(
-        [
-            tk.AddedToken(piece, normalized=False, special=kind is PieceKind.CONTROL)
-            for (piece, _), kind in zip(model.pieces, model.kinds, strict=True)
-            if kind in (PieceKind.CONTROL, PieceKind.USER_DEFINED)
-        ]
-    )
-    return tokenizer
+    """The tokenizer of a SentencePiece file, by the algorithm that the file was trained with."""
+    where = files.where(files.source[0])
+    if model.algorithm is Algorithm.BPE:
+        spaced = bool(flag(files, "add_prefix_space", model.dummy_prefix))
+        return bpe(model, pieces, unk_id, before, spaced=spaced, where=where)
+    spaced = bool(flag(files, "add_prefix_space", True))
+    return unigram(model, pieces, unk_id, before, spaced=spaced, by_words=by_words, where=where)
 
 
 def _model(files: TokenizerFiles) -> SentencePieceModel:

@@ -159,6 +159,27 @@ def special_token(value: object, where: str) -> SpecialToken:
     return SpecialToken(content, {name: bool(value[name]) for name in names if name in value})
 
 
+def flag(files: TokenizerFiles, name: str, default: bool | None) -> bool | None:
+    """A true or false of ``tokenizer_config.json``; null counts as not given.
+
+    Raises:
+        CheckpointFormatError: The value is neither true, false nor null.
+    """
+    value = files.mapping(SETTINGS).get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise CheckpointFormatError(
+            f"{files.where(SETTINGS)}: {name} must be true or false, not {value!r}"
+        )
+    return value
+
+
+def as_json(value: Mapping[str, Any]) -> bytes:
+    """A JSON object as the bytes of a file."""
+    return json.dumps(value, ensure_ascii=False, indent=2).encode() + b"\n"
+
+
 def read_files(source: Checkpoint, wanted: str | None = None) -> TokenizerFiles:
     """Read the files that a tokenizer is made from, and the files that add to them.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 Pair: TypeAlias = tuple[str, str]
@@ -55,19 +55,31 @@ def check_options(options: Mapping[str, object], known: Any, method: str) -> Non
         )
 
 
-def broken_text(inputs: Sequence[str | Pair]) -> ValueError | None:
-    """An error that names the first input that UTF-8 cannot encode; None if there is none."""
+def broken_text(inputs: Sequence[Any]) -> ValueError | None:
+    """An error that names the first input that UTF-8 cannot encode; None if there is none.
+
+    Args:
+        inputs: Texts, or pairs; each text may be a list of words.
+    """
     for row, entry in enumerate(inputs):
-        single = isinstance(entry, str)
-        for text in (entry,) if isinstance(entry, str) else entry:
+        for text in _flat(entry):
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 return ValueError(
-                    f"{'text' if single else 'pair'} {row} holds half of a surrogate pair at "
-                    f"character {error.start}; decode it with errors='replace' first"
+                    f"{'pair' if isinstance(entry, tuple) else 'text'} {row} holds half of a "
+                    f"surrogate pair at character {error.start}; decode it with errors='replace' "
+                    "first"
                 )
     return None
+
+
+def _flat(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    elif isinstance(entry, (list, tuple)):
+        for part in entry:
+            yield from _flat(part)
 
 
 def _check_some(inputs: Sequence[object]) -> None:

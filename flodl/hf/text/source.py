@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from flodl.hf.text.families import (
     albert,
     byte_pairs,
     deberta,
-    flag,
     word_pieces,
     xlm_roberta,
 )
@@ -29,9 +27,12 @@ from flodl.hf.text.files import (
     TOKENIZER,
     SpecialToken,
     TokenizerFiles,
+    as_json,
+    flag,
     reading,
     special_token,
 )
+from flodl.hf.text.overrides import settle
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -72,6 +73,7 @@ class TokenizerSource:
         self._padding = inner.padding
         self._truncation = inner.truncation
         self._named = {role: token.content for role, token in (special or {}).items()}
+        self._renamed: dict[str, str] = {}
         self.files = files
         self.inner = inner
         # A tokenizer that was read here may be changed; a caller's tokenizer must stay as it is.
@@ -94,17 +96,31 @@ class TokenizerSource:
 
     def special(self, role: str) -> str | None:
         """A special token in the vocabulary: the one in the files, else the one by usual name."""
-        named = self._named.get(role)
-        if named is not None and self.inner.token_to_id(named) is not None:
+        named = self.named(role)
+        if named is not None:
             return named
         usual = self._usual_id(role)
         return None if usual is None else self.inner.id_to_token(usual)
+
+    def named(self, role: str) -> str | None:
+        """A special token that the files name and that is in the vocabulary."""
+        named = self._named.get(role)
+        return None if named is None or self.inner.token_to_id(named) is None else named
+
+    def name_token(self, role: str, token: str) -> None:
+        """Let a token of the vocabulary have a role, such as ``pad``, from now on."""
+        self._named[role] = self._renamed[role] = token
+        if role != "pad":
+            return
+        self.pad_id = self.inner.token_to_id(token)
+        if self._padding is not None:
+            self._padding = {**self._padding, "pad_id": self.pad_id, "pad_token": token}
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
         target = Path(path)
         if target.suffix == ".json":
-            written = {target: self._tokenizer_json()}
+            written = {target: self._tokenizer_json(alone=True)}
         else:
             target.mkdir(parents=True, exist_ok=True)
             written = {target / name: content for name, content in self._contents().items()}
@@ -116,17 +132,25 @@ class TokenizerSource:
     def _contents(self) -> dict[str, bytes]:
         """The files of a directory from which the tokenizer can be loaded."""
         if self.files is None:
-            return {TOKENIZER: self._tokenizer_json(), SETTINGS: self._settings()}
+            return {TOKENIZER: self._tokenizer_json(alone=False), SETTINGS: self._settings()}
         whole = self.files.is_whole
         if whole or self._is_changed():
             beside = {n: b for n, b in self.files.contents.items() if n in (SETTINGS, SPECIAL)}
-            return {TOKENIZER: self._tokenizer_json()} | beside
+            return (
+                {TOKENIZER: self._tokenizer_json(alone=False)} | beside | self._renamed_settings()
+            )
         return dict(self.files.contents)
 
-    def _tokenizer_json(self) -> bytes:
-        """Everything in one file: the original file, or the present state of the tokenizer."""
-        if self.files is not None and self.files.is_whole and not self._is_changed():
-            return self.files.contents[self.files.source[0]]
+    def _tokenizer_json(self, *, alone: bool) -> bytes:
+        """Everything in one file: the original file, or the present state of the tokenizer.
+
+        Args:
+            alone: Whether no settings are written beside it, which may say otherwise than it does.
+        """
+        if self.files is not None and self.files.is_whole:
+            read = _whole(self.files) if alone else build(self.files)
+            if not self._renamed and _switched_off(read).to_str() == self.inner.to_str():
+                return self.files.contents[self.files.source[0]]
         copy = self._copy()
         if copy.padding is None and self._padding is not None:
             copy.enable_padding(**self._padding)
@@ -141,9 +165,19 @@ class TokenizerSource:
 
     def _is_changed(self) -> bool:
         """Whether the tokenizer was changed since it was read."""
-        return self.files is None or (
-            _switched_off(build(self.files)).to_str() != self.inner.to_str()
+        return (
+            self.files is None
+            or bool(self._renamed)
+            or _switched_off(build(self.files)).to_str() != self.inner.to_str()
         )
+
+    def _renamed_settings(self) -> dict[str, bytes]:
+        """The settings with the special tokens that were named since; nothing if none were."""
+        if not self._renamed or self.files is None:
+            return {}
+        settings = self.files.mapping(SETTINGS)
+        settings |= {f"{role}_token": token for role, token in self._renamed.items()}
+        return {SETTINGS: as_json(settings)}
 
     def _settings(self) -> bytes:
         """The minimal settings, which tell the reference what kind of tokenizer it is."""
@@ -151,7 +185,7 @@ class TokenizerSource:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
         }
-        return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
+        return as_json(settings)
 
     def _length(self) -> int | None:
         # A truncation section only holds what the last call before saving used. So it counts only
@@ -207,12 +241,10 @@ def build(files: TokenizerFiles) -> Tokenizer:
         CheckpointFormatError: A file is broken; names it.
         MissingDependencyError: The package tokenizers is not installed.
     """
-    tokenizers = need("tokenizers")
     kind = files.source[0]
     if files.is_whole:
-        text = files.text(kind)
-        with reading(files.where(kind)):
-            whole: Tokenizer = tokenizers.Tokenizer.from_str(text)
+        whole = _whole(files)
+        settle(whole, files)
         return whole
     special = _special_tokens(files)
     tokenizer = _BUILDERS[kind](files, {role: token.content for role, token in special.items()})
@@ -223,6 +255,15 @@ def build(files: TokenizerFiles) -> Tokenizer:
         )
         _add_template(tokenizer, files, special["cls"].content, special["sep"].content)
     return tokenizer
+
+
+def _whole(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer of the one file that holds everything, without the settings beside it."""
+    kind = files.source[0]
+    text = files.text(kind)
+    with reading(files.where(kind)):
+        whole: Tokenizer = need("tokenizers").Tokenizer.from_str(text)
+    return whole
 
 
 def _special_tokens(files: TokenizerFiles) -> dict[str, SpecialToken]:

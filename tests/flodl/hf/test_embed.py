@@ -14,6 +14,7 @@ import transformers
 from flodl.hf.embed import TextEncoder, pool
 from flodl.hf.errors import CheckpointFormatError, ConfigError, TokenizerMissingError
 from flodl.hf.sentence_settings import SentenceSettings
+from flodl.hf.sentence_transformer import SentenceTransformer
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.test_batching import PLANS, mixed_texts, modes, some_modes
 
@@ -272,10 +273,66 @@ def test_a_directory_that_cannot_be_followed_is_refused(directory, files, error,
         TextEncoder.from_pretrained(directory)
 
 
+def test_one_text_has_one_vector_and_prompts_are_named(checkpoint, directory):
+    prompts = {"prompts": {"query": "the fox: ", "none": ""}, "default_prompt_name": "query"}
+    layout(directory, normalize=False, prompts={**prompts, "similarity_fn_name": "dot"})
+    encoder = TextEncoder.from_pretrained(directory)
+    usual, bare = encoder.encode("the dog"), encoder.encode("the dog", prompt="")
+    assert usual.shape == (16,)
+    assert torch.equal(usual, encoder.encode(["the dog"])[0])
+    assert torch.equal(usual, encoder.encode("the fox: the dog", prompt_name="none"))
+    expected = by_formula(checkpoint[1], tokenizer_of("bert"), ["the dog"], "mean")[0]
+    assert torch.allclose(bare, expected, atol=1e-5, rtol=0)
+    scaled = encoder.encode("the dog", normalize_embeddings=True, convert_to_numpy=True)
+    assert torch.allclose(torch.from_numpy(scaled), usual / usual.norm(), atol=1e-6)
+    both = encoder.encode(["the dog", "the fox"])
+    assert torch.equal(encoder.similarity(both, both), both @ both.T)
+    assert torch.equal(encoder.similarity(usual, [both[0], both[1]]), usual[None] @ both.T)
+    assert torch.allclose(encoder.similarity_pairwise(both, both), both.square().sum(1))
+    assert encoder.get_sentence_embedding_dimension() == 16
+    encoder.max_seq_length = 4
+    assert torch.equal(encoder.encode("the fox the dog"), encoder.encode("the fox the dog jumps"))
+    with pytest.raises(ValueError, match="'other' is none of the prompts of this model: 'query'"):
+        encoder.encode("a", prompt_name="other")
+
+
+def test_the_function_that_compares_has_to_be_known(directory):
+    layout(directory, prompts={"similarity_fn_name": "hamming"})
+    with pytest.raises(ConfigError, match="similarity 'hamming' is none of cosine, dot, "):
+        TextEncoder.from_pretrained(directory)
+
+
+def test_a_sentence_transformer_has_the_usual_arguments(directory):
+    layout(directory, prompts={"prompts": {"query": "q: "}})
+    model = SentenceTransformer(
+        directory, prompts={"doc": "the "}, default_prompt_name="doc", similarity_fn_name="dot"
+    )
+    assert (model.similarity_fn_name, dict(model.prompts)) == ("dot", {"doc": "the "})
+    assert model.encode(["fox"], convert_to_numpy=False)[0].shape == (16,)
+    cut = SentenceTransformer(directory, truncate_dim=4)
+    assert cut.encode("fox", normalize_embeddings=True).shape == (4,)
+    assert cut.get_embedding_dimension() == 4
+    assert cut.half().encode("fox", prompt="the ").dtype.name == "float32"
+    plain = SentenceTransformer(directory, device="cpu", trust_remote_code=False)
+    assert len(plain.to("cpu").eval().parameters()) > 30
+    with pytest.raises(TypeError, match="no argument 'trust_remote_code': flodl never runs code"):
+        SentenceTransformer(directory, trust_remote_code=True)
+    with pytest.raises(ValueError, match="default_prompt_name 'b' is none of the prompts: 'query'"):
+        SentenceTransformer(directory, default_prompt_name="b")
+    with pytest.raises(ValueError, match=r"encode\(\) supports precision='float32', got 'int8'"):
+        plain.encode("fox", precision="int8")
+    with pytest.raises(TypeError, match=r"encode\(\) takes no argument 'pool'"):
+        plain.encode("fox", pool=None)
+    with pytest.raises(AttributeError, match=r"no attribute 'fit': train model\.encoder"):
+        _ = plain.fit
+
+
 def test_mistakes_are_named(checkpoint, tmp_path):
     encoder = TextEncoder.from_pretrained(checkpoint[0])
     with pytest.raises(TypeError, match=r"encode\(\) takes a list of texts"):
-        encoder.encode("a text")
+        encoder.encode(3)
+    with pytest.raises(TypeError, match=r"encode\(\) takes no argument 'batchsize'"):
+        encoder.encode(["a"], batchsize=3)
     with pytest.raises(ValueError, match="'last' is none of mean, cls, max, pooler"):
         encoder.encode(["a"], "last")
     with pytest.raises(ValueError, match="'pooler' is none of mean, cls, max"):
@@ -288,7 +345,7 @@ def test_mistakes_are_named(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("option", ["num_labels", "head_init", "foo"])
 def test_an_option_that_is_not_known_is_refused(checkpoint, option):
-    with pytest.raises(TypeError, match=f"no argument '{option}'; it takes cache_dir, device, "):
+    with pytest.raises(TypeError, match=f"no argument '{option}'; it takes attn_impl"):
         TextEncoder.from_pretrained(checkpoint[0], **{option: 3})
 
 

@@ -32,6 +32,7 @@ for name, lines in json.loads((root / "calls.json").read_text()):
 _KINDS = {
     **{f"AutoModel{kind.suffix.removeprefix('Model')}": kind for kind in HeadKind},
     "AutoConfig": HeadKind.BASE,
+    "AutoTokenizer": HeadKind.BASE,
     "HfTokenizer": HeadKind.BASE,
     "TextEncoder": HeadKind.BASE,
 }
@@ -157,6 +158,39 @@ encoder.encode(["a", "b c"], pooling="max", normalize=True)
 hf.TextEncoder(encoder.graph, tokenizer, encoder.config, hf.SentenceSettings("cls"))
 found = hf.backbone_outputs(encoder.graph, enc, hidden_states=True)
 assert isinstance(found, hf.BackboneOutputs)
+""",
+    ),
+    (
+        "sentences",
+        """
+sentences = hf.SentenceTransformer(root / "bert/base")
+vectors = sentences.encode(["a", "b c"], convert_to_tensor=True)
+assert sentences.similarity(vectors, vectors).shape == (2, 2)
+""",
+    ),
+    (
+        "habits",
+        """
+spoken = hf.AutoTokenizer.from_pretrained(root / "bert/base")
+batch = spoken(["a b", "c ."], padding=True, return_tensors="pt")
+assert isinstance(batch, hf.BatchEncoding)
+hf.DataCollatorWithPadding(spoken)
+hf.DataCollatorForTokenClassification(spoken)
+hf.DataCollatorForLanguageModeling(spoken)
+asked = dict(output_hidden_states=True, output_attentions=True)
+for model, kind in (
+    (hf.BertModel.from_pretrained(root / "bert/base"), hf.BaseModelOutputWithPooling),
+    (head, hf.SequenceClassifierOutput),
+    (tagger, hf.TokenClassifierOutput),
+    (finder, hf.QuestionAnsweringModelOutput),
+    (filler, hf.MaskedLMOutput),
+):
+    assert isinstance(model, hf.PretrainedModel)
+    out = model(**batch, **asked)
+    assert isinstance(out, kind) and isinstance(out, hf.ModelOutput)
+head.gradient_checkpointing_enable()
+head.train()(**batch, labels=torch.tensor([0, 1])).loss.backward()
+head.eval()
 """,
     ),
     (

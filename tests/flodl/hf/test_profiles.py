@@ -56,7 +56,7 @@ ids, mask = (torch.tensor(rows) for rows in json.loads((root / "inputs.json").re
 for folder in sorted(root.glob("*/*")):
     kind = HeadKind(folder.name)
     if kind is HeadKind.BASE:
-        graph = AutoModel.from_pretrained(folder)
+        graph = AutoModel.from_pretrained(folder).graph
     else:
         graph = AUTO[kind].from_pretrained(folder).graph
     with torch.inference_mode():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import SetupConfig, Trainer
+from flodl.data import TensorDataSet
 from flodl.distributed.plain_loop.setup import model_of, prepare
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig
@@ -91,6 +92,43 @@ def test_a_fine_tuned_task_head_follows_the_loop_in_plain_torch() -> None:
     assert losses == pytest.approx(expected, abs=1e-6)
     assert len(set(losses)) == 5
     assert setup.training_step == head.graph.training_step == 5
+
+
+def test_a_head_is_trained_as_a_module_with_the_same_losses() -> None:
+    torch.manual_seed(0)
+    head = BertForSequenceClassification.on_device(small_config("bert", HeadKind.SEQCLS), 2, "cpu")
+    again = copy.deepcopy(head)
+    expected = by_hand(copy.deepcopy(head.graph))
+
+    setup = Trainer.setup(head, None, adam, device="cpu")
+    assert setup.model is head
+    losses = []
+    for ids, mask in batches():
+        loss = setup(input_ids=ids, attention_mask=mask, labels=LABELS).loss
+        loss.backward()
+        clip_grad_norm(head.parameters(), 1.0)
+        setup.step()
+        losses.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-6)
+
+    ids, mask = (torch.cat(rows) for rows in zip(*batches(), strict=True))
+    data = TensorDataSet(ids, mask, LABELS.repeat(5), names=("ids", "mask", "labels"))
+    run = (
+        Trainer.builder(
+            again, adam, lambda model, b: model(b["ids"], b["mask"], labels=b["labels"]).loss
+        )
+        .dataset(data)
+        .loader_options(shuffle=False)
+        .batch_size(4)
+        .num_epochs(1)
+        .max_grad_norm(1.0)
+        .device("cpu")
+        .engine("eager")
+        .run()
+    )
+    assert run.model is again
+    (found,) = (one.avg_loss for one in run.poll_metrics())
+    assert found == pytest.approx(sum(expected) / 5, abs=1e-6)
 
 
 def test_a_graph_is_a_head_of_its_own() -> None:

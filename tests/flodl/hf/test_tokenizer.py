@@ -119,7 +119,7 @@ def test_no_text_at_all_is_an_empty_batch(tokenizer, encode):
 @pytest.mark.parametrize(
     ("encode", "inputs", "message"),
     [
-        ("encode", "abc", "got one text; put it into a list"),
+        ("encode_pairs", "abc", "got one text; put it into a list"),
         ("encode", ["a", 3], "text 1 is a int, not a str"),
         ("encode", [("a", "b")], "text 0 is a tuple, not a str"),
         ("encode_pairs", ["ab"], "pair 0 must be two texts, got 'ab'"),

@@ -303,7 +303,12 @@ BROKEN = [
     ("roberta", "vocab.json", b'{"a": 0, "b": 0}', "'a' and 'b' both have the id 0"),
     ("roberta", "vocab.json", b'{"a": 0}', r"merges\.txt with vocab\.json is not a tokenizer"),
     ("roberta", "merges.txt", b"#version\na b\nabc\n", r"merges\.txt, line 3: 'abc' is not two"),
-    ("albert", "spiece.model", b"", r"spiece\.model is not a unigram model: it holds no pieces"),
+    (
+        "albert",
+        "spiece.model",
+        b"",
+        r"spiece\.model is not a unigram or BPE model: it holds no pieces",
+    ),
     ("json", "tokenizer.json", b"{}", r"tokenizer\.json is not a tokenizer"),
     ("json", "tokenizer.json", b"\xff", r"tokenizer\.json is not UTF-8 text"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import struct
@@ -166,6 +167,11 @@ def _bytes_field(number, value):
 
 def unigram_pieces(first, size=400):
     """Pieces trained on the lines, after some reserved ones ``(text, kind)``."""
+    return list(_trained_pieces(tuple(first), size))
+
+
+@functools.cache
+def _trained_pieces(first, size):
     trained = Tokenizer(models.Unigram())
     trained.normalizer = normalizers.NFKC()
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -203,6 +209,7 @@ def deberta_file():
     return Pieces(unigram_pieces(DEBERTA_FIRST), unk_id=3, rules=charsmap(FOLDED))
 
 
+@functools.cache
 def word_piece_lines(*, lowercase=True, strip_accents=None, chinese=True):
     """The lines of a ``vocab.txt``."""
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -216,9 +223,10 @@ def word_piece_lines(*, lowercase=True, strip_accents=None, chinese=True):
         show_progress=False,
     )
     trained.train_from_iterator(LINES, trainer)
-    return sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+    return tuple(sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__))
 
 
+@functools.cache
 def byte_pair_files():
     """``vocab.json`` and ``merges.txt``."""
     trained = Tokenizer(models.BPE())

@@ -1,0 +1,283 @@
+"""What all models have in common: a graph that behaves like a model of ``transformers``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from flodl.graph import Graph
+from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.model_call import word_table_of
+from flodl.hf.models.recomputing import RecomputedLayer
+
+if TYPE_CHECKING:
+    from flodl.hf.tokenizer import HfTokenizer
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+_ELSEWHERE: Mapping[str, str] = {
+    "push_to_hub": (
+        "write a folder with save_pretrained(folder), then upload it with "
+        "huggingface_hub.upload_folder(repo_id=..., folder_path=folder)"
+    ),
+    "generate": "an encoder writes no text; a masked-language model fills gaps by fill_mask(text)",
+    "tie_weights": "parameters that belong together are shared already",
+    "init_weights": "on_device(config, ..., device) makes a model with newly drawn values",
+    "prune_heads": "heads cannot be pruned; flodl.hf.drop_layers(model.graph, layers) drops layers",
+    "enable_input_require_grads": (
+        "inputs need no gradients here: gradient_checkpointing_enable() works without"
+    ),
+    "quantize": "open the model with dtype='bfloat16'",
+    "to_bettertransformer": "attention is fused already",
+    "base_model": "the encoder of a model with a head is named by model.config.prefix",
+}
+"""Names of ``transformers`` that have another name here -> what to write instead."""
+
+
+class OfFamily:
+    """The base of classes of one family; ``config=`` in the class line names its configuration."""
+
+    config_class: ClassVar[type[EncoderConfig]]
+
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+
+
+class PretrainedModel(OfFamily, nn.Module):
+    """A model as a ``torch.nn.Module``: its parameters have the names of the checkpoint.
+
+    A call returns a :class:`~flodl.hf.outputs.ModelOutput`. :attr:`graph` is the same model as a
+    graph, which returns a tensor. Both share all parts, so either may be trained, moved or saved.
+    Public attributes of the graph, such as ``freeze`` and ``save_checkpoint``, can also be reached
+    through the model.
+
+    Args:
+        graph: The graph.
+        config: Its configuration.
+
+    Raises:
+        TypeError: ``graph`` is not a graph.
+    """
+
+    _graph: Graph
+    _config: EncoderConfig
+    _described: str | None
+
+    def __init__(self, graph: Graph, config: EncoderConfig) -> None:
+        _check_graph(type(self).__name__, graph)
+        super().__init__()
+        # The registries of the graph, not the graph as a child: names of parameters then have no
+        # further segment, and a part that is replaced is replaced in both.
+        for name in _REGISTRIES:
+            self.__dict__[name] = graph.__dict__[name]
+        self.__dict__.update(_graph=graph, _config=config, _described=graph.source_config)
+
+    # --- Parts -----------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The model as a graph, a ``torch.nn.Module`` that returns a tensor."""
+        return self._graph
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The configuration of the model, with changes made by surgery."""
+        text = self._graph.source_config
+        if text is not None and text != self._described:
+            self.__dict__.update(_config=AutoConfig.from_json_str(text), _described=text)
+        return self._config
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            graph = self.__dict__.get("_graph")
+        if graph is not None and not name.startswith("_"):
+            with contextlib.suppress(AttributeError):
+                return getattr(graph, name)
+        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}")
+
+    # --- As a module -----------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is in training mode."""
+        graph = self.__dict__.get("_graph")
+        return graph is not None and graph.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        graph = self.__dict__.get("_graph")  # None while torch makes the module
+        if graph is not None:
+            graph.training = mode
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, or evaluation mode for False."""
+        self._graph.train(mode)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._graph._apply(fn, recurse)
+        return self
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the model in place; see :meth:`flodl.graph.Graph.compile`."""
+        self._graph.compile(*args, **options)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first floating-point parameter."""
+        return next(one.dtype for one in self.parameters() if one.is_floating_point())
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Count the elements of all parameters; shared parameters count once.
+
+        Args:
+            only_trainable: Leave out frozen parameters.
+            exclude_embeddings: Leave out the tables of ``nn.Embedding``.
+        """
+        tables = {
+            id(module.weight)
+            for module in (self.modules() if exclude_embeddings else ())
+            if isinstance(module, nn.Embedding)
+        }
+        return sum(
+            one.numel()
+            for one in self.parameters()
+            if (one.requires_grad or not only_trainable) and id(one) not in tables
+        )
+
+    # --- Words -----------------------------------------------------------------------------
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of words."""
+        return word_table_of(self._graph, self.config)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
+        """Change the number of words; see :func:`flodl.hf.resize_vocab`, which draws new rows.
+
+        Args:
+            new_num_tokens: The new number of rows; None changes nothing.
+
+        Returns:
+            The table of words.
+
+        Raises:
+            ValueError: It is not a positive number.
+            ConfigError: The padding token would have no row.
+        """
+        if new_num_tokens is not None:
+            from flodl.hf.surgery import resize_vocab
+
+            resize_vocab(self._graph, new_num_tokens)
+        return self.get_input_embeddings()
+
+    # --- Memory ----------------------------------------------------------------------------
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep only the inputs of layers for the backward, which computes the rest again.
+
+        Training then takes less memory and about a third more time. Values, gradients and random
+        numbers stay the same. Copies of the model keep the setting; checkpoints do not store it.
+
+        Args:
+            gradient_checkpointing_kwargs: Only ``{"use_reentrant": False}`` is supported.
+
+        Raises:
+            ValueError: There is another setting, or no layer of the model supports it.
+        """
+        settings = dict(gradient_checkpointing_kwargs or {})
+        if settings.pop("use_reentrant", False) or settings:
+            raise ValueError(
+                f"gradient_checkpointing_kwargs={gradient_checkpointing_kwargs!r}: the supported "
+                "setting is {'use_reentrant': False}"
+            )
+        layers = self._layers()
+        if not layers:
+            raise ValueError(f"the layers of this {type(self).__name__} cannot be recomputed")
+        for layer in layers:
+            layer.recomputed = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep all values for the backward again, as at first."""
+        for layer in self._layers():
+            layer.recomputed = False
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether the backward computes values of layers again."""
+        return any(layer.recomputed for layer in self._layers())
+
+    def _layers(self) -> list[RecomputedLayer]:
+        return [one for one in self.modules() if isinstance(one, RecomputedLayer)]
+
+    # --- Files -----------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> HfTokenizer | None:
+        """The tokenizer of the model; None if there is none or it could not be read."""
+        return None
+
+    def save_pretrained(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        max_shard_size: int | str | None = None,
+    ) -> tuple[str, ...]:
+        """Write the model as a directory that any tool for Hugging Face checkpoints loads.
+
+        The weights are the same bytes that ``fdl flodl-hf export`` writes. The configuration names
+        the class and its labels. The tokenizer's files are written too, if there is a tokenizer.
+
+        Args:
+            directory: Where to write; created with its parents.
+            force: Replace an existing model, with its tokenizer.
+            max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
+
+        Returns:
+            The files written, by their names in the directory.
+
+        Raises:
+            FlodlError: The directory holds a model already.
+            OSError: The system refused.
+            ValueError: ``max_shard_size`` is not a size.
+        """
+        from flodl.hf.export import save_model
+
+        return save_model(
+            self._graph,
+            self.config,
+            Path(directory),
+            tokenizer=self.tokenizer,
+            force=force,
+            max_shard_size=max_shard_size,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_parameters():,} parameters)"
+
+
+def _check_graph(name: str, graph: object) -> None:
+    """Say how models are made to those who call a class with a configuration."""
+    if not isinstance(graph, Graph):
+        raise TypeError(
+            f"{name} is made of a graph and its configuration, got {type(graph).__name__}: "
+            f"use {name}.from_pretrained(source), or {name}.on_device(...) for new values"
+        )

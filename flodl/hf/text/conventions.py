@@ -1,0 +1,122 @@
+"""What the tokenizer classes of transformers settle beside the vocabulary, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.text.call_options import NO_LIMIT, SIDES, Side
+from flodl.hf.text.files import SETTINGS, TokenizerFiles
+
+IDS: Final = "input_ids"
+MASK: Final = "attention_mask"
+TYPES: Final = "token_type_ids"
+
+_UNTYPED: Final = (IDS, MASK)
+_TYPED: Final = (IDS, TYPES, MASK)
+
+# The classes whose models read segments. All others get none unless asked.
+_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "BertTokenizer": _TYPED,
+    "DebertaV2Tokenizer": (IDS, MASK, TYPES),
+}
+_BY_FAMILY: Final = {"bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer"}
+_BY_FILE: Final = {"vocab.txt": "BertTokenizer", "spm.model": "DebertaV2Tokenizer"}
+# Kinds of vocabularies whose first and last tokens are also the begin and end of a text.
+_FRAMED_BY_CLS: Final = frozenset({"spiece.model", "spm.model"})
+
+
+@dataclass(frozen=True, slots=True)
+class Conventions:
+    """What a call of a tokenizer returns and how it fills rows, unless its arguments say otherwise.
+
+    Attributes:
+        model_input_names: The values that a call returns.
+        model_max_length: Tokens of a row; a very large number for no limit.
+        padding_side: The side that is filled.
+        truncation_side: The side that is cut off.
+        pad_token_type_id: The segment of padding.
+        clean_up: Whether decoding removes the spaces before punctuation.
+        framed_by_cls: Whether the first token also begins and the last token also ends a text.
+    """
+
+    model_input_names: tuple[str, ...] = _UNTYPED
+    model_max_length: int = NO_LIMIT
+    padding_side: Side = "right"
+    truncation_side: Side = "right"
+    pad_token_type_id: int = 0
+    clean_up: bool = False
+    framed_by_cls: bool = False
+
+
+def conventions(
+    files: TokenizerFiles | None, model_type: str | None, limit: int | None
+) -> Conventions:
+    """The conventions of a tokenizer, from its settings, its class and its model.
+
+    Args:
+        files: The tokenizer's files; None if it was made in memory.
+        model_type: The family of its model, if that is known.
+        limit: Tokens for which the model has positions, if that is known.
+
+    Raises:
+        CheckpointFormatError: A setting has a value of the wrong kind.
+    """
+    if files is None:
+        return Conventions(
+            _names_of(_BY_FAMILY.get(model_type or "")), limit if limit is not None else NO_LIMIT
+        )
+    told = files.mapping(SETTINGS)
+    where = files.where(SETTINGS)
+    names = told.get("model_input_names")
+    if names is not None and not _is_names(names):
+        raise CheckpointFormatError(f"{where}: model_input_names must list names, not {names!r}")
+    lengths = (files.model_max_length(), limit)
+    return Conventions(
+        model_input_names=tuple(names) if names else _names_of(_class_of(files, model_type)),
+        model_max_length=min((one for one in lengths if one is not None), default=NO_LIMIT),
+        padding_side=_side(files, "padding_side"),
+        truncation_side=_side(files, "truncation_side"),
+        pad_token_type_id=_type_id(told.get("pad_token_type_id"), where),
+        clean_up=bool(told.get("clean_up_tokenization_spaces", False)),
+        framed_by_cls=files.source[0] in _FRAMED_BY_CLS,
+    )
+
+
+def _class_of(files: TokenizerFiles, model_type: str | None) -> str | None:
+    named = files.mapping(SETTINGS).get("tokenizer_class")
+    if isinstance(named, str):
+        return named.removesuffix("Fast")
+    if model_type is not None:
+        return _BY_FAMILY.get(model_type)
+    return _BY_FILE.get(files.source[0])
+
+
+def _names_of(class_name: str | None) -> tuple[str, ...]:
+    return _CLASSES.get(class_name or "", _UNTYPED)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and IDS in value and all(isinstance(one, str) for one in value)
+
+
+def _side(files: TokenizerFiles, name: str) -> Side:
+    value = files.mapping(SETTINGS).get(name)
+    if value is None:
+        return "right"
+    if value not in SIDES:
+        raise CheckpointFormatError(
+            f"{files.where(SETTINGS)}: {name} must be 'right' or 'left', not {value!r}"
+        )
+    side: Side = value
+    return side
+
+
+def _type_id(value: object, where: str) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CheckpointFormatError(f"{where}: pad_token_type_id must be a number, not {value!r}")
+    return value

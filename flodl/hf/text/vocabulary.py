@@ -1,0 +1,332 @@
+"""The vocabulary of a tokenizer: its special tokens, ids of tokens, tokens of ids, texts of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from flodl.hf.text.conventions import Conventions
+from flodl.hf.text.decoding import Ids, decoded, plain_ids
+from flodl.hf.text.files import ROLES, TokenizerFiles
+from flodl.hf.text.source import TokenizerSource
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
+
+_MORE = ("additional_special_tokens", "extra_special_tokens")
+
+
+class Vocabulary:
+    """What a tokenizer knows of its tokens; the base of :class:`~flodl.hf.HfTokenizer`.
+
+    Args:
+        source: The tokenizer of the ``tokenizers`` package, and its files.
+        known: What its family settles beside the vocabulary.
+        model_pad_id: The pad id of its model, if that is known.
+    """
+
+    def __init__(
+        self, source: TokenizerSource, known: Conventions, model_pad_id: int | None
+    ) -> None:
+        self._source = source
+        self._known = known
+        self._model_pad_id = model_pad_id
+
+    @property
+    def inner(self) -> Tokenizer:
+        """The tokenizer of the ``tokenizers`` package; leave its padding and truncation off."""
+        return self._source.inner
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer:
+        """The same as :attr:`inner`, by the name that transformers has for it."""
+        return self._source.inner
+
+    @property
+    def files(self) -> TokenizerFiles | None:
+        """The files it was read from; None if it was made from a tokenizer object."""
+        return self._source.files
+
+    @property
+    def name_or_path(self) -> str:
+        """The directory or repository it was read from; empty if it was made in memory."""
+        return "" if self.files is None else self.files.origin
+
+    @property
+    def is_fast(self) -> bool:
+        """True: the ``tokenizers`` package does the work."""
+        return True
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id of padding; None if neither the files nor the model name one."""
+        named = self._source.pad_id
+        if named is None:
+            named = self._model_pad_id
+        return self._source.usual_pad_id if named is None else named
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The id of padding; None if there is none."""
+        return self.pad_id
+
+    @property
+    def pad_token_type_id(self) -> int:
+        """The segment of padding."""
+        return self._known.pad_token_type_id
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token of padding; None if there is none. Set it to name another one."""
+        return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
+
+    @pad_token.setter
+    def pad_token(self, token: str) -> None:
+        self.add_special_tokens({"pad_token": token})
+
+    @property
+    def mask_token(self) -> str | None:
+        """The token that marks a gap, ``[MASK]`` or ``<mask>``; None if there is none."""
+        return self._source.special("mask")
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """The id of the mask token."""
+        return self._id_of(self.mask_token)
+
+    @property
+    def cls_token(self) -> str | None:
+        """The first token of every row; None if there is none."""
+        return self._source.special("cls")
+
+    @property
+    def cls_token_id(self) -> int | None:
+        """The id of the first token."""
+        return self._id_of(self.cls_token)
+
+    @property
+    def sep_token(self) -> str | None:
+        """The token at the end of every text; None if there is none."""
+        return self._source.special("sep")
+
+    @property
+    def sep_token_id(self) -> int | None:
+        """The id of the token at the end of every text."""
+        return self._id_of(self.sep_token)
+
+    @property
+    def unk_token(self) -> str | None:
+        """The token for words that the vocabulary lacks; None if there is none."""
+        return self._source.special("unk")
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """The id of the token for unknown words."""
+        return self._id_of(self.unk_token)
+
+    @property
+    def bos_token(self) -> str | None:
+        """The token that begins a text; None if the family has none."""
+        if self._known.framed_by_cls:
+            return self._source.named("bos") or self.cls_token
+        return self._source.special("bos")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of the token that begins a text."""
+        return self._id_of(self.bos_token)
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token that ends a text; None if the family has none."""
+        if self._known.framed_by_cls:
+            return self._source.named("eos") or self.sep_token
+        return self._source.special("eos")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of the token that ends a text."""
+        return self._id_of(self.eos_token)
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens by name, such as ``cls_token``."""
+        named = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
+        return {name: token for name, token in named.items() if token is not None}
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens, each once: those with a name, then others that were added."""
+        named = self.special_tokens_map.values()
+        added = (t.content for t in self.added_tokens_decoder.values() if t.special)
+        return list(dict.fromkeys([*named, *added]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of :attr:`all_special_tokens`."""
+        return self.convert_tokens_to_ids(self.all_special_tokens)
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The tokens that are never split, by id."""
+        found: dict[int, AddedToken] = self.inner.get_added_tokens_decoder()
+        return dict(sorted(found.items()))
+
+    @property
+    def added_tokens_encoder(self) -> dict[str, int]:
+        """The ids of the tokens that are never split."""
+        return {token.content: number for number, token in self.added_tokens_decoder.items()}
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary, without tokens added later."""
+        size: int = self.inner.get_vocab_size(with_added_tokens=False)
+        return size
+
+    def __len__(self) -> int:
+        """Tokens of the vocabulary, with tokens added later."""
+        size: int = self.inner.get_vocab_size(with_added_tokens=True)
+        return size
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """The id of every token."""
+        return self.get_vocab()
+
+    def get_vocab(self) -> dict[str, int]:
+        """The id of every token, with tokens added later."""
+        vocab: dict[str, int] = self.inner.get_vocab(with_added_tokens=True)
+        return vocab
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """The same as :attr:`added_tokens_encoder`."""
+        return self.added_tokens_encoder
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """Special tokens that a row gets: of one text, or of a pair."""
+        return self.inner.num_special_tokens_to_add(pair)
+
+    def get_special_tokens_mask(
+        self, token_ids: Sequence[int], *, already_has_special_tokens: bool = True
+    ) -> list[int]:
+        """1 for each id of a special token, 0 for others.
+
+        Raises:
+            ValueError: The ids are without their special tokens.
+        """
+        if not already_has_special_tokens:
+            raise ValueError(
+                "the ids must have their special tokens already; for texts, call the tokenizer "
+                "with return_special_tokens_mask=True"
+            )
+        special = set(self.all_special_ids)
+        return [int(number in special) for number in token_ids]
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int: ...
+    @overload
+    def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int]: ...
+    def convert_tokens_to_ids(self, tokens: str | list[str] | tuple[str, ...]) -> Any:
+        """The id of a token, or of each token; the unknown token's for one that is not there."""
+        if not isinstance(tokens, str):
+            return [self.convert_tokens_to_ids(token) for token in tokens]
+        found = self.inner.token_to_id(tokens)
+        return self.unk_token_id if found is None else found
+
+    @overload
+    def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = ...) -> str | None: ...
+    @overload
+    def convert_ids_to_tokens(
+        self, ids: Sequence[int], skip_special_tokens: bool = ...
+    ) -> list[str | None]: ...
+    def convert_ids_to_tokens(
+        self, ids: int | Sequence[int], skip_special_tokens: bool = False
+    ) -> Any:
+        """The token of an id, or of each id; None for an id that is not there."""
+        plain = plain_ids(ids)
+        if isinstance(plain, int):
+            return self.inner.id_to_token(plain)
+        left_out = set(self.all_special_ids) if skip_special_tokens else set()
+        return [self.inner.id_to_token(number) for number in plain if number not in left_out]
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """The text that tokens stand for."""
+        decoder = self.inner.decoder
+        return " ".join(tokens) if decoder is None else decoder.decode(tokens)
+
+    def decode(
+        self,
+        token_ids: Ids,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any:
+        """The text of a row of ids; for a batch, a list of texts.
+
+        Args:
+            token_ids: An id, a row or a batch: lists, tensors or arrays.
+            skip_special_tokens: Leave special tokens out.
+            clean_up_tokenization_spaces: Remove the spaces before punctuation. None: as the
+                tokenizer's files say, else False. It has no effect on byte pairs (BPE).
+        """
+        ids = plain_ids(token_ids)
+        clean = self._known.clean_up
+        if clean_up_tokenization_spaces is not None:
+            clean = clean_up_tokenization_spaces
+        rows: list[Any] = [ids] if isinstance(ids, int) else ids
+        batched = bool(rows) and isinstance(rows[0], list)
+        texts = [
+            decoded(self.inner, row, skip_special=skip_special_tokens, clean_up=clean)
+            for row in (rows if batched else [rows])
+        ]
+        return texts if batched else texts[0]
+
+    def batch_decode(
+        self,
+        sequences: Ids,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """The text of each row of ids; see :meth:`decode`."""
+        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
+        return [found] if isinstance(found, str) else found
+
+    def add_tokens(self, new_tokens: NewTokens, special_tokens: bool = False) -> int:
+        """Add tokens that are never split, and return how many were not added before.
+
+        The model needs a row for each new id: ``resize_vocab(model, len(tokenizer))``. All
+        tokenizers that share this vocabulary (:meth:`~flodl.hf.HfTokenizer.for_config`) get them.
+        Do not call this while another thread encodes.
+        """
+        tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]
+        add = self.inner.add_special_tokens if special_tokens else self.inner.add_tokens
+        added: int = add(tokens)
+        return added
+
+    def add_special_tokens(self, special_tokens_dict: Mapping[str, NewTokens]) -> int:
+        """Name special tokens, add those that are not there, and return how many were added.
+
+        Args:
+            special_tokens_dict: A token by name (``pad_token``, ``mask_token``, …), or several by
+                ``additional_special_tokens``.
+
+        Raises:
+            ValueError: There is no such name.
+        """
+        named = {f"{role}_token": role for role in ROLES}
+        unknown = [name for name in special_tokens_dict if name not in (*named, *_MORE)]
+        if unknown:
+            raise ValueError(
+                f"there is no special token {unknown[0]!r}; there are {', '.join(named)} and "
+                f"{_MORE[0]}"
+            )
+        added = 0
+        for name, value in special_tokens_dict.items():
+            added += self.add_tokens(value, special_tokens=True)
+            if name in named:
+                self._source.name_token(named[name], str(getattr(value, "content", value)))
+        return added
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self.inner.token_to_id(token)
