@@ -120,8 +120,6 @@ from .loading import (
     load_weights as load_weights,
 )
 from .lora import (
-    LoraLinear as LoraLinear,
-    LoraSettings as LoraSettings,
     add_lora as add_lora,
     merge_lora as merge_lora,
     unmerge_lora as unmerge_lora,
@@ -129,6 +127,11 @@ from .lora import (
 from .lora_files import (
     load_lora as load_lora,
     save_lora as save_lora,
+)
+from .lora_layers import (
+    LoraEmbedding as LoraEmbedding,
+    LoraLinear as LoraLinear,
+    LoraSettings as LoraSettings,
 )
 from .losses import (
     masked_lm_loss as masked_lm_loss,

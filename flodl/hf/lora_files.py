@@ -1,66 +1,68 @@
 """Adapter files in the layout of PEFT: ``adapter_config.json``, ``adapter_model.safetensors``.
 
-Keys are ``base_model.model.<path>.lora_A.weight`` and ``….lora_B.weight``. Heads that were trained
-as a whole have the keys ``base_model.model.<path of the parameter>``.
+Keys begin with ``base_model.model.<path>``. A linear layer has ``.lora_A.weight`` and
+``.lora_B.weight``, an embedding ``.lora_embedding_A`` and ``.lora_embedding_B``; DoRA adds
+``.lora_magnitude_vector``. Heads that were trained as a whole, and trained biases, have the names
+of their parameters. The bias of an adapted layer is ``.base_layer.bias``.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from flodl import log
 from flodl.errors import CheckpointError, StateError
 from flodl.files import replace_text, replacing
-from flodl.graph.selection import Spot, select
+from flodl.graph.selection import Spot
 from flodl.hf.dependencies import need
-from flodl.hf.errors import (
-    CheckpointFormatError,
-    CheckpointMismatchError,
-    ConfigError,
-    PickleOnlyError,
-)
+from flodl.hf.errors import CheckpointFormatError, ConfigError, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
-    LoraLinear,
-    LoraSettings,
     adapted_layers,
     heads_of,
     is_merged,
+    saved_biases,
     saved_heads,
     train_adapters,
 )
+from flodl.hf.lora_layers import (
+    MAGNITUDE,
+    LoraSettings,
+    assign_change,
+    is_adapted_kind,
+    parts_of,
+)
+from flodl.hf.lora_matching import CONFIG_FILE, PREFIX, Found, matched, settings_of
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
+    from flodl.hf.lora_layers import Adapted
 
-CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
-_PREFIX = "base_model.model."
 _PICKLE = "adapter_model.bin"
-_A, _B = ".lora_A.weight", ".lora_B.weight"
 _TASKS = {
     HeadKind.BASE: "FEATURE_EXTRACTION",
     HeadKind.SEQCLS: "SEQ_CLS",
     HeadKind.TOKCLS: "TOKEN_CLS",
     HeadKind.QA: "QUESTION_ANS",
 }
-# With any of these, the model computes something other than LoRA.
+# With any of these, the model computes something other than LoRA and DoRA.
 _OTHER_METHODS = (
-    "alora_invocation_tokens", "arrow_config", "layer_replication", "lora_bias",
-    "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
+    "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias",
+    "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora",
     "velora_config",
 )  # fmt: skip
+_BIASES = ("none", "all", "lora_only")
 # Initialisations of the change that leave the weights as they are. With the others (pissa, olora,
 # corda, loftq and so on), PEFT subtracts the change from the weights when it adds an adapter.
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
@@ -79,7 +81,8 @@ def save_lora(
         base_model: Repository or directory of the model that the adapters are for, for the file.
 
     Raises:
-        StateError: No layer is adapted, or adapters are merged.
+        StateError: No layer is adapted, or adapters are merged, or some layers are adapted with
+            DoRA and some without.
         CheckpointError: A file cannot be written.
         MissingDependencyError: safetensors is not installed.
     """
@@ -88,13 +91,8 @@ def save_lora(
         raise StateError("the adapters are merged into the weights: call unmerge_lora first")
     if not layers:
         raise StateError("no layer is adapted: call add_lora or load_lora first")
-    tensors: dict[str, Tensor] = {}
-    for name, layer in layers:
-        tensors[f"{_PREFIX}{name}{_A}"] = layer.lora_A.detach()
-        tensors[f"{_PREFIX}{name}{_B}"] = layer.lora_B.detach()
-    for name, head in heads:
-        for key, value in head.state_dict().items():
-            tensors[f"{_PREFIX}{name}.{key}"] = value
+    _check_one_kind(layers)
+    tensors = _tensors(layers, heads, saved_biases(graph))
     # One storage per tensor, as the format requires; a head may hold one parameter under two names.
     copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
               for key, value in tensors.items()}  # fmt: skip
@@ -127,66 +125,97 @@ def load_lora(graph: Graph, directory: str | os.PathLike[str]) -> list[str]:
     Raises:
         CheckpointFormatError: A file is missing or broken.
         PickleOnlyError: The weights exist as pickle files only.
-        ConfigError: The adapters are of a kind other than plain LoRA; names the field.
+        ConfigError: The adapters are of a kind other than LoRA and DoRA; names the field.
         CheckpointMismatchError: Layers or shapes do not match the model; lists all of them.
         StateError: A layer's adapter is merged.
         MissingDependencyError: safetensors is not installed.
     """
     folder = Path(directory)
     config = _read_config(folder)
-    found = _match(graph, _read_tensors(folder), folder)
-    settings = {layer.path: _settings(config, layer) for layer in found.layers}
+    found = matched(graph, _read_tensors(folder), folder, use_dora=bool(config.get("use_dora")))
+    settings = {layer.path: settings_of(config, layer) for layer in found.layers}
     for layer in found.layers:
-        linear = layer.linear
-        adapted = (
-            linear
-            if isinstance(linear, LoraLinear)
-            else LoraLinear.adapt(linear, settings[layer.path])
-        )
-        adapted.set_change(settings[layer.path], layer.a, layer.b)
+        assign_change(layer.module, settings[layer.path], layer.change)
     with torch.no_grad():
         for _, place, value in found.others:
             place.copy_(value)
-    loaded = {id(place) for _, place, _ in found.others}
-    heads = [h for h in heads_of(graph) if all(id(p) in loaded for p in h.module.parameters())]
-    inside = {id(p) for head in heads for p in head.module.parameters()}
-    heads += {
-        spot.path: spot for spot, place, _ in found.others if id(place) not in inside
-    }.values()
-    train_adapters(graph, heads)
+    has_biases = config.get("bias", "none") != "none"
+    heads, biased = _trained(graph, found, has_biases=has_biases)
+    if has_biases and not biased:
+        log.warning(
+            f"{folder} holds no biases although bias is {config['bias']!r}: some versions of PEFT "
+            "do not save those of adapted layers"
+        )
+    train_adapters(graph, heads, biased)
     return [layer.path for layer in found.layers]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """The change of one layer, as a file holds it."""
-
-    path: str
-    linear: nn.Linear
-    a: Tensor
-    b: Tensor
-
-
-@dataclass(slots=True)
-class _Found:
-    """The parts of a file, matched with a model."""
-
-    layers: list[_Layer] = field(default_factory=list)
-    others: list[tuple[Spot, Tensor, Tensor]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
-    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+def _trained(graph: Graph, found: Found, *, has_biases: bool) -> tuple[list[Spot], list[nn.Module]]:
+    """The modules that a file holds as a whole, and those of which it holds only the bias."""
+    loaded = {id(place) for _, place, _ in found.others}
+    heads = [h for h in heads_of(graph) if all(id(p) in loaded for p in h.module.parameters())]
+    inside = {id(p) for head in heads for p in head.module.parameters()}
+    rest = [(spot, place) for spot, place, _ in found.others if id(place) not in inside]
+    whole = {
+        spot.path: spot
+        for spot, place in rest
+        if not has_biases or spot.module._parameters.get("bias") is not place
+    }
+    biased = [spot.module for spot, _ in rest if spot.path not in whole]
+    return [*heads, *whole.values()], biased
 
 
 # --- Writing ---------------------------------------------------------------------------------
 
 
+def _tensors(
+    layers: Iterable[tuple[str, Adapted]],
+    heads: Iterable[tuple[str, nn.Module]],
+    biased: Iterable[tuple[str, nn.Module]],
+) -> dict[str, Tensor]:
+    """The content of the file, by its keys."""
+    tensors: dict[str, Tensor] = {}
+    for name, layer in layers:
+        # The matrices of a linear layer are layers themselves in PEFT.
+        ending = "" if isinstance(layer, nn.Embedding) else ".weight"
+        for part in parts_of(layer):
+            key = f"{PREFIX}{name}.{part}{'' if part == MAGNITUDE else ending}"
+            tensors[key] = getattr(layer, part).detach()
+    for name, module in biased:
+        wrapped = ".base_layer" if is_adapted_kind(module) else ""
+        tensors[f"{PREFIX}{name}{wrapped}.bias"] = cast("Tensor", module.bias).detach()
+    for name, head in heads:
+        for key, value in head.state_dict().items():
+            tensors[f"{PREFIX}{name}.{key}"] = value
+    return tensors
+
+
+def _check_one_kind(layers: list[tuple[str, Adapted]]) -> None:
+    kinds = {layer.lora.use_dora: name for name, layer in layers}
+    if len(kinds) > 1:
+        raise StateError(
+            f"{kinds[True]!r} is adapted with use_dora and {kinds[False]!r} without it: a file has "
+            "one kind only; adapt all layers in the same way"
+        )
+
+
+def _bias_of(graph: Graph, layers: list[tuple[str, Adapted]]) -> str:
+    """How PEFT calls the biases that are trained."""
+    biased = saved_biases(graph)
+    if not biased:
+        return "none"
+    adapted = {id(layer) for _, layer in layers}
+    return "lora_only" if all(id(module) in adapted for _, module in biased) else "all"
+
+
 def _config_of(
-    graph: Graph, layers: list[tuple[str, LoraLinear]], heads: list[str], base_model: str | None
+    graph: Graph, layers: list[tuple[str, Adapted]], heads: list[str], base_model: str | None
 ) -> dict[str, Any]:
-    usual = Counter(layer.lora for _, layer in layers).most_common(1)[0][0]
-    ranks = {_exactly(n): m.lora.r for n, m in layers if m.lora.r != usual.r}
-    alphas = {_exactly(n): m.lora.alpha for n, m in layers if m.lora.alpha != usual.alpha}
+    all_by_root = all(layer.lora.use_rslora for _, layer in layers)
+    told = {name: _in_file(layer.lora, by_root=all_by_root) for name, layer in layers}
+    usual = Counter(told.values()).most_common(1)[0][0]
+    ranks = {_exactly(n): one.r for n, one in told.items() if one.r != usual.r}
+    alphas = {_exactly(n): one.alpha for n, one in told.items() if one.alpha != usual.alpha}
     return {
         "peft_type": "LORA",
         # With a task, PEFT expects the parameters of heads in the file too.
@@ -199,12 +228,21 @@ def _config_of(
         "alpha_pattern": alphas,
         "target_modules": _targets(graph, [name for name, _ in layers]),
         "modules_to_save": heads or None,
-        "bias": "none",
+        "bias": _bias_of(graph, layers),
         "fan_in_fan_out": False,
         "inference_mode": True,
         "init_lora_weights": True,
-        "use_rslora": False,
+        "use_dora": usual.use_dora,
+        "use_rslora": all_by_root,
     }
+
+
+def _in_file(settings: LoraSettings, *, by_root: bool) -> LoraSettings:
+    """Settings as a file holds them, which has one kind of scaling for all layers."""
+    if settings.use_rslora == by_root:
+        return settings
+    alpha = settings.scaling * settings.r
+    return LoraSettings(settings.r, alpha, settings.dropout, by_root, settings.use_dora)
 
 
 def _exactly(name: str) -> str:
@@ -249,8 +287,8 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
         raise CheckpointFormatError(f"{path} holds no JSON object")
     if config.get("peft_type") != "LORA":
         raise ConfigError(f"{path}: peft_type is {config.get('peft_type')!r}, only LORA is known")
-    if config.get("bias", "none") != "none":
-        raise ConfigError(f"{path}: bias is {config['bias']!r}, only 'none' can be loaded")
+    if config.get("bias", "none") not in _BIASES:
+        raise ConfigError(f"{path}: bias is {config['bias']!r}, known are {', '.join(_BIASES)}")
     for name in _OTHER_METHODS:
         if config.get(name):
             raise ConfigError(
@@ -282,96 +320,3 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, library.SafetensorError) as error:
         raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
-
-
-def _settings(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
-    """The settings of a layer; the rank is that of its tensors."""
-    rank = layer.a.shape[0]
-    alpha = _number(config, "lora_alpha", 8)
-    patterns = config.get("alpha_pattern") or {}
-    for pattern in patterns:
-        try:
-            matches = re.fullmatch(rf"(.*\.)?({pattern})", layer.path)
-        except re.error as error:
-            raise ConfigError(
-                f"{CONFIG_FILE}: alpha_pattern has {pattern!r}, not a valid pattern: {error}"
-            ) from error
-        if matches:
-            alpha = _number(patterns, pattern, alpha)
-            break
-    if config.get("use_rslora"):
-        alpha *= math.sqrt(rank)  # this kind divides by the root of the rank, LoRA by the rank
-    dropout = _number(config, "lora_dropout", 0.0)
-    if not 0.0 <= dropout < 1.0:
-        raise ConfigError(
-            f"{CONFIG_FILE}: lora_dropout is {dropout}; it must be at least 0 and below 1"
-        )
-    return LoraSettings(rank, alpha, dropout)
-
-
-def _number(config: Mapping[str, Any], name: str, default: float) -> float:
-    value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{CONFIG_FILE}: {name} is {value!r}, it must be a finite number")
-    return value
-
-
-def _match(graph: Graph, tensors: Mapping[str, Tensor], folder: Path) -> _Found:
-    """Find the module for every tensor of a file."""
-    found = _Found()
-    for key, value in tensors.items():
-        name = key.removeprefix(_PREFIX)
-        if name == key:
-            found.unused.append(key)
-        elif name.endswith(_B):
-            if key.removesuffix(_B) + _A not in tensors:
-                found.missing.append(key.removesuffix(_B) + _A)
-        elif name.endswith(_A):
-            other = key.removesuffix(_A) + _B
-            if other in tensors:
-                _match_layer(graph, key, value, tensors[other], found)
-            else:
-                found.missing.append(other)
-        else:
-            _match_other(graph, key, value, found)
-    if found.missing or found.unused or found.shapes:
-        raise CheckpointMismatchError(
-            f"the adapters in {folder} are not of this model:",
-            missing=found.missing,
-            unused=found.unused,
-            shape_mismatches=found.shapes,
-        )
-    return found
-
-
-def _match_layer(graph: Graph, key: str, a: Tensor, b: Tensor, found: _Found) -> None:
-    spot = _only(select(graph, key.removeprefix(_PREFIX).removesuffix(_A)))
-    if spot is None or type(spot.module) not in (nn.Linear, LoraLinear):
-        found.unused += [key, key.removesuffix(_A) + _B]
-        return
-    if is_merged(spot.module):
-        raise StateError(f"the adapter of {spot.path!r} is merged: call unmerge_lora first")
-    linear = cast("nn.Linear", spot.module)
-    rank = max(1, a.shape[0]) if a.dim() else 1
-    wanted = {_A: (a, (rank, linear.in_features)), _B: (b, (linear.out_features, rank))}
-    for suffix, (value, shape) in wanted.items():
-        if value.shape != shape:
-            found.shapes.append((key.removesuffix(_A) + suffix, shape, tuple(value.shape)))
-    found.layers.append(_Layer(spot.path, linear, a, b))
-
-
-def _match_other(graph: Graph, key: str, value: Tensor, found: _Found) -> None:
-    path, _, name = key.removeprefix(_PREFIX).rpartition(".")
-    spot = _only(select(graph, path))
-    held = {**spot.module._parameters, **spot.module._buffers} if spot is not None else {}
-    place = held.get(name)
-    if spot is None or place is None:
-        found.unused.append(key)
-    elif place.shape != value.shape:
-        found.shapes.append((key, tuple(place.shape), tuple(value.shape)))
-    else:
-        found.others.append((spot, place, value))
-
-
-def _only(spots: Sequence[Spot]) -> Spot | None:
-    return spots[0] if len(spots) == 1 else None

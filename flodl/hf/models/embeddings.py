@@ -70,9 +70,12 @@ class Embeddings(NamedInputModule):
         return dropout(self.LayerNorm(vectors), self.dropout, self.training)
 
     def _types(self, types: Tensor | None, vectors: Tensor, layout: Layout) -> Tensor:
-        if types is None:
-            return self.token_type_embeddings.weight[0].expand_as(vectors)
-        found: Tensor = self.token_type_embeddings(_of_rows(types, layout))
+        table = self.token_type_embeddings
+        if types is None and type(table) is nn.Embedding:
+            return table.weight[0].expand_as(vectors)
+        if types is None:  # an adapted table: its vectors are not rows of the weight
+            types = torch.zeros((1, 1), dtype=torch.long, device=vectors.device)
+        found: Tensor = table(_of_rows(types, layout))
         return found
 
     def _positions(self, ids: Tensor, refs: Refs, layout: Layout) -> Tensor:

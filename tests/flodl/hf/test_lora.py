@@ -23,8 +23,9 @@ from flodl.hf.errors import (
     PickleOnlyError,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import LoraLinear, LoraSettings, add_lora, merge_lora, unmerge_lora
+from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
+from flodl.hf.lora_layers import LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 
 ATTENTION = {
@@ -214,9 +215,9 @@ def test_a_layer_that_stands_twice_is_adapted_once() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("qury", r"no nn.Linear is called 'qury'; did you mean query\?"),
-        ("bert.encoder.layer.7", r"no nn.Linear is called 'bert.encoder.layer.7'; there are:"),
-        ("word_embeddings", "no nn.Linear is called 'word_embeddings'"),
+        ("qury", r"no linear layer or embedding is called 'qury'; did you mean query\?"),
+        ("bert.encoder.layer.7", r"is called 'bert.encoder.layer.7'; there are:"),
+        ("LayerNorm", "no linear layer or embedding is called 'LayerNorm'"),
         ("query[a]", "is not understood"),
     ],
 )
@@ -528,9 +529,9 @@ def test_a_file_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) 
     ("fields", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3', only LORA is known"),
-        ({"use_dora": True}, "use_dora is True, which changes more than LoRA does"),
+        ({"lora_bias": True}, "lora_bias is True, which changes more than LoRA does"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', for which"),
-        ({"bias": "all"}, "bias is 'all', only 'none' can be loaded"),
+        ({"bias": "some"}, "bias is 'some', known are none, all, lora_only"),
         ({"lora_alpha": "much"}, "lora_alpha"),
         ({"lora_dropout": 2}, "lora_dropout"),
         ({"alpha_pattern": {"(": 3}}, "alpha_pattern"),
