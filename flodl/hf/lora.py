@@ -163,7 +163,7 @@ def unmerge_lora(graph: Graph) -> None:
         adapted = cast("Adapted", layer)
         with torch.no_grad():
             adapted.weight.copy_(folded.original)
-        adapted.__class__ = KINDS[type(layer)]  # type: ignore[assignment]
+        adapted.__class__ = KINDS[type(layer)]
         adapted.lora = folded.settings
         # The same parameter objects, for an optimizer that holds them. The model may have moved.
         for name, parameter in folded.parts.items():

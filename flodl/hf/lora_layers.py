@@ -313,7 +313,7 @@ def become(layer: nn.Module, settings: LoraSettings, change: Change) -> Adapted:
     """
     adapted = cast("Adapted", layer)
     if not is_adapted_kind(layer):
-        adapted.__class__ = KINDS[type(layer)]  # type: ignore[assignment]
+        adapted.__class__ = KINDS[type(layer)]
     adapted._parameters.pop(MAGNITUDE, None)
     adapted.lora = settings
     for name, tensor in zip(adapted.NAMES, (change.a, change.b), strict=True):
@@ -344,13 +344,15 @@ def assign_change(layer: nn.Module, settings: LoraSettings, change: Change) -> A
 
 def _factor(layer: Adapted) -> Tensor:
     """The magnitude over the length of each direction; the length gets no gradient (DoRA, 4.3)."""
-    return layer.lora_magnitude_vector / layer.lengths()
+    factor: Tensor = layer.lora_magnitude_vector / layer.lengths()
+    return factor
 
 
 def _lengths(weight: Tensor, *, dim: int) -> Tensor:
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     # A direction of zeros stays zero instead of becoming NaN.
-    return torch.linalg.vector_norm(wide, dim=dim).clamp_min(torch.finfo(wide.dtype).tiny)
+    length: Tensor = torch.linalg.vector_norm(wide, dim=dim)
+    return length.clamp_min(torch.finfo(wide.dtype).tiny)
 
 
 def _told(settings: LoraSettings) -> str:

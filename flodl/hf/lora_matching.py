@@ -118,8 +118,7 @@ def _match_layer(
     if is_merged(spot.module):
         raise StateError(f"the adapter of {spot.path!r} is merged: call unmerge_lora first")
     names = _OF_EMBEDDING if isinstance(spot.module, nn.Embedding) else _OF_LINEAR
-    names = (*names, MAGNITUDE) if use_dora else names
-    wanted = [start + name for name in names]
+    wanted = [start + name for name in (*names, *([MAGNITUDE] if use_dora else []))]
     found.unused += [key for key in held if key not in wanted]
     missing = [key for key in wanted if key not in tensors]
     found.missing += missing

@@ -59,17 +59,23 @@ def scramble_all(model: nn.Module, *, seed: int = 5) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
 
 
-def by_peft(family: str, kind: dict[str, Any], folder: Path, **more: Any) -> Any:
+def by_peft(
+    family: str,
+    kind: dict[str, Any],
+    folder: Path,
+    head: HeadKind = HeadKind.SEQCLS,
+    **more: Any,
+) -> Any:
     """Adapters of a classifier, saved by PEFT, and the model they are of."""
     settings = peft.LoraConfig(
         r=3,
         lora_alpha=5,
         target_modules=layers_of(family, kind),
-        task_type="SEQ_CLS",
+        task_type="SEQ_CLS" if head is HeadKind.SEQCLS else "TOKEN_CLS",
         **options(kind),
         **more,
     )
-    plain = reference(small_model(family, HeadKind.SEQCLS), HeadKind.SEQCLS)
+    plain = reference(small_model(family, head), head)
     theirs = peft.get_peft_model(plain, settings)
     scramble_all(theirs)
     theirs.save_pretrained(str(folder))
@@ -180,8 +186,10 @@ def test_every_family_and_kind_agrees_with_peft(
 
 
 def test_dropout_of_dora_is_on_the_whole_change_and_only_in_training(tmp_path: Path) -> None:
-    theirs = by_peft("bert", KINDS["dora"], tmp_path, lora_dropout=0.4)
-    graph = small_model("bert", HeadKind.SEQCLS)
+    # A classifier of texts computes the last layer for one token only, and draws a smaller mask.
+    head = HeadKind.TOKCLS
+    theirs = by_peft("bert", KINDS["dora"], tmp_path, head, lora_dropout=0.4)
+    graph = small_model("bert", head)
     load_lora(graph, tmp_path)
     assert gap(output(graph), output_of(theirs.eval())) <= 1e-5
     graph.train()
