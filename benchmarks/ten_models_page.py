@@ -112,7 +112,7 @@ def _how(rows: Mapping[str, Parts]) -> str:
         for column in COLUMNS:
             if (row := parts.get(column)) is None:
                 continue
-            hands = ", ".join(f"{how} {total:.3f}" for how, total in row["by_hand"].items())
+            hands = ", ".join(f"`{how}` {total:.3f}" for how, total in row["by_hand"].items())
             lines.append(
                 f"- {name}, {column}: by hand: {hands}; flodl decided after {row['begin_steps']} "
                 f"steps: `{json.dumps(row['report'])}`; {row['rounds']} rounds of {row['steps']} "

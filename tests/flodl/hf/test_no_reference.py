@@ -245,7 +245,7 @@ head.predict(["a"])
         "adapters",
         """
 hf.add_lora(tagger.graph, "query", r=2)
-adapted = [m for m in tagger.graph.modules() if isinstance(m, hf.LoraLinear)]
+adapted = [m for m in tagger.graph.modules() if isinstance(m, hf.LoraLinear | hf.LoraEmbedding)]
 assert adapted[0].lora == hf.LoraSettings(r=2, alpha=16)
 hf.save_lora(tagger.graph, root / "adapter")
 hf.merge_lora(tagger.graph)
