@@ -101,7 +101,8 @@ class Subject:
             text=True,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self._wait_for("ready", 120.0)
         self._imports = time.perf_counter() - began
 
@@ -118,11 +119,15 @@ class Subject:
             line = self._wait_for("{", self._started + limit - time.perf_counter())
         except TimeoutError:
             self._process.kill()
-            self._process.wait()
+            self._end()
             return Taken(limit, self._imports + limit, ended=False)
-        self._process.wait()
+        self._end()
         seconds = float(json.loads(line)["seconds"])
         return Taken(seconds, self._imports + seconds)
+
+    def _end(self) -> None:
+        self._reader.join()
+        self._process.communicate()  # closes the pipes
 
     def _read(self) -> None:
         for line in self._process.stdout or ():

@@ -107,9 +107,7 @@ class Player:
         trace: TracebackType | None,
     ) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes the pipes, which ends it
         self._cache.cleanup()
 
 

@@ -34,6 +34,9 @@ from flodl.train.engines import StepSettings, make_engine, routing
 from flodl.train.losses import loss_log
 
 BY_HAND = "by_hand:"
+NAMED = {"fused": Recipe(heap=False), "compiled": Recipe(heap=False, compiled=True)}
+"""Variants by hand that every network has."""
+
 TOTAL_STEPS = 2500  # 50 epochs: what the engine is told the run intends
 PATIENCE = 300.0  # seconds an engine may take to decide
 
@@ -193,12 +196,14 @@ def route_is_exact() -> bool:
 
 
 def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Subject:
-    """Make plain PyTorch, a way of flodl, or a variant by hand, which its number names."""
+    """Make plain PyTorch, a way of flodl, or a variant by hand: a named one, or by its number."""
     device = torch.device(options.device)
     if name == "eager":
         return Eager(benchmark, device, options.batches)
     if name in ("flodl", "pure"):
         return Flodl(benchmark, device, options.batches, options.engine, pure=name == "pure")
+    if name in NAMED:
+        return ByHand(benchmark, device, options.batches, NAMED[name])
     recipes = variants(benchmark.name, routing=not options.no_routing, compiling=True)
     return ByHand(benchmark, device, options.batches, recipes[int(name.removeprefix(BY_HAND))])
 

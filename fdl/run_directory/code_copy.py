@@ -21,6 +21,7 @@ _SECTION = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _SUBMODULE = re.compile(r"^\+Subproject commit ([0-9a-f]+(?:-dirty)?)$", re.MULTILINE)
 _PATH = re.compile(r"^\+\+\+ b/(.+)$", re.MULTILINE)
 _DIRTY = "-dirty"
+_BYTECODE = "__pycache__"
 _GITLINK = "160000 "
 """Mode of a submodule in the tree of a commit."""
 
@@ -95,11 +96,17 @@ def _apply(changes: str, target: Path, run: Path) -> None:
 
 
 def _link_untracked(top: Path, target: Path, run: Path) -> None:
-    """Link what git does not track, unless the copy has it: data, caches, environments."""
+    """Link what git does not track, unless the copy has it: data, caches, environments.
+
+    Bytecode is left out. Python compares the size of a source file and the second in which it was
+    written, and these can be equal in two copies with different code.
+    """
     listed = _git(top, run, "ls-files", "--others", "--directory", "-z")
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
         place, origin = target / name.rstrip("/"), top / name.rstrip("/")
-        if os.path.lexists(place) or run.resolve().is_relative_to(origin.resolve()):
+        if place.name == _BYTECODE or os.path.lexists(place):
+            continue
+        if run.resolve().is_relative_to(origin.resolve()):
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(origin, target_is_directory=origin.is_dir())

@@ -109,6 +109,8 @@ def repository(tmp_path: Path) -> Path:
     git(top, "commit", "-qm", "one")
     (top / "data").mkdir()
     (top / "data/x.bin").write_bytes(b"abc")
+    (top / "train/__pycache__").mkdir()
+    (top / "train/__pycache__/main.cpython-311.pyc").write_bytes(b"of other code")
     return top
 
 
@@ -134,6 +136,7 @@ def test_the_code_of_a_run_is_put_together_and_nothing_else_changes(
     assert (inside / "main.py").read_text() == "one = 2\n"
     assert (tmp_path / "copy/data/x.bin").read_bytes() == b"abc"
     assert not (tmp_path / "copy/runs").exists()
+    assert not (inside / "__pycache__").exists()
     assert program.read_text() == "today = 3\n"
     assert git(repository, "status", "--short") == status
     assert git(repository, "worktree", "list") == branches
