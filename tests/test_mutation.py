@@ -151,6 +151,7 @@ NARROW = """
 COMPLETE = "def test_same():\n    assert fits(2, 2)\n"
 
 
+@pytest.mark.slow
 def test_survivors_run_again_after_a_new_test(checkout):
     done, noticed = checkout(NARROW)
     assert done.returncode == 0, done.stderr

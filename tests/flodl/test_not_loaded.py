@@ -101,6 +101,7 @@ def test_the_import_of_the_models() -> None:
     assert unused(found) == set()
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_and_one_prediction(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     write(tmp_path, "bert", "ForSequenceClassification")

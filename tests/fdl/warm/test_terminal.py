@@ -119,7 +119,7 @@ if not job:
     os.execv(sys.executable, [sys.executable, "-m", "fdl", "t", "loop"])
 _, status = os.waitpid(job, os.WUNTRACED)
 os.tcsetpgrp(0, os.getpgrp())
-print("shell:", os.WIFSTOPPED(status), job, flush=True)
+print("shell:", os.WIFSTOPPED(status), job, "waits", flush=True)
 sys.stdin.readline()
 os.tcsetpgrp(0, job)
 os.killpg(job, signal.SIGCONT)
@@ -133,7 +133,7 @@ def test_ctrl_z_stops_it_and_the_shell_continues_it(seen):
     with Terminal(cwd=seen.root, env={**variables(), "CI": ""}, program=SHELL) as terminal:
         terminal.read_until("warm True")
         terminal.press("\x1a")
-        terminal.read_until("shell: True")
+        terminal.read_until(" waits")
         fdl = int(terminal.text.split("shell: True")[1].split()[0])
         program = run_of(fdl)
         wait_for(lambda: state(program) == "T")

@@ -219,7 +219,7 @@ def test_the_next_address_is_tried_where_one_has_another_file(
 def test_a_file_in_a_folder_that_cannot_be_written_is_used(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(CONTENT)
     program = (
-        "import os\n"
+        "import filelock, os  # fetch imports it when nothing can be read any longer\n"
         "from flodl.data.download import RemoteFile, fetch\n"
         "if os.getuid() == 0:\n"
         "    os.setuid(65534)  # permissions do not bind root\n"
