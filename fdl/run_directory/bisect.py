@@ -130,13 +130,14 @@ def search_of(verdict: Verdict) -> Search:
     options = [name for name in dict.fromkeys([*one.options, *other.options])
                if one.options.get(name) != other.options.get(name)
                and not _PLACES.search(name)]  # fmt: skip
-    engines = None if any("engine" in name for name in options) else (one.engine, other.engine)
-    recipes = _without(one, options), _without(other, options)
+    # The program may get its engine from elsewhere, so both trainings are told theirs.
+    engines = one.engine != other.engine and not any("engine" in name for name in options)
+    recipes = _without(one, options, engine=engines), _without(other, options, engine=engines)
     order = [cause.kind for cause in verdict.causes]
     candidates = [*_options(*recipes, options), *_others(verdict, *recipes)]
-    if engines is not None and engines[0] != engines[1]:
-        swap = partial(replace, engine=engines[1])
-        candidates.append(Candidate(f"engine {engines[1]}", "computation", swap))
+    if engines:
+        swap = partial(replace, engine=other.engine)
+        candidates.append(Candidate(f"engine {other.engine}", "computation", swap))
     candidates.sort(key=lambda c: order.index(c.kind) if c.kind in order else len(order))
     if 3 + len(candidates) > MOST_TRAININGS:
         raise FdlError(
@@ -231,10 +232,10 @@ def _is_fixed(cause: Cause) -> bool:
     return cause.kind in ("packages", "content") or cause.name.partition(".")[0] in _MACHINE
 
 
-def _without(recipe: Recipe, options: list[str]) -> Recipe:
-    """A recipe that leaves to the program what its own options say."""
+def _without(recipe: Recipe, options: list[str], *, engine: bool) -> Recipe:
+    """A recipe that leaves to the program what its own options say, and perhaps the engine."""
     threads = None if any("thread" in name for name in options) else recipe.threads
-    return replace(recipe, threads=threads, engine=None)
+    return replace(recipe, threads=threads, engine=recipe.engine if engine else None)
 
 
 def _options(one: Recipe, other: Recipe, names: list[str]) -> Iterator[Candidate]:

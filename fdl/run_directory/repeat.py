@@ -18,6 +18,8 @@ from fdl.run_directory.code_copy import copy_code
 from fdl.run_directory.trace_file import read_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fdl.run.watcher import Watcher
     from fdl.run_directory.recipe import Recipe
     from fdl.run_directory.trace_file import Trace
@@ -95,12 +97,21 @@ def with_code_of(recipe: Recipe, other: Recipe) -> Recipe:
 
 
 def _command(recipe: Recipe) -> list[str]:
-    interpreter, *program = recipe.start
-    if recipe.ranks > 1:
-        count = str(recipe.ranks)
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
-        return [interpreter, *launcher, *program, *recipe.words]
-    return [interpreter, *program, *recipe.words]
+    if recipe.ranks == 1:
+        return [*recipe.start, *recipe.words]
+    interpreter, *rest = recipe.start
+    options, program = _python_options(rest)
+    count = str(recipe.ranks)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
+    return [interpreter, *options, *launcher, *program, *recipe.words]
+
+
+def _python_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate Python's own options, such as ``-u``, from the script or ``-m`` and the module."""
+    end = 0
+    while end < len(words) and words[end].startswith("-") and words[end] != "-m":
+        end += 2 if words[end] in ("-X", "-W") else 1
+    return list(words[:end]), list(words[end:])
 
 
 def _run(command: list[str], cwd: Path, environ: dict[str, str], output: Path) -> int:

@@ -19,7 +19,7 @@ from fdl.run_directory.bisect import Finding, search, search_of
 from fdl.run_directory.code_copy import copy_code
 from fdl.run_directory.diff import compare
 from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
-from fdl.run_directory.repeat import Repeats
+from fdl.run_directory.repeat import Repeats, _python_options
 from fdl.run_directory.run import Run
 from fdl.run_directory.trace_file import Trace, read_trace
 from tests.fdl.run_directory.test_diff import Bench
@@ -333,6 +333,15 @@ def recipe(folder: Path, program: str) -> Recipe:
                   project_root="", code=None, threads=2, engine=None, ranks=1)  # fmt: skip
 
 
+@pytest.mark.parametrize(("words", "options"), [
+    (["main.py", "-u"], []),
+    (["-u", "-X", "dev", "main.py"], ["-u", "-X", "dev"]),
+    (["-Xdev", "-m", "package"], ["-Xdev"]),
+])  # fmt: skip
+def test_options_of_python_go_before_the_launcher(words: list[str], options: list[str]) -> None:
+    assert _python_options(words) == (options, words[len(options) :])
+
+
 def test_a_program_is_told_what_to_repeat_and_its_failure_is_shown(tmp_path: Path) -> None:
     program = (
         "import os, sys\nprint(sys.argv[1:], open(os.environ['FLODL_REPEAT']).read())\n"
@@ -500,7 +509,7 @@ def test_variables_submodules_engine_and_ranks_are_swapped(parts: Bench) -> None
     engine.write_text("eager")
     if parts.diff(base, compiled)[0]:
         found, _ = bisected(parts, base, compiled)
-        assert found["certain"] == ["engine compiled"]
+        assert found["certain"] == ["engine compiled"], found
 
     two, three = (parts.train(f"ranks-{count}", "--ranks", count) for count in "23")
     found, _ = bisected(parts, two, three)
