@@ -20,7 +20,6 @@ from tests.flodl.ecosystem.networks import (
 # Torch looks at `.grad` of carried state while it traces, and inductor uses what torch deprecates.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
 ]
 
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]

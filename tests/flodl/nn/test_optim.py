@@ -149,7 +149,6 @@ def test_a_pickled_or_copied_optimizer_keeps_its_state_and_its_abilities(optimiz
         assert (twin.lr, original.lr) == (0.5, 0.02)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.parametrize(
     ("optimizer", "settings"),
     [

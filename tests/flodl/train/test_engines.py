@@ -31,7 +31,6 @@ from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 
 # Inductor uses what torch deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
 CPU = torch.device("cpu")
 TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)

@@ -31,8 +31,6 @@ from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import line, squared_error, training
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-
 TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
 
 
