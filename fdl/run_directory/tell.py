@@ -5,6 +5,7 @@ docs/reference/run-record.md describes the documents that are exchanged.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -89,7 +90,9 @@ def tell(run: Run, act: Act, seconds: float) -> dict[str, Any]:
     try:
         with _connected(Path(path)) as channel:
             channel.settimeout(seconds)
-            channel.sendall(json.dumps(document).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                # A training that refuses the connection answers before it has read the request.
+                channel.sendall(json.dumps(document).encode() + b"\n")
             answer = _answer(channel)
     except TimeoutError:
         raise FdlError(

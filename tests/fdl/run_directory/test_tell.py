@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from fdl.errors import UsageError
-from fdl.run_directory.tell import Act, parse
+from fdl.errors import FdlError, UsageError
+from fdl.run_directory.run import read
+from fdl.run_directory.tell import Act, parse, tell
 from tests.fdl.run_directory.trails import trail
 
 NAME = "2026-01-31T10-00-00"
@@ -104,6 +105,25 @@ def test_a_refusal_is_an_error_with_exit_code_1(runs, fdl, training):
     session = fdl("runs", "tell", "last", "set", "x=2")
     assert (session.exit, session.out) == (1, "")
     assert f"error: out/{NAME}: 'x' is not a live setting" in session.err
+
+
+def test_an_answer_that_comes_before_the_request_is_read(runs, private, monkeypatch):
+    path = private / "run.sock"
+    found = read(running(runs, socket=str(path)))
+    assert found is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def refuse(_channel: socket.socket) -> None:
+            """Between connecting and sending, the training answers and closes."""
+            channel, _ = listener.accept()
+            channel.sendall(b'{"ok": false, "error": "not for you"}\n')
+            channel.close()
+
+        monkeypatch.setattr("fdl.run_directory.tell._peer", refuse)
+        with pytest.raises(FdlError, match="not for you"):
+            tell(found, Act("stop"), 10)
 
 
 def test_what_cannot_be_reached_is_said_with_the_next_command(runs, fdl, private, training):
