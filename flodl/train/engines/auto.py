@@ -143,6 +143,7 @@ class AutoEngine(TunedEngine):
         self._course: Steps[None] | None = None
         self._clock = PhaseClock(self._lap)
         self._settled = Tuning()
+        self._thread_ratio = 1.0
         self._threads: ThreadTrials | None = None
 
     @property
@@ -346,8 +347,8 @@ class AutoEngine(TunedEngine):
         self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
         if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
-            best, ratio = yield from threads.choose(best, self._notes)
-            self._seconds *= ratio
+            best, self._thread_ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= self._thread_ratio
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
@@ -499,16 +500,24 @@ class AutoEngine(TunedEngine):
         return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
-        """Compare the best tuning with the plain step again, because gains need not add up."""
+        """Compare the best tuning with the plain step again, because gains need not add up.
+
+        On a busy machine, the number of threads was chosen before all trials, and both have it.
+        """
+        plain = Tuning()
+        if self._threads is not None and self._threads.was_busy:
+            plain = replace(plain, threads=best.threads)
+            if best == plain:
+                return best
         least = self._policy.gain / 2
         # A gain in one phase was measured precisely. Here it must only not cost time elsewhere.
         of_phases = not best.changes() - PHASE_OF.keys()
         bar = 1 + abs(least) if of_phases else 1 - least
-        ratio = yield from step_ratio(self, Tuning(), best, bar, self._extent())
-        self._seconds = self._plain_seconds * min(1.0, ratio)
+        ratio = yield from step_ratio(self, plain, best, bar, self._extent())
+        self._seconds = self._plain_seconds * self._thread_ratio * min(1.0, ratio)
         if ratio > bar:
             self._notes["all together"] = f"{ratio:.3f}x: not kept"
-            return Tuning()
+            return plain
         self._notes["all together"] = f"{ratio:.3f}x"
         return best
 

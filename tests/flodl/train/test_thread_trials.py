@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,36 @@ def test_a_busy_machine_is_noticed_in_the_first_steps(machine):
     engine = engine_on(machine, steps=150)
     assert train(engine, 50) == 1
     assert engine.report()["trials"]["1 thread"].startswith("0.")
+
+
+def test_after_the_trial_of_threads_no_step_of_a_busy_machine_has_more(machine):
+    machine.use = "busy"
+    policy = replace(
+        POLICY, least_steps=50, least_seconds=0.0, only=frozenset({"threads", "channels_last"})
+    )
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 1))
+    counts: list[int] = []
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        counts.append(torch.get_num_threads())
+        faster = 0.5 if engine.tuning.channels_last else 1.0
+        machine.now += faster * MILLISECONDS["busy", counts[-1]] / 1e3
+        machine.waited += 1e-3
+        return model(batch["x"]).sum()
+
+    settings = StepSettings(train_fn=step)
+    engine = AutoEngine(
+        model, torch.optim.Adagrad(model.parameters()), settings, total_steps=2000, policy=policy
+    )
+    losses = loss_log(torch.device("cpu"), 0)
+    while not engine.decided:
+        engine.step(Batch((torch.ones(2, 1, 4, 4),), ("x",)), losses)
+        assert len(counts) < 1000
+    report = engine.report()
+    assert str(engine.tuning) == "channels last + 1 thread", report
+    assert report["trials"]["all together"] == "0.500x"
+    assert report["step_ms"] == pytest.approx(1.5, rel=0.01)
+    assert 2 not in counts[40:]
 
 
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
