@@ -306,15 +306,17 @@ class AutoEngine(TunedEngine):
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
-        yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
-        faults, best, threads = heap.page_faults(), Tuning(), self._threads
-        if threads is not None:
-            threads.watch()
-        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
+        # The first steps allocate, and make the optimizer's state.
+        self._seconds = yield from median_of_steps(3)
+        best = Tuning()
+        if self._threads is not None and self._threads.crowded():
+            best = yield from self._fewer_if_busy()
+        faults = heap.page_faults()
+        self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
-        if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
-            best, self._thread_ratio = yield from threads.choose(best, self._notes)
-            self._seconds *= self._thread_ratio
+        self._plain_seconds = self._seconds / self._thread_ratio
+        if self._threads is not None and not self._threads.was_busy:
+            best = yield from self._fewer_if_busy()
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
@@ -329,9 +331,20 @@ class AutoEngine(TunedEngine):
         if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         self.use(best)
-        if threads is not None:
-            threads.watch()
+        if self._threads is not None:
+            self._threads.watch()
         self._decide(best)
+
+    def _fewer_if_busy(self) -> Steps[Tuning]:
+        """Try fewer threads if the machine was busy in the last steps; return the best tuning."""
+        threads, best = self._threads, Tuning()
+        if threads is None:
+            return best
+        if threads.busy() and threads.pays(self._seconds, self._steps_left):
+            best, self._thread_ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= self._thread_ratio
+        threads.watch()
+        return best
 
     def _decide(self, best: Tuning) -> None:
         self._source = "measured"

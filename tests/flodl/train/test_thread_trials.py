@@ -149,6 +149,32 @@ def test_after_the_trial_of_threads_no_step_of_a_busy_machine_has_more(machine):
     assert 2 not in counts[40:]
 
 
+@pytest.mark.parametrize(("busy_ms", "kept"), [(3.0, 1), (2.75, 1), (2.6, 0)])
+def test_a_busy_machine_is_shared_if_that_costs_little(machine, monkeypatch, busy_ms, kept):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), busy_ms)  # one thread needs 3 ms
+    machine.use = "busy"
+    engine = engine_on(machine, steps=400)
+    assert train(engine, 60) == kept
+    machine.use = "idle"
+    assert train(engine, 300, until=0) == 0
+
+
+def test_two_evident_comparisons_suffice(machine, monkeypatch):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), 40.0)
+    machine.use = "busy"
+    counts: list[int] = []
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        counts.append(torch.get_num_threads())
+        return machine.step(model, batch)
+
+    policy = replace(POLICY, threads=replace(POLICY.threads, block=0.025))
+    engine = engine_on(machine, steps=1000, step=step, policy=policy)
+    assert train(engine, 60, until=1) == 1
+    # Six steps show it. Each of two comparisons has one step before the one that counts.
+    assert counts.count(2) == 6 + 2 * 2
+
+
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
 def test_nothing_is_tried_on_an_idle_machine_or_in_a_short_run(machine, use, steps):
     machine.use = use
