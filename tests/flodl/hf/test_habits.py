@@ -32,7 +32,7 @@ from flodl.hf.pretrained import PretrainedModel
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.predict.reference import write
 
-FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2"]
+FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]
 OURS = {
     "": AutoModel,
     "ForSequenceClassification": AutoModelForSequenceClassification,
@@ -318,7 +318,7 @@ def test_words_are_added_under_the_usual_name():
     assert model(**some_batch("bert")).logits.shape[-1] == 64
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2"])
+@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2", "modernbert"])
 def test_recomputed_layers_give_the_same_gradients(family):
     config = small_config(family, HeadKind.SEQCLS, hidden_dropout_prob=0.3)
     torch.manual_seed(0)
