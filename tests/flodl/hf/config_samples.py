@@ -76,12 +76,9 @@ DISTILBERT = {
     "attention_probs_dropout_prob": "attention_dropout",
 }
 RATES = {
-    family: (
-        ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout")
-        if family == "distilbert"
-        else ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    )
-    for family in FAMILIES
+    **dict.fromkeys(FAMILIES, ("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
+    "modernbert": ("embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"),
 }
 
 

@@ -63,7 +63,15 @@ def failed(capsys, *words):
 
 
 def test_the_commands_are_those_of_the_specified_line():
-    families = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2")
+    families = [
+        "bert",
+        "roberta",
+        "distilbert",
+        "xlm-roberta",
+        "albert",
+        "deberta-v2",
+        "modernbert",
+    ]
     assert list(commands()) == [
         "convert",
         "export",
