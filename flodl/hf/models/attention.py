@@ -65,8 +65,11 @@ def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | Non
     scores = query @ key.transpose(-1, -2)
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
     if bias is not None:
+        # The lowest number, not minus infinity: a row that sees nothing gets equal weights, as in
+        # transformers, instead of NaN.
+        lowest = torch.finfo(scores.dtype).min
         hidden = bias.dtype == torch.bool
-        scores = scores.masked_fill(~bias, -math.inf) if hidden else scores + bias
+        scores = scores.masked_fill(~bias, lowest) if hidden else scores + bias
     return scores.softmax(-1)
 
 

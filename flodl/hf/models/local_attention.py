@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from flodl.hf.models.layout import Layout, may_decide_on
 
-BLOCK = 128
+BLOCK = 64
 """Queries of a block, which are compared with the keys in reach of any of them."""
 
-WORTH = 3
+WORTH = 2
 """A row is cut into blocks if it is at least so many times as long as the keys of a block."""
 
 
@@ -33,9 +33,10 @@ def nearby(layout: Layout, window: int, tokens: Tensor) -> Layout:
         return replace(layout, window=window)
     layout = replace(layout, runs=())
     per_token = layout.keys.dtype == torch.bool and layout.keys.shape[1:3] == (1, 1)
+    weighed = layout.record is not None and layout.record.attentions is not None
     if (
         may_decide_on(tokens)
-        and layout.record is None
+        and not weighed
         and (per_token or not layout.keys.numel())
         and pays(layout.length, window)
     ):

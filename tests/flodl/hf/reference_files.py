@@ -98,6 +98,12 @@ def config_of(folder: Path, **changes: Any) -> Any:
     return AutoConfig.from_json_str(path.read_text())
 
 
+def words_in(tensors: Any) -> str:
+    """The key of the table of words."""
+    tables = ("word_embeddings.weight", "tok_embeddings.weight")
+    return next(key for key in tensors if key.endswith(tables))
+
+
 def weights_of(folder: Path) -> WeightFiles:
     """The single weights file of a directory."""
     return WeightFiles((folder / "model.safetensors",))

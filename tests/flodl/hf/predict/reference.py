@@ -134,7 +134,7 @@ def config_of(family: str, **fields: Any) -> Any:
     if family == "albert":
         known["embedding_size"] = 8
     if family == "modernbert":
-        known["local_attention"] = 8
+        known |= {"num_hidden_layers": 3, "local_attention": 8}
     return transformers.AutoConfig.for_model(family, **{**known, **fields})
 
 
