@@ -66,7 +66,7 @@ def drawn_fields(family: str, chance: random.Random) -> dict[str, Any]:
             ],
             "classifier_pooling": chance.choice(["cls", "mean"]),
         }
-    fields |= {"hidden_act": act, "layer_norm_eps": eps, "type_vocab_size": chance.randint(1, 3)}
+    fields |= {"hidden_act": act, "layer_norm_eps": eps, "type_vocab_size": chance.randint(2, 3)}
     if family == "albert":
         groups = chance.randint(1, layers)
         fields |= {"embedding_size": chance.randint(4, 20), "num_hidden_groups": groups,
