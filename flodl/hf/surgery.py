@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -90,8 +90,7 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
     """
     encoder = _encoder_module(graph)
     shared = isinstance(encoder, AlbertEncoder)
-    layers_now = [] if shared else list(_layers_in(encoder).values())
-    count: int = encoder.times if shared else len(layers_now)
+    count: int = encoder.times if shared else len(_layers_in(encoder))
     dropped = set(layers)
     wrong = sorted(dropped - set(range(count)))
     if wrong:
@@ -109,14 +108,13 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
             "layer 0 of a ModernBERT cannot be dropped: it alone has no norm before its attention, "
             "and no configuration describes a model without it"
         )
-    kept = [layer for number, layer in enumerate(layers_now) if number not in dropped]
-    left = count - len(dropped)
-    types = {"layer_types": tuple(layer.attention_type for layer in kept)} if modern else {}
-    config = _changed_config(graph, num_hidden_layers=left, **types)
+    kept = [number for number in range(count) if number not in dropped]
+    types = {"layer_types": tuple(encoder.types[number] for number in kept)} if modern else {}
+    config = _changed_config(graph, num_hidden_layers=len(kept), **types)
     if shared:
-        encoder.times = left
+        encoder.times = len(kept)
     else:
-        _put_layers(encoder, kept)
+        _keep_layers(encoder, kept)
     _put_config(graph, config)
 
 
@@ -235,12 +233,12 @@ def _layers_in(encoder: nn.Module) -> dict[str, Any]:
     return cast("nn.Module", _holder_in(encoder))._modules
 
 
-def _put_layers(encoder: Any, layers: Iterable[nn.Module]) -> None:
-    """Replace the layers of an encoder, numbered from 0."""
+def _keep_layers(encoder: Any, numbers: Sequence[int]) -> None:
+    """Remove all layers of an encoder but these, which are numbered from 0 afterwards."""
     if isinstance(encoder, ModernBertLayers):
-        encoder.put(layers)
+        encoder.keep(numbers)
     else:
-        encoder.layer = nn.ModuleList(layers)
+        encoder.layer = nn.ModuleList(encoder.layer[number] for number in numbers)
 
 
 class _KeysOfStates(Keys):
@@ -261,8 +259,7 @@ def _in_rows(states: Tensor) -> Tensor:
 
 def _layers_of(holder: nn.Module, numbers: list[int]) -> Graph:
     encoder: Any = copy.deepcopy(holder)
-    layers = _layers_in(encoder)
-    _put_layers(encoder, [layers[str(number)] for number in numbers])
+    _keep_layers(encoder, numbers)
     if "conv" in encoder._modules and numbers[0] != 0:
         del encoder.conv  # it belongs beside the first layer of the whole encoder
     flow: FlowBuilder = FlowBuilder.from_(nn.Identity())

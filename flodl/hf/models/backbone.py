@@ -121,7 +121,8 @@ def build_backbone(
     known = (IDS, KEYS, LAYOUT)
     masked = (*known, MASK, TYPES, POSITIONS)
     flow.through(parts.embeddings, name="embeddings").using(*masked)
-    flow.through(parts.encoder, name=parts.encoder_name).using(*known, POSITIONS, *told, RECORD)
+    turned = (POSITIONS,) if config.model_type == "modernbert" else ()  # attention uses them
+    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *turned, *told, RECORD)
     if parts.final_norm is not None:
         flow.through(parts.final_norm, name="final_norm")
     flow.through(InRows(), name="in_rows").using(*known, *told).tag(LAST_HIDDEN_STATE)

@@ -24,8 +24,11 @@ class Cut:
     bound: float
 
     def draw(self, values: Tensor, generator: torch.Generator | None) -> None:
-        """Fill a tensor with drawn values."""
-        nn.init.trunc_normal_(values, 0.0, self.std, -self.bound, self.bound, generator=generator)
+        """Fill a tensor of zeros with drawn values."""
+        if self.std > 0:
+            nn.init.trunc_normal_(
+                values, 0.0, self.std, -self.bound, self.bound, generator=generator
+            )
 
 
 def drawn_from(module: M, cut: Cut) -> M:

@@ -7,6 +7,7 @@ Efficient, and Long Context Finetuning and Inference" (2024).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ class GatedMLP(nn.Module):
 
 
 class ModernBertLayer(RecomputedLayer):
-    """Attention and a gated feed-forward network, each normalises its input (pre-norm).
+    """Attention and a gated feed-forward network; both normalise their input (pre-norm).
 
     Args:
         config: Widths, heads, activation and dropout.
@@ -181,7 +182,6 @@ class ModernBertLayer(RecomputedLayer):
         self.attn = ModernBertAttention(config)
         self.mlp_norm = norm_of(config)
         self.mlp = GatedMLP(config)
-        self.attention_type = config.layer_types[number]
 
     def forward(self, tokens: Tensor, layout: Layout, rotation: Rotation) -> Tensor:
         """Run the layer.
@@ -207,6 +207,9 @@ class ModernBertLayers(NamedInputModule):
 
     Args:
         config: Widths, types and number of layers.
+
+    Attributes:
+        types: The type of attention of every layer, as in the configuration.
     """
 
     def __init__(self, config: ModernBertConfig) -> None:
@@ -214,12 +217,16 @@ class ModernBertLayers(NamedInputModule):
         self.window = config.window
         self.head_width = config.hidden_size // config.num_attention_heads
         self.thetas = (config.global_rope_theta, config.local_rope_theta)
-        self.put(ModernBertLayer(config, number) for number in range(config.num_hidden_layers))
+        self.types = config.layer_types
+        for number in range(config.num_hidden_layers):
+            self.add_module(str(number), ModernBertLayer(config, number))
 
-    def put(self, layers: Any) -> None:
-        """Replace all layers by these, numbered from 0."""
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Remove all layers but these, which are numbered from 0 afterwards."""
+        kept = [self._modules[str(number)] for number in numbers]
+        self.types = tuple(self.types[number] for number in numbers)
         self._modules.clear()
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(kept):
             self.add_module(str(number), layer)
 
     def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
@@ -237,10 +244,10 @@ class ModernBertLayers(NamedInputModule):
         )
         inner = tuple(layout.before_the_end for layout in layouts)
         layers: list[Any] = list(self._modules.values())
-        for layer in layers:
+        for number, layer in enumerate(layers):
             whole.note(tokens)
-            local = layer.attention_type == SLIDING
-            chosen = layouts if layer is layers[-1] else inner
+            local = self.types[number] == SLIDING
+            chosen = layouts if number == len(layers) - 1 else inner
             tokens = layer(tokens, chosen[local], rotations[local])
         return tokens
 
