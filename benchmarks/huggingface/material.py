@@ -58,6 +58,19 @@ def bert(folder: Path, labels: int = 3) -> Path:
     return folder
 
 
+def modernbert(folder: Path, labels: int = 3) -> Path:
+    """Save a classifier of ModernBERT-base's size, with a tokenizer of made-up words."""
+    import transformers
+
+    config = transformers.ModernBertConfig.from_dict({"num_labels": labels, "pad_token_id": 0})
+    _save(transformers.ModernBertForSequenceClassification, config, folder)
+    # The model has no segments, and the reference takes no others.
+    _save_tokenizer(
+        folder, model_max_length=8192, model_input_names=["input_ids", "attention_mask"]
+    )
+    return folder
+
+
 def deberta(folder: Path) -> Path:
     """Save an encoder of deberta-v3-base's size, without a tokenizer."""
     import transformers
@@ -112,7 +125,7 @@ def _save(model: Any, config: Any, folder: Path) -> None:
     made.save_pretrained(folder)
 
 
-def _save_tokenizer(folder: Path) -> None:
+def _save_tokenizer(folder: Path, model_max_length: int = 512, **others: Any) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     ids = {token: number for number, token in enumerate(vocabulary())}
@@ -128,7 +141,8 @@ def _save_tokenizer(folder: Path) -> None:
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,
-        "model_max_length": 512,
+        "model_max_length": model_max_length,
+        **others,
         **{f"{token[1:-1].lower()}_token": token for token in _SPECIAL},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
