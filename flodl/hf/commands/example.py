@@ -11,7 +11,11 @@ from flodl.hf.commands.ready import TINY, ready_source
 
 
 class Args(FdlArgs):
-    """Run an example with its default checkpoint or with yours."""
+    """Run an example with its default checkpoint or with yours.
+
+    Without a name, the examples are listed with their checkpoints. Before a download begins, its
+    size is printed.
+    """
 
     name: str | None = arg(help="Which one; without it they are listed")
     src: str | None = arg(
@@ -32,7 +36,9 @@ def main(args: Args) -> int:
     from flodl.hf.examples import EXAMPLES, run_example, usual
 
     if args.name is None:
-        output.write(sys.stdout, "".join(f"{name}\n" for name in EXAMPLES))
+        width = max(map(len, EXAMPLES))
+        lines = (f"{name:<{width}}  {usual(name).repo}\n" for name in EXAMPLES)
+        output.write(sys.stdout, "".join(lines))
         return 0
     if args.name not in EXAMPLES:
         from fdl.suggest import nearest

@@ -21,7 +21,6 @@ TINY = "tiny"
 """Typed instead of a repository: a tiny model with random weights, made in the project."""
 
 _PLAYGROUND = "flodl-hf"
-_NO_MEANING = "its answers mean nothing"
 
 
 def ready_source(
@@ -59,8 +58,10 @@ def ready_source(
     try:
         _fetch(src, sentences=head is HeadKind.BASE)
     except HubOffline as problem:
-        question = f"{problem}\nUse a tiny model with random weights instead? {_NO_MEANING} "
-        if Questions().confirm(question.rstrip(), default=True, unanswered=False):
+        question = (
+            f"{problem}\nUse a tiny model with random weights instead? Its answers mean nothing."
+        )
+        if Questions().confirm(question, default=True, unanswered=False):
             return _tiny(head, family, words)
         raise HubOffline(
             f"{problem}\nTo try the command without a network, use a tiny model with random "
@@ -128,5 +129,5 @@ def _tiny(head: HeadKind, family: str | None, words: Iterable[str]) -> str:
     family = family or "bert"
     folder = (playground if playground.is_dir() else root) / TINY / f"{family}-{head}"
     write_tiny_model(folder, family=family, head=head, words=words)
-    output.note(f"{folder} is a tiny model with random weights: {_NO_MEANING}")
+    output.note(f"{folder} is a tiny model with random weights: its answers mean nothing")
     return str(folder)
