@@ -84,6 +84,7 @@ def test_the_words_of_the_given_texts_are_tokens_and_others_are_spelled(tmp_path
     assert inner.encode("oak").tokens == ["[CLS]", "o", "##a", "##k", "[SEP]"]
 
 
+@pytest.mark.slow
 def test_transformers_opens_it_and_computes_the_same(tmp_path):
     import transformers
 
