@@ -60,54 +60,66 @@ def _kilobytes(text: str, fields: Mapping[str, str]) -> Stage:
 # --- Subjects ----------------------------------------------------------------------------------
 
 
-class Ours:
+class Subject:
+    """A program with a model; making it imports what it uses."""
+
+    model: Any
+
+    def open(self, folder: str) -> None:
+        """Open the model, and its tokenizer."""
+        raise NotImplementedError
+
+    def predict(self) -> None:
+        """Classify one text."""
+        raise NotImplementedError
+
+    def loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch in training mode."""
+        loss: torch.Tensor = self.model.train()(input_ids=ids, labels=labels).loss
+        return loss
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        """What an optimizer changes."""
+        parameters: Iterable[torch.Tensor] = self.model.parameters()
+        return parameters
+
+
+class Ours(Subject):
     """A program that uses flodl."""
 
     def __init__(self) -> None:
         from flodl.hf import AutoModelForSequenceClassification
 
-        self._open = AutoModelForSequenceClassification.from_pretrained
+        self._class = AutoModelForSequenceClassification
 
     def open(self, folder: str) -> None:
-        """Open the model."""
-        self.model = self._open(folder)
+        """See the base."""
+        self.model = self._class.from_pretrained(folder)
 
     def predict(self) -> None:
-        """Classify one text."""
+        """See the base."""
         self.model.predict([TEXT])
 
-    def loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch in training mode."""
-        loss = self.model.train()(input_ids=ids, labels=labels).loss
-        assert loss is not None
-        return loss
 
-    def parameters(self) -> Iterable[torch.Tensor]:
-        """What an optimizer changes."""
-        return self.model.parameters()
-
-
-class Theirs(Ours):
-    """The same for transformers."""
+class Theirs(Subject):
+    """A program that uses transformers."""
 
     def __init__(self) -> None:
         from transformers import AutoTokenizer, BertForSequenceClassification
 
-        self._open: Callable[[str], Any] = BertForSequenceClassification.from_pretrained
-        self._tokenizer: Callable[[str], Any] = AutoTokenizer.from_pretrained
+        self._classes: tuple[Any, Any] = (BertForSequenceClassification, AutoTokenizer)
 
     def open(self, folder: str) -> None:
-        """Open the model and its tokenizer."""
-        self.model: Any = self._open(folder)
-        self.tokenizer = self._tokenizer(folder)
+        """See the base."""
+        self.model, self.tokenizer = (one.from_pretrained(folder) for one in self._classes)
 
     def predict(self) -> None:
-        """Classify one text."""
+        """See the base."""
         with torch.inference_mode():
             self.model.eval()(**self.tokenizer([TEXT], return_tensors="pt")).logits.softmax(-1)
 
 
-class Floor(Ours):
+class Floor(Subject):
     """The least there is to do: map the weights, load the tokenizer, multiply; no dropout."""
 
     def __init__(self) -> None:
@@ -116,38 +128,36 @@ class Floor(Ours):
 
         from benchmarks.huggingface.cold import multiplied
 
-        self._safe_open, self._from_file, self._multiplied = (
-            safe_open,
-            Tokenizer.from_file,
-            multiplied,
-        )
+        self._imported = safe_open, Tokenizer
+        self._multiplied = multiplied
 
     def open(self, folder: str) -> None:
-        """Map the weights and read the tokenizer."""
-        with self._safe_open(f"{folder}/model.safetensors", "pt") as file:
+        """See the base."""
+        safe_open, tokenizer = self._imported
+        with safe_open(f"{folder}/model.safetensors", "pt") as file:
             self.weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        self.tokenizer = self._from_file(f"{folder}/tokenizer.json")
+        self.tokenizer = tokenizer.from_file(f"{folder}/tokenizer.json")
 
     def predict(self) -> None:
-        """Classify one text."""
+        """See the base."""
         ids = torch.tensor([self.tokenizer.encode(TEXT).ids])
         with torch.inference_mode():
             self._multiplied(self.weights, ids, torch.zeros_like(ids)).softmax(-1)
 
     def loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch."""
+        """See the base."""
         logits = self._multiplied(self.weights, ids, torch.zeros_like(ids))
         return torch.nn.functional.cross_entropy(logits, labels)
 
     def parameters(self) -> Iterable[torch.Tensor]:
-        """What an optimizer changes."""
+        """See the base."""
         return [one.requires_grad_() for one in self.weights.values()]
 
 
-SUBJECTS: Mapping[str, Callable[[], Ours]] = {OURS: Ours, REFERENCE: Theirs, FLOOR: Floor}
+SUBJECTS: Mapping[str, Callable[[], Subject]] = {OURS: Ours, REFERENCE: Theirs, FLOOR: Floor}
 
 
-def train(subject: Ours, rows: int, length: int) -> None:
+def train(subject: Subject, rows: int, length: int) -> None:
     """Train a few steps of AdamW on one batch of rows without padding.
 
     Args:

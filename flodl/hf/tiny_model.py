@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from flodl.hf.export import save_model
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, Cell, tiny_config
 from flodl.hf.outline import LABELLED, class_name
+from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.source import CONFIG
 from flodl.hf.text.files import SETTINGS, TOKENIZER
 from flodl.hf.tokenizer import HfTokenizer
@@ -115,11 +117,11 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
     return config.with_labels(LABELS if head is HeadKind.SEQCLS else TAGS)
 
 
-def _model(config: EncoderConfig, head: HeadKind) -> families.BertModel:
-    made = getattr(families, class_name(config, head))
-    if head in LABELLED:
-        return made.on_device(config, config.num_labels, "cpu")
-    return made.on_device(config, "cpu")
+def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
+    made: Any = getattr(families, class_name(config, head))
+    classes = (config.num_labels,) if head in LABELLED else ()
+    model: PretrainedModel = made.on_device(config, *classes, "cpu")
+    return model
 
 
 def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> HfTokenizer:

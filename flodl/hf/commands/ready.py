@@ -95,8 +95,9 @@ def _download(
         return None
     from flodl.hf.hub import Repository
 
-    known = isinstance(checkpoint, Repository)
-    return checkpoint.download(pickles=pickles, sentences=sentences) if known else None
+    if not isinstance(checkpoint, Repository):
+        return None
+    return checkpoint.download(pickles=pickles, sentences=sentences)
 
 
 def _fetch(src: str, *, sentences: bool) -> None:
