@@ -4,7 +4,7 @@ Checkpoints have random weights at the sizes of published models; outputs are co
 anything is timed. Each part can be measured on its own, and as often as wanted: its rounds are kept
 in a JSON file beside the page, and the page shows all of them.
 
-    python -m benchmarks.hf [--only import cold memory ...] [--rounds 5] [--folder FOLDER]
+    python -m benchmarks.hf [--only import cold ...] [--rounds 5] [--folder FOLDER]
         [--sentences 256] [--output docs/benchmarks/hf.md]
 """
 
@@ -85,17 +85,6 @@ def processes(bench: Bench) -> list[Measured]:
     worst = max(rates.relative(answers[OURS], one) for one in answers.values())
     taken = cold.seconds(cold.programs(folder), bench.processes)
     return [Measured("Cold process to first scores", taken, worst)]
-
-
-def memory(bench: Bench) -> list[Measured]:
-    """The peak while a model is opened, in bytes instead of seconds."""
-    folder = bench.bert()
-    size = (folder / "model.safetensors").stat().st_size
-    peaks = {
-        name: [float(cold.answer(f"{name} memory", folder)) for _ in range(3)]
-        for name in (OURS, REFERENCE)
-    }
-    return [Measured("Peak memory while a model is opened", peaks, 0.0, size)]
 
 
 def classification(bench: Bench) -> list[Measured]:
@@ -183,21 +172,6 @@ def imports_shown(found: Sequence[Measured]) -> str:
             ]
         )
     return table(["program", "s", "ms over torch", "spread"], rows)
-
-
-def memory_shown(found: Sequence[Measured]) -> str:
-    """MiB of each library, and its part of the weights."""
-    size = found[0].amount
-    rows = [
-        [
-            name,
-            f"{statistics.median(peaks) / 2**20:.0f}",
-            spread(peaks, ".0f", 1 / 2**20),
-            f"{statistics.median(peaks) / size:.3f}",
-        ]
-        for name, peaks in found[0].seconds.items()
-    ]
-    return table(["opened with", "MiB over the imports", "spread", "/ size of the weights"], rows)
 
 
 def batches_shown(found: Sequence[Measured]) -> str:
@@ -298,7 +272,6 @@ PARTS: Mapping[str, Part] = {
     "cold": Part(
         "Cold process to first scores", processes, lambda found: compared(found, "s", COLD)
     ),
-    "memory": Part("Peak memory while a model is opened", memory, memory_shown),
     "classification": Part(
         "Sentences of 5 to 120 tokens classified, float32",
         classification,
@@ -406,7 +379,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Float32 where nothing else is said; interleaved rounds, at least "
         "10 of whole processes; medians; ratios are medians of the ratios of each round. *Spread* "
         "is the middle 80 % of these ratios. A part is measured with `--only PART`; "
-        "`--rounds` adds to the rounds that are kept. A matrix product through oneDNN takes "
+        "`--rounds` adds to the rounds that are kept. Memory has [its own page](hf_memory.md). A "
+        "matrix product through oneDNN takes "
         f"{verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )

@@ -48,11 +48,16 @@ def sentences(count: int, shortest: int, longest: int, *, log: bool = False) -> 
     return [" ".join(chance.choices(words, k=length() - _FRAME)) for _ in range(count)]
 
 
-def bert(folder: Path, labels: int = 3) -> Path:
-    """Save a classifier of bert-base's size, with a tokenizer."""
+def tiny_bert(folder: Path) -> Path:
+    """Save a classifier of bert-base's depth and heads that is narrow, with the same tokenizer."""
+    return bert(folder, hidden_size=24, intermediate_size=48)
+
+
+def bert(folder: Path, labels: int = 3, **sizes: int) -> Path:
+    """Save a classifier of bert-base's size, with a tokenizer; ``sizes`` replace settings."""
     import transformers
 
-    config = transformers.BertConfig.from_dict({"num_labels": labels})
+    config = transformers.BertConfig.from_dict({"num_labels": labels, **sizes})
     _save(transformers.BertForSequenceClassification, config, folder)
     _save_tokenizer(folder)
     return folder

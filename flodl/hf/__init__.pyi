@@ -200,6 +200,9 @@ from .surgery import (
     extract as extract,
     resize_vocab as resize_vocab,
 )
+from .tiny_model import (
+    write_tiny_model as write_tiny_model,
+)
 from .tokenizer import (
     HfTokenizer as HfTokenizer,
 )
