@@ -221,6 +221,7 @@ def test_memory_grows_by_four_bytes_a_sample(tmp_path: Path) -> None:
 
 @on_linux
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # sixteen million batches are written first, one by one
 def test_a_billion_samples_take_four_bytes_each_and_no_more(tmp_path: Path) -> None:
     in_another_process("write", tmp_path, 10**9)
     found = in_another_process("verify", tmp_path)
