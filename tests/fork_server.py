@@ -4,6 +4,9 @@ A forked program is as new as any other: its arguments, folder, environment and 
 own, and nothing of fdl or flodl has been imported. Only the interpreter and what others wrote are
 there already: some of the standard library, PyYAML, pydantic and Typer, or torch for those that
 ask for it. Where a fork would differ from an ordinary start, programs start the ordinary way.
+
+The loader of the operating system reads its search path when a process starts. A path that many
+programs share gets an interpreter of its own: see :func:`share_library_path`.
 """
 
 from __future__ import annotations
@@ -92,9 +95,12 @@ if request["abrupt"]:
     os._exit(code)
 """
 _LIGHT = """
-import collections, contextlib, dataclasses, datetime, enum, functools, importlib.util, json
-import re, shlex, shutil, subprocess, threading, typing
-import pydantic, rich.console, rich.panel, rich.table, rich.text, typer, yaml
+import collections, concurrent.futures.thread, contextlib, csv, ctypes.util, dataclasses, datetime
+import email.message, enum, functools, hashlib, importlib.metadata, importlib.resources
+import importlib.util, json, logging, re, secrets, shlex, shutil, string, subprocess, tempfile
+import threading, tomllib, typing
+import pydantic, pydantic.fields, pydantic.types, rich.console, rich.panel, rich.table, rich.text
+import typer, yaml
 pydantic.BaseModel
 """
 _TORCH = """
@@ -106,6 +112,8 @@ torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch
 
 # What an interpreter, or the C library below it, reads before its program begins.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+_shared_paths: set[str] = set()
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
 
@@ -203,12 +211,13 @@ class Forked(Child):
 class _Server:
     """An interpreter that waits, and forks when it is asked to."""
 
-    def __init__(self, imports: str) -> None:
+    def __init__(self, imports: str, library_path: str) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [sys.executable, "-c", imports + _SERVER, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env={**os.environ, _LIBRARY_PATH: library_path} if library_path else None,
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
@@ -250,12 +259,26 @@ class _Server:
 
 
 @cache
-def _server(imports: str) -> _Server:
-    return _Server(imports)
+def _server(imports: str, library_path: str = "") -> _Server:
+    return _Server(imports, library_path)
+
+
+def _server_for(env: Mapping[str, str], torch: bool) -> _Server:
+    path = env.get(_LIBRARY_PATH, "")
+    return _server(_TORCH if torch else _LIGHT, path if path in _shared_paths else "")
+
+
+def share_library_path(path: str) -> None:
+    """Keep an interpreter for programs that start with this value of LD_LIBRARY_PATH."""
+    _shared_paths.add(path)
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    if found.get(_LIBRARY_PATH) in _shared_paths:
+        found[_LIBRARY_PATH] = os.environ.get(_LIBRARY_PATH, "")
+    # The loader takes an empty path for none.
+    return {name: value for name, value in found.items() if value or name != _LIBRARY_PATH}
 
 
 @cache
@@ -304,8 +327,7 @@ def python(
             text=True,
             timeout=timeout,
         )
-    server = _server(_TORCH if torch else _LIGHT)
-    with server.start(words, Path(cwd).absolute(), env, stdin, abrupt) as child:
+    with _server_for(env, torch).start(words, Path(cwd).absolute(), env, stdin, abrupt) as child:
         out, err = child.communicate(timeout)
         return subprocess.CompletedProcess(child.args, child.wait(), out, err)
 
@@ -315,7 +337,7 @@ def start_torch(
 ) -> Forked | subprocess.Popen[str]:
     """A program that imports torch, while it runs."""
     if can_fork(env):
-        return _server(_TORCH).start(words, Path(cwd).absolute(), env, None)
+        return _server_for(env, torch=True).start(words, Path(cwd).absolute(), env, None)
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
@@ -344,7 +366,7 @@ def on_terminal(
         torch: Whether it imports torch.
     """
     if can_fork(env):
-        server = _server(_TORCH if torch else _LIGHT)
+        server = _server_for(env, torch)
         return server.start_on_terminal(words, Path(cwd).absolute(), env, streams)
     further = streams[3:]
     return subprocess.Popen(
