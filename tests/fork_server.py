@@ -15,10 +15,12 @@ import atexit
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Self
 
 _SERVER = """
-import atexit, fcntl, gc, os, runpy, signal, socket, sys, termios, threading, types
+import atexit, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading, types
 
 def run(first, arguments):
     sys.argv[:] = [first, *arguments]
@@ -43,20 +45,26 @@ def run(first, arguments):
         runpy.run_path(first, run_name="__main__")
 
 gc.freeze()
-channel = socket.socket(fileno=int(sys.argv[1]))
+channel, *listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
-    data, streams, _, _ = socket.recv_fds(channel, 1 << 20, 5)
-    if not data:
+    caller = select.select([channel, *listener], [], [])[0][0]
+    if caller is not channel:
+        caller, _ = caller.accept()
+    data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 5)
+    if not data and caller is channel:
         sys.exit()
-    if os.fork() == 0:
+    if data and os.fork() == 0:
         break
     for stream in streams:
         os.close(stream)
+    if caller is not channel:
+        caller.close()
 
 # A keeper for each program tells its id, and how it ended.
-channel.close()
+for one in (channel, *listener):
+    one.close()
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 *streams, status = streams
 child = os.fork()
@@ -64,10 +72,16 @@ if child != 0:
     for stream in streams:
         os.close(stream)
     os.write(status, b"%d\\n" % child)
+    if caller is not channel:
+        # Who stands for the program on somebody's PATH was killed: so is the program.
+        ended = os.pidfd_open(child)
+        if ended not in select.select([ended, caller], [], [])[0]:
+            os.kill(child, signal.SIGKILL)
     os.write(status, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 
 os.close(status)
+caller.close()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number, stream in enumerate(streams):
     os.dup2(stream, number)
@@ -80,6 +94,7 @@ if request["terminal"]:
 os.chdir(request["cwd"])
 os.environ.clear()
 os.environ.update(request["env"])
+sys.orig_argv[:] = [sys.executable, *request["words"]]
 try:
     run(request["words"][0], request["words"][1:])
     code = 0
@@ -104,10 +119,19 @@ import typer, yaml
 pydantic.BaseModel
 """
 _TORCH = """
-import json
+import html, importlib.resources, json, lazy_loader, netrc, numpy.typing, resource, zoneinfo
+import pydantic, pydantic.fields, pydantic.types
 import torch, torch.utils.data
+pydantic.BaseModel
 torch.set_num_threads(1)
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
+"""
+# Nothing is imported before the first program asks for a fork.
+_WAIT = """
+import select, sys
+channel, listener = map(int, sys.argv[1:])
+if listener not in select.select([channel, listener], [], [])[0]:
+    sys.exit()
 """
 
 # What an interpreter, or the C library below it, reads before its program begins.
@@ -126,6 +150,38 @@ further, *words = sys.argv[1:]
 for number, stream in enumerate(further.split(), 3):
     os.dup2(int(stream), number)
 os.execv(sys.executable, [sys.executable, *words])
+"""
+
+# `python` on a PATH: asks the server for a fork of itself, then stands for it.
+_ON_PATH = """
+import json, os, signal, socket, sys
+
+words = sys.argv[1:]
+at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
+option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
+if option or at_start != AT_START or any(map(os.isatty, range(3))):
+    os.execv(REAL, [REAL, *words])
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect(ADDRESS)
+reader, writer = os.pipe()
+request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
+text = json.dumps({**request, "abrupt": True}).encode()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
+socket.send_fds(server, [text], [0, 1, 2, writer])
+os.close(writer)
+status = os.fdopen(reader)
+child = int(status.readline())
+
+def pass_on(number, frame):
+    os.kill(child, number)
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, pass_on)
+code = int(status.readline())
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
 """
 
 
@@ -211,16 +267,21 @@ class Forked(Child):
 class _Server:
     """An interpreter that waits, and forks when it is asked to."""
 
-    def __init__(self, imports: str, library_path: str) -> None:
+    def __init__(
+        self, imports: str, env: Mapping[str, str], listener: socket.socket | None = None
+    ) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed = [theirs, *([listener] if listener else [])]
+        numbers = [one.fileno() for one in passed]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", imports + _SERVER, str(theirs.fileno())],
+            [sys.executable, "-c", imports + _SERVER, *map(str, numbers)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, _LIBRARY_PATH: library_path} if library_path else None,
-            pass_fds=[theirs.fileno()],
+            env=env,
+            pass_fds=numbers,
         )
-        theirs.close()
+        for one in passed:
+            one.close()
         atexit.register(self._close)
 
     def _close(self) -> None:
@@ -260,7 +321,8 @@ class _Server:
 
 @cache
 def _server(imports: str, library_path: str = "") -> _Server:
-    return _Server(imports, library_path)
+    env = {**os.environ, **({_LIBRARY_PATH: library_path} if library_path else {})}
+    return _Server(imports, env)
 
 
 def _server_for(env: Mapping[str, str], torch: bool) -> _Server:
@@ -379,6 +441,41 @@ def on_terminal(
         pass_fds=further,
         start_new_session=True,
     )
+
+
+def torch_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `python` forks programs that import torch: what fdl starts, for example.
+
+    It ends as its program ends, passes on signals, and takes the program with it when it is
+    killed. On a terminal, with options of Python or with other variables that an interpreter
+    reads at its start, it becomes the ordinary `python`.
+
+    Args:
+        env: The environment of the programs, as far as an interpreter reads it at its start.
+    """
+    folder = _folder_for(tuple(sorted(_at_start(env).items())))
+    usual = env.get("PATH", os.defpath)
+    return os.pathsep.join([folder, str(Path(sys.executable).parent), usual])
+
+
+@cache
+def _folder_for(at_start: tuple[tuple[str, str], ...]) -> str:
+    folder = tempfile.mkdtemp(prefix="fork-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{folder}/socket")
+    listener.listen(64)
+    own = _at_start(os.environ)
+    env = {name: value for name, value in os.environ.items() if name not in own}
+    _Server(_WAIT + _TORCH, {**env, **dict(at_start)}, listener)
+    program = Path(folder, "python")
+    program.write_text(
+        f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nAT_START = {dict(at_start)!r}\n"
+        f"NAMES = {_READ_AT_START!r}\nADDRESS = '{folder}/socket'\n{_ON_PATH}",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    return folder
 
 
 def _holding(text: str | None) -> int:
