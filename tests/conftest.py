@@ -107,7 +107,11 @@ def fixture_project(tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
-def _typed_in(folder: Path, path: str) -> Fdl:
+def typed_in(folder: Path, path: str | None = None) -> Fdl:
+    """What types ``fdl ARGS`` in a folder, with a PATH; by default that of the tests."""
+    # As in an activated environment: `python` in a manifest is the one that runs the tests.
+    usual = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", os.defpath)
+
     def run(
         *args: str,
         cwd: Path | str | None = None,
@@ -119,7 +123,7 @@ def _typed_in(folder: Path, path: str) -> Fdl:
         done = fork_server.python(
             *("-m", "fdl", *args),
             cwd=folder / (cwd or "."),
-            env={**base, "PATH": path, "CI": "1", **(env or {})},
+            env={**base, "PATH": path or usual, "CI": "1", **(env or {})},
             stdin=stdin,
             timeout=timeout,
         )
@@ -131,9 +135,7 @@ def _typed_in(folder: Path, path: str) -> Fdl:
 @pytest.fixture
 def fdl(tmp_path: Path) -> Fdl:
     """Type ``fdl ARGS`` in the project's folder, without a terminal, and return the session."""
-    # As in an activated environment: `python` in a manifest is the one that runs the tests.
-    own = str(Path(sys.executable).parent)
-    return _typed_in(tmp_path, own + os.pathsep + os.environ.get("PATH", os.defpath))
+    return typed_in(tmp_path)
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def torch_fdl(tmp_path: Path) -> Fdl:
 
     Not for tests of signals and of processes: the program is not a child of fdl.
     """
-    return _typed_in(tmp_path, training_path(os.environ))
+    return typed_in(tmp_path, training_path(os.environ))
 
 
 def training_path(env: Mapping[str, str]) -> str:
