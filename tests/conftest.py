@@ -126,6 +126,7 @@ def typed_in(folder: Path, path: str | None = None) -> Fdl:
             env={**base, "PATH": path or usual, "CI": "1", **(env or {})},
             stdin=stdin,
             timeout=timeout,
+            abrupt=True,
         )
         return Session(done.returncode, done.stdout, done.stderr)
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Self
 
 _SERVER = """
-import atexit, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading, types
+import atexit, contextlib, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading
+import types, weakref
 
 def run(first, arguments):
     sys.argv[:] = [first, *arguments]
@@ -44,44 +45,68 @@ def run(first, arguments):
         sys.path[0] = os.path.dirname(os.path.abspath(first))
         runpy.run_path(first, run_name="__main__")
 
+of_imports = list(weakref.finalize._registry)
 gc.freeze()
 channel, *listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+woken, wakes = os.pipe()
+for end in (woken, wakes):
+    os.set_blocking(end, False)
+signal.set_wakeup_fd(wakes)
+signal.signal(signal.SIGCHLD, lambda number, frame: None)
+running = {}  # Process id -> where to tell how it ended, and who stands for it.
+
+def tell(status, text):
+    # Nobody may be left to read it.
+    with contextlib.suppress(OSError):
+        os.write(status, text)
+
+def reap():
+    with contextlib.suppress(BlockingIOError):
+        os.read(woken, 4096)
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            status, caller = running.pop(ended[0])
+            tell(status, b"%d\\n" % os.waitstatus_to_exitcode(ended[1]))
+            os.close(status)
+            if caller is not channel:
+                caller.close()
+
 while True:
-    caller = select.select([channel, *listener], [], [])[0][0]
+    callers = {caller: child for child, (_, caller) in running.items() if caller is not channel}
+    ready = select.select([channel, woken, *listener, *callers], [], [])[0]
+    if woken in ready:
+        reap()
+        continue
+    caller = ready[0]
+    if caller in callers:
+        # Who stands for the program on somebody's PATH was killed: so is the program.
+        os.kill(callers[caller], signal.SIGKILL)
+        running[callers[caller]] = (running[callers[caller]][0], channel)
+        caller.close()
+        continue
     if caller is not channel:
         caller, _ = caller.accept()
     data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 5)
     if not data and caller is channel:
         sys.exit()
-    if data and os.fork() == 0:
+    child = os.fork() if data else -1
+    if child == 0:
         break
+    *streams, status = streams or [None]
     for stream in streams:
         os.close(stream)
-    if caller is not channel:
-        caller.close()
+    if data:
+        tell(status, b"%d\\n" % child)
+        running[child] = (status, caller)
 
-# A keeper for each program tells its id, and how it ended.
-for one in (channel, *listener):
-    one.close()
+signal.set_wakeup_fd(-1)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 *streams, status = streams
-child = os.fork()
-if child != 0:
-    for stream in streams:
-        os.close(stream)
-    os.write(status, b"%d\\n" % child)
-    if caller is not channel:
-        # Who stands for the program on somebody's PATH was killed: so is the program.
-        ended = os.pidfd_open(child)
-        if ended not in select.select([ended, caller], [], [])[0]:
-            os.kill(child, signal.SIGKILL)
-    os.write(status, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    os._exit(0)
-
-os.close(status)
-caller.close()
+for number in (woken, wakes, status, *(one for one, _ in running.values())):
+    os.close(number)
+for one in (channel, *listener, caller, *(one for _, one in running.values())):
+    one.close()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number, stream in enumerate(streams):
     os.dup2(stream, number)
@@ -104,6 +129,8 @@ except SystemExit as end:
         raise
 if request["abrupt"]:
     threading._shutdown()
+    for one in of_imports:  # torch would take its registered operators apart
+        one.atexit = False
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -306,9 +333,14 @@ class _Server:
         return Forked(words, out, err, status)
 
     def start_on_terminal(
-        self, words: tuple[str, ...], cwd: Path | str, env: Mapping[str, str], streams: list[int]
+        self,
+        words: tuple[str, ...],
+        cwd: Path | str,
+        env: Mapping[str, str],
+        streams: list[int],
+        abrupt: bool,
     ) -> Child:
-        request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": False}
+        request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": abrupt}
         return Child(words, self._ask({**request, "terminal": True}, streams))
 
     def _ask(self, request: dict[str, object], streams: list[int]) -> int:
@@ -373,7 +405,7 @@ def python(
         timeout: Seconds after which it is killed.
         torch: Whether it imports torch.
         abrupt: Whether it may end after its exit functions, with all objects in place: to take
-            torch apart lasts ten times as long as to fork it. Not where destructors matter.
+            modules apart lasts longer than to fork them. Not where destructors matter.
 
     Raises:
         subprocess.TimeoutExpired: The program took longer than that.
@@ -417,6 +449,7 @@ def on_terminal(
     env: Mapping[str, str],
     streams: list[int],
     torch: bool = False,
+    abrupt: bool = False,
 ) -> Child | subprocess.Popen[bytes]:
     """A program in a session of its own, whose terminal is its standard input.
 
@@ -426,10 +459,11 @@ def on_terminal(
         env: Its whole environment.
         streams: Its standard input, output and error; a further one is its descriptor 3.
         torch: Whether it imports torch.
+        abrupt: As for :func:`python`.
     """
     if can_fork(env):
         server = _server_for(env, torch)
-        return server.start_on_terminal(words, Path(cwd).absolute(), env, streams)
+        return server.start_on_terminal(words, Path(cwd).absolute(), env, streams, abrupt)
     further = streams[3:]
     return subprocess.Popen(
         [sys.executable, "-c", _ON_TERMINAL, " ".join(map(str, further)), *words],

@@ -102,7 +102,9 @@ class Bench:
 
     def fdl(self, *words: str, timeout: float = 120):
         env = {**os.environ, "CI": "1", "COLUMNS": "200", "PATH": training_path(os.environ)}
-        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=timeout)
+        return fork_server.python(
+            *("-m", "fdl", *words), cwd=self.folder, env=env, timeout=timeout, abrupt=True
+        )
 
     def train(self, name: str, *words: str) -> str:
         """Train into a folder of its own; the path of the run."""
