@@ -179,11 +179,11 @@ for number, stream in enumerate(further.split(), 3):
 os.execv(sys.executable, [sys.executable, *words])
 """
 
-# `python` on a PATH: asks the server for a fork of itself, then stands for it.
+# A program on a PATH: asks the server for a fork of itself, then stands for it.
 _ON_PATH = """
 import json, os, signal, socket, sys
 
-words = sys.argv[1:]
+words = [*FIRST, *sys.argv[1:]]
 at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
 if option or at_start != AT_START or any(map(os.isatty, range(3))):
@@ -487,13 +487,24 @@ def torch_on_path(env: Mapping[str, str]) -> str:
     Args:
         env: The environment of the programs, as far as an interpreter reads it at its start.
     """
-    folder = _folder_for(tuple(sorted(_at_start(env).items())))
+    return _path("python", (), _TORCH, env)
+
+
+def fdl_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `fdl` is forked, under the same conditions."""
+    return _path("fdl", ("-m", "fdl"), _LIGHT, env)
+
+
+def _path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
+    folder = _folder(name, first, imports, tuple(sorted(_at_start(env).items())))
     usual = env.get("PATH", os.defpath)
     return os.pathsep.join([folder, str(Path(sys.executable).parent), usual])
 
 
 @cache
-def _folder_for(at_start: tuple[tuple[str, str], ...]) -> str:
+def _folder(
+    name: str, first: tuple[str, ...], imports: str, at_start: tuple[tuple[str, str], ...]
+) -> str:
     folder = tempfile.mkdtemp(prefix="fork-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -501,11 +512,11 @@ def _folder_for(at_start: tuple[tuple[str, str], ...]) -> str:
     listener.listen(64)
     own = _at_start(os.environ)
     env = {name: value for name, value in os.environ.items() if name not in own}
-    _Server(_WAIT + _TORCH, {**env, **dict(at_start)}, listener)
-    program = Path(folder, "python")
+    _Server(_WAIT + imports, {**env, **dict(at_start)}, listener)
+    program = Path(folder, name)
     program.write_text(
         f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nAT_START = {dict(at_start)!r}\n"
-        f"NAMES = {_READ_AT_START!r}\nADDRESS = '{folder}/socket'\n{_ON_PATH}",
+        f"NAMES = {_READ_AT_START!r}\nFIRST = {first!r}\nADDRESS = '{folder}/socket'\n{_ON_PATH}",
         encoding="utf-8",
     )
     program.chmod(0o755)
