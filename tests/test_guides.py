@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from fdl.builtins.table import TABLE
+from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 
 GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
@@ -38,9 +39,9 @@ READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
 
 def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> str:
     """What appears in a terminal: both streams in the order of writing."""
-    path = str(Path(sys.executable).parent) + os.pathsep + machine["PATH"]
     foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR", "OMP_WAIT_POLICY")
     env = {name: value for name, value in machine.items() if not name.startswith(foreign)}
+    path = fork_server.fdl_on_path(env)
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")
     done = subprocess.run(

@@ -27,6 +27,12 @@ SIZES = {
 }
 
 
+@pytest.fixture
+def fdl(torch_fdl):
+    """The program of these tests imports torch."""
+    return torch_fdl
+
+
 @pytest.fixture(autouse=True)
 def playground(fdl, project):
     """The folder of a project that has just got one."""

@@ -6,8 +6,6 @@ The machine here is a stand-in: a step sleeps as long as the simulated machine w
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.engines.cores import CoreUse, idle_seconds
 from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
 from flodl.train.losses import loss_log
+from tests import fork_server
 
 POLICY = AutoPolicy(
     least_steps=10**5,
@@ -258,7 +257,7 @@ def test_a_thread_that_shares_its_core_waits(tmp_path):
         "while time.monotonic() < end: pass\n"
         "print(use.waited()) if other else os._exit(0)\n"
     )
-    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    ran = fork_server.python(str(program), torch=True, abrupt=True)
     assert float(ran.stdout) > 0.2, ran.stderr
     assert idle_seconds() > 0
     assert CoreUse().idle() <= (os.cpu_count() or 1) + 1
