@@ -49,7 +49,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in OUTSIDE:
         files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
     for group in python_pages.GROUPS:
-        files.append(File.generated(config, f"reference/api/{group}.md", content=python_pages.page(group)))
+        files.append(
+            File.generated(config, f"reference/api/{group}.md", content=python_pages.page(group))
+        )
     return files
 
 
@@ -76,9 +78,12 @@ def _section(entry: Any, folder: Path) -> Any:
 def _pages(place: str, folder: Path) -> list[Any]:
     """The pages of a folder: its README first, then those that it names in its order."""
     if place == "project/":
-        return ["project/CHANGELOG.md", "project/CONTRIBUTING.md",
-                {"Rules of the benchmarks": "project/benchmarks/README.md"},
-                {"Examples": "project/examples/README.md"}]
+        return [
+            "project/CHANGELOG.md",
+            "project/CONTRIBUTING.md",
+            {"Rules of the benchmarks": "project/benchmarks/README.md"},
+            {"Examples": "project/examples/README.md"},
+        ]
     index = folder / place / "README.md"
     named = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text(encoding="utf-8"))
     present = sorted(path.name for path in (folder / place).glob("*.md"))

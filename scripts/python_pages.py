@@ -60,9 +60,7 @@ def index() -> str:
     """The page docs/reference/python.md: each public name with its first line."""
     parts = [HEAD]
     for group, heading in GROUPS.items():
-        rows = [
-            f"| `{path}` | {_plain(doc)} |" for path, doc in sorted(names()[group].items())
-        ]
+        rows = [f"| `{path}` | {_plain(doc)} |" for path, doc in sorted(names()[group].items())]
         parts.append("\n".join([f"## {heading}\n", "| name | |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 
