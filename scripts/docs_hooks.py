@@ -6,6 +6,7 @@ titles of files above their code, pages of the project outside docs/, and the Py
 
 from __future__ import annotations
 
+import importlib
 import posixpath
 import re
 import sys
@@ -18,8 +19,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
-import python_pages
+python_pages = importlib.import_module("python_pages")
 
 OUTSIDE = (
     "CHANGELOG.md",
@@ -32,6 +32,10 @@ OUTSIDE = (
 
 _FENCE = re.compile(r"^```(\w+) +(\S[^\n]*)$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
+_BESIDE = re.compile(
+    r'^(```python title="theirs\.py"\n.*?^```)\n\n(```python title="ours\.py"\n.*?^```)$',
+    re.DOTALL | re.MULTILINE,
+)
 _SPAN = re.compile(r"(``.*?``|`[^`\n]*`)", re.DOTALL)
 _BRACKETS = re.compile(r"\]( ?)\[")
 _NESTED = re.compile(r"^ {2,3}(?=- )", re.MULTILINE)
@@ -55,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Give a page the links and the code blocks of the site."""
     place = page.file.src_uri
     source = place.removeprefix("project/") if _is_outside(place) else f"docs/{place}"
@@ -64,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         _FENCE.sub(_titled, part) if part.startswith("```") else _prose(part, source, place)
         for part in parts
     ]
-    text = "".join(parts)
+    text = _BESIDE.sub(_side_by_side, "".join(parts))
     return python_pages.with_links(text) if place == "reference/python.md" else text
 
 
@@ -121,6 +125,10 @@ def _moved(target: str, source: str, place: str) -> str:
 def _titled(fence: re.Match[str]) -> str:
     """The second word of a fence is the name of a file, or an instruction to the tests."""
     language, word = fence[1], fence[2]
-    if language == "console" or word in ("theirs", "ours"):
-        return f"```{language}"
-    return f'```{language} title="{word}"'
+    return f"```{language}" if language == "console" else f'```{language} title="{word}"'
+
+
+def _side_by_side(pair: re.Match[str]) -> str:
+    """Two programs that do the same, in two columns where the screen is wide enough."""
+    columns = "\n\n".join(f"<div markdown>\n{one}\n</div>" for one in pair.groups())
+    return f'<div class="side-by-side" markdown>\n{columns}\n</div>'

@@ -34,8 +34,9 @@ _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 HEAD = """\
 # Python API
 
-Made by `python scripts/reference.py` from the source; do not edit. The documentation site has a page for each
-part, with signatures and full descriptions. `fdl api-ref NAME` prints the same on a terminal.
+Made by `python scripts/reference.py` from the source; do not edit. The documentation site has a
+page for each part, with signatures and full descriptions. `fdl api-ref NAME` prints the same on a
+terminal.
 
 All names of flodl are loaded at their first use: `import flodl` does not import torch.
 """

@@ -34,7 +34,7 @@ def test_a_site_is_served_until_ctrl_c(tmp_path):
     assert noted == b"Ctrl-C ends the site\n"
 
 
-def test_a_folder_without_a_site_is_an_error_with_the_command(fdl, tmp_path):
+def test_a_folder_without_a_site_is_an_error_with_the_command(fdl):
     done = fdl("docs", ".", "--no-open")
     assert (done.exit, done.out) == (1, "")
     assert "index.html" in done.err
@@ -78,7 +78,7 @@ def test_the_site_of_the_checkout_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "__file__", str(tmp_path / "fdl/commands/docs.py"))
     served: list[Path] = []
 
-    def stop(place, port):
+    def stop(place, _):
         served.append(place)
         raise FdlError("seen")
 
