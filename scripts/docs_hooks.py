@@ -68,6 +68,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         _FENCE.sub(_titled, part) if part.startswith("```") else _prose(part, source, place)
         for part in parts
     ]
+    if place.startswith("porting/"):
+        page.meta["hide"] = ["toc"]  # two columns need the width
     text = _BESIDE.sub(_side_by_side, "".join(parts))
     return python_pages.with_links(text) if place == "reference/python.md" else text
 
