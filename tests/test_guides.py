@@ -26,8 +26,12 @@ from fdl.builtins.table import TABLE
 from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 
-GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
-SLOW = ("cpp-and-rust.md", "libtorch.md", "runs.md", "tokenizers.md")
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = [
+    *sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md"),
+    DOCS / "get-started.md",
+]
+SLOW = ("cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md", "tokenizers.md")
 """They compile a program, install libtorch, train several times, and import torch."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")

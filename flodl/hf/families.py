@@ -263,7 +263,7 @@ class AutoModel:
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
-            As for :meth:`from_pretrained`.
+            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         return open_model(src, None, options).graph
 
@@ -279,7 +279,7 @@ class AutoModel:
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
-            As for :meth:`from_pretrained`.
+            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         return open_model(src, HeadKind(head), options).graph
 
