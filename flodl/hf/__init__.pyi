@@ -148,6 +148,10 @@ from .losses import (
 from .matrix import (
     verify_matrix as verify_matrix,
 )
+from .onnx_file import (
+    OnnxFile as OnnxFile,
+    export_onnx as export_onnx,
+)
 from .outline import (
     build_for_export as build_for_export,
 )

@@ -40,6 +40,9 @@ class Args(FdlArgs):
     preserve_source_config: bool = option(
         help="With --checkpoint: keep the configuration it was trained from as config.source.json"
     )
+    onnx: bool = option(
+        help="Also write model.onnx, for batches and rows of any size, and compare its outputs"
+    )
     force: bool = option(help="Replace what an earlier export has written")
 
     @model_validator(mode="after")
@@ -88,6 +91,7 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
+        onnx=args.onnx,
         force=args.force,
     )
     for line in report.notes:
