@@ -68,7 +68,8 @@ def modernbert(folder: Path, labels: int = 3) -> Path:
     import transformers
 
     config = transformers.ModernBertConfig.from_dict({"num_labels": labels, "pad_token_id": 0})
-    _save(transformers.ModernBertForSequenceClassification, config, folder)
+    # Its head ends with a norm, so larger weights would leave nothing but certain answers.
+    _save(transformers.ModernBertForSequenceClassification, config, folder, spread=0.03)
     # The model has no segments, and the reference takes no others.
     _save_tokenizer(
         folder, model_max_length=8192, model_input_names=["input_ids", "attention_mask"]
@@ -119,14 +120,14 @@ def sentence_model(folder: Path, checkpoint: Path) -> Path:
     return folder
 
 
-def _save(model: Any, config: Any, folder: Path) -> None:
+def _save(model: Any, config: Any, folder: Path, spread: float = 0.3) -> None:
     torch.manual_seed(0)
     made = model(config)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             # A fresh head answers nearly alike to everything, which would hide differences.
             if name.startswith(("classifier", "qa_outputs")):
-                parameter.normal_(0.0, 0.3)
+                parameter.normal_(0.0, spread)
     made.save_pretrained(folder)
 
 

@@ -151,8 +151,8 @@ def _parts(config: EncoderConfig) -> _Parts:
             return _Parts(embeddings, AlbertEncoder(albert))
         case "modernbert":
             modern = cast("ModernBertConfig", config)
-            embeddings, layers = ModernBertEmbeddings(modern), ModernBertLayers(modern)
-            return _Parts(embeddings, layers, "layers", norm_of(modern))
+            words, layers = ModernBertEmbeddings(modern), ModernBertLayers(modern)
+            return _Parts(words, layers, "layers", norm_of(modern))
         case _:
             deberta = cast("DebertaV2Config", config)
             return _Parts(DebertaEmbeddings(deberta), DebertaEncoder(deberta))

@@ -39,4 +39,5 @@ def drawn_from(module: M, cut: Cut) -> M:
 
 def initial_of(module: nn.Module) -> Cut | None:
     """The distribution of the weight of a module; None for that of the model."""
-    return module.__dict__.get("initial")
+    found: Cut | None = module.__dict__.get("initial")
+    return found

@@ -116,8 +116,12 @@ def attend_in_blocks(
     """
     if seen is not None:
         # A mask of one row can be shared by all heads; one of all rows would have to be repeated.
-        rows = zip(query.split(1), key.split(1), value.split(1), seen[:, 0, 0], strict=True)
-        return torch.cat([_row_in_blocks(*row, window, block, dropout) for row in rows])
+        found = []
+        for number in range(len(query)):
+            row = slice(number, number + 1)
+            parts = query[row], key[row], value[row], seen[row].flatten()
+            found.append(_row_in_blocks(*parts, window, block, dropout))
+        return torch.cat(found)
     return _row_in_blocks(query, key, value, None, window, block, dropout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def drawn_fields(family: str, chance: random.Random) -> dict[str, Any]:
     width = heads * chance.choice([2, 4, 6, 8]) * 2
     layers, inner = chance.randint(1, 4), chance.randint(5, 50)
     act, eps = chance.choice(ACTIVATIONS), chance.choice([1e-12, 1e-5, 1e-3])
-    fields = {
+    fields: dict[str, Any] = {
         "vocab_size": chance.randint(30, 150),
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -49,7 +50,7 @@ def drawn_fields(family: str, chance: random.Random) -> dict[str, Any]:
         renamed = {names.get(key, key): value for key, value in fields.items()}
         return {**renamed, "activation": chance.choice(["gelu", "relu"])}
     if family == "modernbert":
-        yes = {
+        yes: dict[str, Any] = {
             name: chance.random() < 0.5
             for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias",
                          "classifier_bias")
@@ -95,7 +96,9 @@ def assert_equal_gradients(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), CELLS)
-def test_a_random_model_is_that_of_the_reference(tmp_path, family, kind):
+def test_a_random_model_is_that_of_the_reference(
+    tmp_path: Path, family: str, kind: HeadKind
+) -> None:
     told = f"RANDOM_MODELS_SEED={SEED}"
     chance = random.Random(f"{SEED} {family} {kind}")
     fields = drawn_fields(family, chance)
