@@ -29,6 +29,7 @@ LONG = [
     "ghost",
     "hetero",
     "hf",
+    "hf_finetune",
     "kills",
     "policy_accuracy",
     "run_diff",
