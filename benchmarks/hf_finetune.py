@@ -132,6 +132,7 @@ def ways_shown(row: Row) -> list[str]:
                 f"{slower:.2f}",
                 spread(ratios(*seconds)),
                 TIME.verdict(slower) if way == OURS else "",
+                middle(_of(rounds, way, "process"), ".1f"),
                 middle(bytes_[0], ".0f", 1 / 2**20),
                 f"{larger:.2f}",
                 MEMORY.verdict(larger) if way == OURS else "",
@@ -139,13 +140,14 @@ def ways_shown(row: Row) -> list[str]:
                 middle(_of(rounds, way, "accuracy"), ".3f"),
             ]
         )
-    header = ["way", "s", f"/ {THEIRS}", "spread", "bar"]
+    header = ["way", "s", f"/ {THEIRS}", "spread", "bar", "s of the process"]
     header += ["MiB over imports", f"/ {THEIRS}", "bar", "MiB of the process", "accuracy"]
     return [
         "## One rank",
         table(header, lines),
         "The times go from the texts to the trained model: tokenizing, making the Trainer, all "
-        "steps. Memory is the peak of the process, with and without what the imports take.",
+        "steps. Those of the process also have the imports and the accuracy. Memory is the peak of "
+        "the process, with and without what the imports take.",
         "## Loss curve",
         *curve_shown({way: each[-1]["losses"] for way, each in rounds.items()}),
     ]

