@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,22 +19,32 @@ from flodl.hf.errors import CheckpointMismatchError, ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.keys import keys_have_pooler
 from flodl.hf.load_report import LoadReport
-from flodl.hf.onnx_file import (
-    ONNX,
-    OnnxFile,
-    check_onnx_packages,
-    place_onnx,
-    remove_onnx,
-    write_onnx,
-)
 from flodl.hf.opening import HeadOpening, open_model
 from flodl.hf.outline import build_for_export, exported_kind, outline
-from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
+from flodl.hf.output_files import (
+    COMPANIONS,
+    ONNX,
+    companions_of,
+    copy_files,
+    new_directory,
+    place_onnx,
+    remove_onnx,
+)
 from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.slots import put, slots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from flodl.hf.onnx_file import OnnxFile
+
+    OnnxWriter: TypeAlias = Callable[[Graph, Path], OnnxFile]
+    """Writes a model as ONNX into a folder. A program passes it in, because it imports the heads,
+    and these save themselves with this module."""
 
 SOURCE_CONFIG = "config.source.json"
 SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"
@@ -158,7 +169,7 @@ def export_command(
     dtype: str | None = None,
     max_shard_size: str | None = None,
     preserve_source_config: bool = False,
-    onnx: bool = False,
+    onnx: OnnxWriter | None = None,
     force: bool = False,
 ) -> Exported:
     """Run ``fdl flodl-hf export``.
@@ -173,17 +184,14 @@ def export_command(
         dtype: Convert all tensors; None keeps their types.
         max_shard_size: See :func:`export_hf_dir`.
         preserve_source_config: With ``checkpoint``: also write the original configuration.
-        onnx: Also write ``model.onnx``; see :func:`~flodl.hf.onnx_file.export_onnx`.
+        onnx: Also write ``model.onnx``: :func:`~flodl.hf.onnx_file.write_onnx`.
         force: Replace an existing export.
 
     Raises:
         FlodlError: The directory holds an export already, or the model cannot be loaded or written
             as ONNX.
-        MissingDependencyError: With ``onnx``: onnx or onnxscript is not installed.
         OSError: The system refused.
     """
-    if onnx:
-        check_onnx_packages()  # before any download
     if not force:
         _refuse_to_replace(out, "--force replaces them, or name another --out")
     if checkpoint is None:
@@ -244,7 +252,7 @@ def _export_of_hub(
     revision: str | None,
     dtype: str | None,
     max_shard_size: str | None,
-    onnx: bool,
+    onnx: OnnxWriter | None,
 ) -> Exported:
     options: HeadOpening = {"revision": revision, "dtype": dtype}
     opened = open_model(src, head, options)
@@ -265,19 +273,19 @@ def _written(
     out: Path,
     companions: Checkpoint,
     max_shard_size: str | None,
-    onnx: bool,
+    onnx: OnnxWriter | None,
 ) -> tuple[tuple[str, ...], list[str]]:
     """Write the files of an export; return their names and the notes about ``model.onnx``.
 
     A model that cannot be written as ONNX leaves an earlier export as it was.
     """
-    if not onnx:
+    if onnx is None:
         files = export_hf_dir(
             graph, text, out, companions=companions, max_shard_size=max_shard_size
         )
         return files, []
     with new_directory(out), staging(out) as hidden:
-        program: OnnxFile = write_onnx(graph, hidden)
+        program = onnx(graph, hidden)
         files = export_hf_dir(
             graph, text, out, companions=companions, max_shard_size=max_shard_size
         )

@@ -27,11 +27,9 @@ from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loss_cells import batch_for
 from flodl.hf.outline import exported_kind
-from flodl.hf.output_files import new_directory
+from flodl.hf.output_files import ONNX, ONNX_DATA, new_directory, place_onnx
 from flodl.hf.reference import Outputs, batch_of_prompt, largest_difference, outputs_of_graph
 from flodl.hf.task_heads import inputs_of
-
-ONNX, ONNX_DATA = "model.onnx", "model.onnx.data"
 
 OPSET = 20
 """Version of the ONNX operators; onnxruntime knows it from 1.17 on."""
@@ -114,7 +112,8 @@ def write_onnx(graph: Graph, folder: Path) -> OnnxFile:
 
     Args:
         graph: The model.
-        folder: A folder that nothing reads yet: see :func:`place_onnx`.
+        folder: A folder that nothing reads yet; see
+            :func:`~flodl.hf.output_files.place_onnx`.
     """
     check_onnx_packages()
     config = AutoConfig.from_json_str(str(graph.source_config))
@@ -128,30 +127,6 @@ def write_onnx(graph: Graph, folder: Path) -> OnnxFile:
     files = tuple(name for name in (ONNX, ONNX_DATA) if (folder / name).exists())
     difference = onnx_difference(model, config, folder / ONNX)
     return OnnxFile(files, inputs, outputs, difference)
-
-
-def place_onnx(hidden: Path, out: Path) -> None:
-    """Move the files of :func:`write_onnx` into their directory.
-
-    An earlier file is removed first: it would not fit the new data beside it.
-
-    Raises:
-        OSError: The system refused.
-    """
-    remove_onnx(out)
-    for name in (ONNX_DATA, ONNX):
-        if (hidden / name).exists():
-            (hidden / name).replace(out / name)
-
-
-def remove_onnx(out: Path) -> None:
-    """Remove the ONNX file of an earlier export.
-
-    Raises:
-        OSError: The system refused.
-    """
-    for name in (ONNX, ONNX_DATA):
-        (out / name).unlink(missing_ok=True)
 
 
 class _Ports(nn.Module):

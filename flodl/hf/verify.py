@@ -21,8 +21,9 @@ from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
-from flodl.hf.onnx_file import ONNX, onnx_difference
+from flodl.hf.onnx_file import onnx_difference
 from flodl.hf.outline import build_for_export, exported_kind
+from flodl.hf.output_files import ONNX
 from flodl.hf.reference import (
     Loaded,
     Outputs,

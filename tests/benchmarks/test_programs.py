@@ -30,6 +30,7 @@ LONG = [
     "hetero",
     "hf",
     "hf_memory",
+    "hf_finetune",
     "kills",
     "policy_accuracy",
     "run_diff",

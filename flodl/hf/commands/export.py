@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
@@ -13,6 +13,12 @@ from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce
 from flodl.hf.head_kind import HeadKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flodl.graph import Graph
+    from flodl.hf.onnx_file import OnnxFile
 
 
 class Args(FdlArgs):
@@ -69,6 +75,18 @@ class Args(FdlArgs):
         return self
 
 
+def _onnx_writer() -> Callable[[Graph, Path], OnnxFile]:
+    """The function that writes ``model.onnx``.
+
+    Raises:
+        MissingDependencyError: A package for it is not installed.
+    """
+    from flodl.hf.onnx_file import check_onnx_packages, write_onnx
+
+    check_onnx_packages()  # before any download
+    return write_onnx
+
+
 def main(args: Args) -> int:
     """Export, and print what was written.
 
@@ -91,7 +109,7 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
-        onnx=args.onnx,
+        onnx=_onnx_writer() if args.onnx else None,
         force=args.force,
     )
     for line in report.notes:
