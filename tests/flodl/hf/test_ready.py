@@ -68,6 +68,7 @@ AutoModelForSequenceClassification.from_pretrained("owner/name")
     assert (again.returncode, again.stdout, again.stderr) == (0, "owner/name\n", "")
 
 
+@pytest.mark.slow
 def test_pickles_are_announced_to_those_who_convert_them_and_refused_elsewhere(
     hub, model, tmp_path
 ):
@@ -92,6 +93,7 @@ def test_without_a_network_the_error_names_the_command_with_a_tiny_model(hub, tm
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_a_hub_that_lists_no_files_stops_nothing(hub, model, tmp_path):
     from tests.flodl.hf.fake_hub import Fault
 
