@@ -60,7 +60,8 @@ def theirs(folder: Path) -> Answering:
     from transformers import AutoTokenizer, BertForSequenceClassification
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = BertForSequenceClassification.from_pretrained(folder).eval()
+    model: Any = BertForSequenceClassification.from_pretrained(folder)
+    model.eval()
 
     def answer(text: str) -> Answer:
         with torch.inference_mode():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flodl.hf.output_files import COMPANIONS
@@ -56,22 +56,30 @@ def size_text(size: int) -> str:
 Kind = tuple[str, str]
 """The names of weights in one file, and of the index of weights in several files."""
 
+SENTENCE_FILES = frozenset(COMPANIONS) - OWN_NAMES
+"""The files with the settings of a sentence encoder."""
+
 SAFETENSORS: Kind = (WEIGHTS, INDEX)
 PICKLED: Kind = PICKLES
 
 
-def needed(names: Collection[str], kinds: Sequence[Kind], *, sentences: bool = False) -> set[str]:
+def needed(
+    names: Collection[str],
+    kinds: Sequence[Kind],
+    *,
+    tokenizer: bool = True,
+    more: Iterable[str] = (),
+) -> set[str]:
     """The files that opening a repository reads.
 
     Args:
         names: All files of the repository.
         kinds: The kinds of weights that may be read; the first that exists is read.
-        sentences: Whether the settings of a sentence encoder are read too.
+        tokenizer: Whether the tokenizer is read.
+        more: Files that are read too, if they exist.
     """
-    wanted = {CONFIG, *_tokenizer(names), *_weights(names, kinds)}
-    if sentences:
-        wanted |= set(COMPANIONS) - OWN_NAMES
-    return wanted & set(names)
+    wanted = {CONFIG, *_weights(names, kinds), *(_tokenizer(names) if tokenizer else ())}
+    return (wanted | set(more)) & set(names)
 
 
 def _weights(names: Collection[str], kinds: Sequence[Kind]) -> set[str]:

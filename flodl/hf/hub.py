@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -165,18 +165,21 @@ class Repository(Checkpoint):
             f"{self._inside(INDEX)}"
         )
 
-    def download(self, *, pickles: bool = False, sentences: bool = False) -> Download | None:
+    def download(
+        self, *, pickles: bool = False, tokenizer: bool = True, more: Iterable[str] = ()
+    ) -> Download | None:
         """What opening the repository would fetch; None for nothing, or if the Hub does not say.
 
         If the repository has only pickle files, these count, because a conversion fetches them.
 
         Args:
             pickles: Whether pickle files are fetched even if there are safetensors.
-            sentences: Whether the settings of a sentence encoder are read too.
+            tokenizer: Whether the tokenizer is read.
+            more: Files that are read too, if they exist.
         """
         sizes = self._sizes() if self._why_offline is None else {}
         kinds = (PICKLED,) if pickles else (SAFETENSORS, PICKLED) if not self._converted() else ()
-        names = needed(sizes, kinds, sentences=sentences)
+        names = needed(sizes, kinds, tokenizer=tokenizer, more=more)
         lacking = {
             name: sizes[name] for name in sorted(names) if not self._in_cache(self._inside(name))
         }

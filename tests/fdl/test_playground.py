@@ -176,6 +176,7 @@ def test_where_a_model_is_a_pickle_the_command_that_is_named_leads_on(
         assert command == f"fdl flodl-hf convert {usual}"
         converted = fdl(*command.split()[1:], cwd=cwd, env=env)
         assert converted.exit == 0, converted.err
+        assert converted.err.startswith(f"downloading {usual}: 1 file, ")
         done = fdl(*words, cwd=cwd, env=env)
     assert done.exit == 0, done.err
     assert set(re.findall("|".join(LABELS.values()), done.out)) == set(LABELS.values())

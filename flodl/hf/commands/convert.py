@@ -38,7 +38,7 @@ def main(args: Args) -> int:
     out = None if args.out is None else anchored(args.out)
     access = Access(revision=args.revision)
     src = source(args.src, args.revision)
-    announce(src, access, pickles=True)
+    announce(src, access, pickles=True, companions=out is not None)
     done = convert(src, out=out, force=args.force, access=access)
     for line in done.notes:
         output.note(plain(line))

@@ -98,7 +98,7 @@ def main(args: Args) -> int:
 
     hub = None if args.hub is None else source(args.hub, args.revision)
     if hub is not None:
-        announce(hub, Access(revision=args.revision))
+        announce(hub, Access(revision=args.revision), companions=True)
     report = export_command(
         hub=hub,
         checkpoint=None if args.checkpoint is None else anchored(args.checkpoint),

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdl import output
 from fdl.setup.questions import Questions
 from flodl.hf.commands.places import anchored, source
-from flodl.hf.downloads import PICKLED, Download, size_text
+from flodl.hf.downloads import PICKLED, SENTENCE_FILES, size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
+from flodl.hf.output_files import COMPANIONS
 from flodl.hf.source import Access, Checkpoint
+
+if TYPE_CHECKING:
+    from flodl.hf.hub import Repository
 
 TINY = "tiny"
 """Typed instead of a repository: a tiny model with random weights, made in the project."""
@@ -70,40 +75,46 @@ def ready_source(
     return src
 
 
-def announce(src: str, access: Access | None = None, *, pickles: bool = False) -> None:
+def announce(
+    src: str, access: Access | None = None, *, pickles: bool = False, companions: bool = False
+) -> None:
     """Print what a command is about to download, with its size; nothing if it is here.
 
     Args:
         src: A repository or directory.
         access: How to reach a repository.
         pickles: Whether the command reads pickle files.
+        companions: Whether it copies the files of the tokenizer and of sentence encoders.
 
     Raises:
         FlodlError, OSError: There is no such model.
     """
     if Path(src).is_file():
         return
-    download = _download(locate(src, access), pickles=pickles)
+    repository = _on_hub(locate(src, access))
+    if repository is None:
+        return
+    more = COMPANIONS if companions else ()
+    download = repository.download(pickles=pickles, tokenizer=False, more=more)
     if download is not None:
         output.note(download.as_text())
 
 
-def _download(
-    checkpoint: Checkpoint, *, pickles: bool = False, sentences: bool = False
-) -> Download | None:
+def _on_hub(checkpoint: Checkpoint) -> Repository | None:
+    """The same checkpoint if it is a repository; None for a directory."""
     if checkpoint.is_local:
         return None
     from flodl.hf.hub import Repository
 
-    if not isinstance(checkpoint, Repository):
-        return None
-    return checkpoint.download(pickles=pickles, sentences=sentences)
+    return checkpoint if isinstance(checkpoint, Repository) else None
 
 
 def _fetch(src: str, *, sentences: bool) -> None:
     """Download the weights of a model, and convert them if the user agrees."""
     checkpoint = locate(src)
-    download = _download(checkpoint, sentences=sentences)
+    repository = _on_hub(checkpoint)
+    more = SENTENCE_FILES if sentences else ()
+    download = None if repository is None else repository.download(more=more)
     pickled = download is not None and any(name in PICKLED for name in download.sizes)
     if download is not None and not pickled:
         output.note(download.as_text())
