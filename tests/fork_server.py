@@ -119,6 +119,8 @@ if request["terminal"]:
 os.chdir(request["cwd"])
 os.environ.clear()
 os.environ.update(request["env"])
+if request.get("unbuffered"):
+    sys.stdout.reconfigure(write_through=True)
 sys.orig_argv[:] = [sys.executable, *request["words"]]
 try:
     run(request["words"][0], request["words"][1:])
@@ -185,14 +187,18 @@ import json, os, signal, socket, sys
 
 words = [*FIRST, *sys.argv[1:]]
 at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
+at_start.pop("PYTHON_EXEC", None)
+unbuffered = words[:1] == ["-u"]
+if unbuffered:
+    del words[0]
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
 if option or at_start != AT_START or any(map(os.isatty, range(3))):
-    os.execv(REAL, [REAL, *words])
+    os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect(ADDRESS)
 reader, writer = os.pipe()
 request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
-text = json.dumps({**request, "abrupt": True}).encode()
+text = json.dumps({**request, "abrupt": True, "unbuffered": unbuffered}).encode()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
 socket.send_fds(server, [text], [0, 1, 2, writer])
 os.close(writer)
@@ -369,6 +375,7 @@ def share_library_path(path: str) -> None:
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    found.pop("PYTHON_EXEC", None)  # torchrun's own
     if found.get(_LIBRARY_PATH) in _shared_paths:
         found[_LIBRARY_PATH] = os.environ.get(_LIBRARY_PATH, "")
     # The loader takes an empty path for none.
@@ -481,13 +488,18 @@ def torch_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `python` forks programs that import torch: what fdl starts, for example.
 
     It ends as its program ends, passes on signals, and takes the program with it when it is
-    killed. On a terminal, with options of Python or with other variables that an interpreter
-    reads at its start, it becomes the ordinary `python`.
+    killed. On a terminal, with options of Python but ``-u``, or with other variables that an
+    interpreter reads at its start, it becomes the ordinary `python`.
 
     Args:
         env: The environment of the programs, as far as an interpreter reads it at its start.
     """
     return _path("python", (), _TORCH, env)
+
+
+def torch_program(env: Mapping[str, str]) -> str:
+    """The file of that `python`: for torchrun as well, whose variable PYTHON_EXEC names it."""
+    return shutil.which("python", path=torch_on_path(env)) or sys.executable
 
 
 def fdl_on_path(env: Mapping[str, str]) -> str:
