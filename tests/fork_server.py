@@ -87,7 +87,7 @@ while True:
         continue
     if caller is not channel:
         caller, _ = caller.accept()
-    data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 5)
+    data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 64)
     if not data and caller is channel:
         sys.exit()
     child = os.fork() if data else -1
@@ -108,10 +108,13 @@ for number in (woken, wakes, status, *(one for one, _ in running.values())):
 for one in (channel, *listener, caller, *(one for _, one in running.values())):
     one.close()
 signal.signal(signal.SIGINT, signal.default_int_handler)
-for number, stream in enumerate(streams):
+request = json.loads(data)
+lifted = [fcntl.fcntl(stream, fcntl.F_DUPFD, 100) for stream in streams]
+for stream in streams:
+    os.close(stream)
+for number, stream in zip(request.get("numbers", range(len(lifted))), lifted, strict=True):
     os.dup2(stream, number)
     os.close(stream)
-request = json.loads(data)
 if request["terminal"]:
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -185,6 +188,9 @@ os.execv(sys.executable, [sys.executable, *words])
 _ON_PATH = """
 import json, os, signal, socket, sys
 
+folder = "/proc/self/fd"
+numbers = [int(name) for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}")]
+numbers = sorted(filter(os.get_inheritable, numbers))  # also those beside the usual three
 words = [*FIRST, *sys.argv[1:]]
 at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
 at_start.pop("PYTHON_EXEC", None)
@@ -192,15 +198,16 @@ unbuffered = words[:1] == ["-u"]
 if unbuffered:
     del words[0]
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
-if option or at_start != AT_START or any(map(os.isatty, range(3))):
+if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, range(3))):
     os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect(ADDRESS)
 reader, writer = os.pipe()
 request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
-text = json.dumps({**request, "abrupt": True, "unbuffered": unbuffered}).encode()
+request |= {"abrupt": True, "unbuffered": unbuffered, "numbers": numbers}
+text = json.dumps(request).encode()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
-socket.send_fds(server, [text], [0, 1, 2, writer])
+socket.send_fds(server, [text], [*numbers, writer])
 os.close(writer)
 status = os.fdopen(reader)
 child = int(status.readline())
@@ -212,7 +219,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sig
     signal.signal(number, pass_on)
 code = int(status.readline())
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
