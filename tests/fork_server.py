@@ -502,7 +502,7 @@ def torch_on_path(env: Mapping[str, str]) -> str:
     Args:
         env: The environment of the programs, as far as an interpreter reads it at its start.
     """
-    return _path("python", (), _TORCH, env)
+    return on_path("python", (), _TORCH, env)
 
 
 def torch_program(env: Mapping[str, str]) -> str:
@@ -512,10 +512,11 @@ def torch_program(env: Mapping[str, str]) -> str:
 
 def fdl_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `fdl` is forked, under the same conditions."""
-    return _path("fdl", ("-m", "fdl"), _LIGHT, env)
+    return on_path("fdl", ("-m", "fdl"), _LIGHT, env)
 
 
-def _path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
+def on_path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
+    """A PATH with a program of this name that is forked, after imports and with first words."""
     folder = _folder(name, first, imports, tuple(sorted(_at_start(env).items())))
     usual = env.get("PATH", os.defpath)
     return os.pathsep.join([folder, str(Path(sys.executable).parent), usual])
