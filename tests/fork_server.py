@@ -328,6 +328,11 @@ def torch_program(env: Mapping[str, str]) -> str:
     return shutil.which("python", path=torch_on_path(env)) or sys.executable
 
 
+def python_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `python` forks programs without torch, under the same conditions."""
+    return on_path("python", (), LIGHT, env)
+
+
 def fdl_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `fdl` is forked, under the same conditions."""
     return on_path("fdl", ("-m", "fdl"), LIGHT, env)
