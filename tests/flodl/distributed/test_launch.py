@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import multiprocessing.spawn
 import os
 import signal
 import subprocess
@@ -18,14 +17,6 @@ from flodl.launch.join import DEVICE_VARIABLE, join
 from flodl.launch.launcher import detect
 from flodl.launch.picklable import check_picklable
 from flodl.launch.start_ranks import launch_ranks
-from tests import fork_server
-
-
-@pytest.fixture
-def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that do not import torch each time."""
-    python = fork_server.torch_program(os.environ)
-    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))
 
 
 def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:
@@ -66,7 +57,7 @@ def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
     return device, launched.rank, launched.world_size
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.usefixtures("forked_spawns")
 def test_ranks_meet_and_give_back_what_the_function_returns(capfd: Any) -> None:
     results = launch_ranks(introduce, ("hello",), 2, simulated=True)
     assert results == {rank: ("hello", rank, 0, None, 1, [[0.0], [1.0]]) for rank in (0, 1)}
@@ -74,7 +65,7 @@ def test_ranks_meet_and_give_back_what_the_function_returns(capfd: Any) -> None:
 
 
 @pytest.mark.case("distributed", 47)
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.usefixtures("forked_spawns")
 def test_an_exception_on_a_rank_reaches_the_parent_with_its_traceback() -> None:
     with pytest.raises(WorkersFailed) as caught:
         launch_ranks(fail_on_rank_1, ("raise",), 2, max_restarts=0)
@@ -85,7 +76,7 @@ def test_an_exception_on_a_rank_reaches_the_parent_with_its_traceback() -> None:
 
 
 @pytest.mark.case("distributed", 44)
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.usefixtures("forked_spawns")
 def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     kept = tmp_path / "last.fdl"
     kept.touch()
