@@ -140,6 +140,12 @@ def fdl(tmp_path: Path) -> Fdl:
 
 
 @pytest.fixture
+def light_fdl(tmp_path: Path) -> Fdl:
+    """``fdl``, where the Python programs of a manifest are forks; otherwise as ``torch_fdl``."""
+    return typed_in(tmp_path, fork_server.python_on_path(os.environ))
+
+
+@pytest.fixture
 def torch_fdl(tmp_path: Path) -> Fdl:
     """``fdl``, where the programs of a manifest that use flodl do not import torch each time.
 

@@ -27,189 +27,13 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-_SERVER = """
-import atexit, contextlib, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading
-import types, weakref
-
-def run(first, arguments):
-    sys.argv[:] = [first, *arguments]
-    if first == "-m":
-        del sys.argv[1]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    elif first == "-c":
-        del sys.argv[1]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(arguments[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
-    else:
-        sys.path[0] = os.path.dirname(os.path.abspath(first))
-        runpy.run_path(first, run_name="__main__")
-
-of_imports = list(weakref.finalize._registry)
-gc.freeze()
-channel, *listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-woken, wakes = os.pipe()
-for end in (woken, wakes):
-    os.set_blocking(end, False)
-signal.set_wakeup_fd(wakes)
-signal.signal(signal.SIGCHLD, lambda number, frame: None)
-running = {}  # Process id -> where to tell how it ended, and who stands for it.
-
-def tell(status, text):
-    # Nobody may be left to read it.
-    with contextlib.suppress(OSError):
-        os.write(status, text)
-
-def reap():
-    with contextlib.suppress(BlockingIOError):
-        os.read(woken, 4096)
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            status, caller = running.pop(ended[0])
-            tell(status, b"%d\\n" % os.waitstatus_to_exitcode(ended[1]))
-            os.close(status)
-            if caller is not channel:
-                caller.close()
-
-while True:
-    callers = {caller: child for child, (_, caller) in running.items() if caller is not channel}
-    ready = select.select([channel, woken, *listener, *callers], [], [])[0]
-    if woken in ready:
-        reap()
-        continue
-    caller = ready[0]
-    if caller in callers:
-        # Who stands for the program on somebody's PATH was killed: so is the program.
-        os.kill(callers[caller], signal.SIGKILL)
-        running[callers[caller]] = (running[callers[caller]][0], channel)
-        caller.close()
-        continue
-    if caller is not channel:
-        caller, _ = caller.accept()
-    data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 5)
-    if not data and caller is channel:
-        sys.exit()
-    child = os.fork() if data else -1
-    if child == 0:
-        break
-    *streams, status = streams or [None]
-    for stream in streams:
-        os.close(stream)
-    if data:
-        tell(status, b"%d\\n" % child)
-        running[child] = (status, caller)
-
-signal.set_wakeup_fd(-1)
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-*streams, status = streams
-for number in (woken, wakes, status, *(one for one, _ in running.values())):
-    os.close(number)
-for one in (channel, *listener, caller, *(one for _, one in running.values())):
-    one.close()
-signal.signal(signal.SIGINT, signal.default_int_handler)
-for number, stream in enumerate(streams):
-    os.dup2(stream, number)
-    os.close(stream)
-request = json.loads(data)
-if request["terminal"]:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
-os.chdir(request["cwd"])
-os.environ.clear()
-os.environ.update(request["env"])
-sys.orig_argv[:] = [sys.executable, *request["words"]]
-try:
-    run(request["words"][0], request["words"][1:])
-    code = 0
-except SystemExit as end:
-    code = end.code or 0
-    if not request["abrupt"] or not isinstance(code, int):
-        raise
-if request["abrupt"]:
-    threading._shutdown()
-    for one in of_imports:  # torch would take its registered operators apart
-        one.atexit = False
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-"""
-_LIGHT = """
-import collections, concurrent.futures.thread, contextlib, csv, ctypes.util, dataclasses, datetime
-import email.message, enum, functools, hashlib, importlib.metadata, importlib.resources
-import importlib.util, json, logging, re, secrets, shlex, shutil, string, subprocess, tempfile
-import threading, tomllib, typing
-import pydantic, pydantic.fields, pydantic.types, rich.console, rich.panel, rich.table, rich.text
-import typer, yaml
-pydantic.BaseModel
-"""
-_TORCH = """
-import html, importlib.resources, json, lazy_loader, netrc, numpy.typing, resource, zoneinfo
-import pydantic, pydantic.fields, pydantic.types
-import torch, torch.utils.data
-pydantic.BaseModel
-torch.set_num_threads(1)
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
-"""
-# Nothing is imported before the first program asks for a fork.
-_WAIT = """
-import select, sys
-channel, listener = map(int, sys.argv[1:])
-if listener not in select.select([channel, listener], [], [])[0]:
-    sys.exit()
-"""
+from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, SERVER, TORCH, WAIT
 
 # What an interpreter, or the C library below it, reads before its program begins.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
-_shared_paths: set[str] = set()
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
-
-
-# Makes the terminal on stdin the controlling one, as a login does, then becomes Python.
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-further, *words = sys.argv[1:]
-for number, stream in enumerate(further.split(), 3):
-    os.dup2(int(stream), number)
-os.execv(sys.executable, [sys.executable, *words])
-"""
-
-# A program on a PATH: asks the server for a fork of itself, then stands for it.
-_ON_PATH = """
-import json, os, signal, socket, sys
-
-words = [*FIRST, *sys.argv[1:]]
-at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
-option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
-if option or at_start != AT_START or any(map(os.isatty, range(3))):
-    os.execv(REAL, [REAL, *words])
-server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-server.connect(ADDRESS)
-reader, writer = os.pipe()
-request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
-text = json.dumps({**request, "abrupt": True}).encode()
-server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
-socket.send_fds(server, [text], [0, 1, 2, writer])
-os.close(writer)
-status = os.fdopen(reader)
-child = int(status.readline())
-
-def pass_on(number, frame):
-    os.kill(child, number)
-
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, pass_on)
-code = int(status.readline())
-if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
-    os.kill(os.getpid(), -code)
-os._exit(code)
-"""
 
 
 class Child:
@@ -294,21 +118,23 @@ class Forked(Child):
 class _Server:
     """An interpreter that waits, and forks when it is asked to."""
 
-    def __init__(
-        self, imports: str, env: Mapping[str, str], listener: socket.socket | None = None
-    ) -> None:
+    def __init__(self, imports: str, env: Mapping[str, str]) -> None:
+        # Programs that stand on a PATH ask here: see `on_path`.
+        self.folder = Path(tempfile.mkdtemp(prefix="fork-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self.folder / "socket"))
+        listener.listen(64)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        passed = [theirs, *([listener] if listener else [])]
-        numbers = [one.fileno() for one in passed]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", imports + _SERVER, *map(str, numbers)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=env,
-            pass_fds=numbers,
-        )
-        for one in passed:
-            one.close()
+        with theirs, listener:
+            numbers = [theirs.fileno(), listener.fileno()]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", WAIT + imports + SERVER, *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=env,
+                pass_fds=numbers,
+            )
         atexit.register(self._close)
 
     def _close(self) -> None:
@@ -351,39 +177,46 @@ class _Server:
         return status
 
 
+AtStart = tuple[tuple[str, str], ...]
+"""What an interpreter reads of an environment before its program begins, sorted."""
+
+
 @cache
-def _server(imports: str, library_path: str = "") -> _Server:
-    env = {**os.environ, **({_LIBRARY_PATH: library_path} if library_path else {})}
-    return _Server(imports, env)
+def _server(imports: str, at_start: AtStart) -> _Server:
+    others = {name: value for name, value in os.environ.items() if not _is_read_at_start(name)}
+    return _Server(imports, {**others, **dict(at_start)})
 
 
 def _server_for(env: Mapping[str, str], torch: bool) -> _Server:
-    path = env.get(_LIBRARY_PATH, "")
-    return _server(_TORCH if torch else _LIGHT, path if path in _shared_paths else "")
+    return _server(TORCH if torch else LIGHT, _at_start(env))
+
+
+def _is_read_at_start(name: str) -> bool:
+    # PYTHON_EXEC is torchrun's own.
+    return name.startswith(_READ_AT_START) and name != "PYTHON_EXEC"
+
+
+def _at_start(env: Mapping[str, str]) -> AtStart:
+    found = {name: value for name, value in env.items() if _is_read_at_start(name)}
+    if not found.get(_LIBRARY_PATH):  # the loader takes an empty path for none
+        found.pop(_LIBRARY_PATH, None)
+    return tuple(sorted(found.items()))
+
+
+@cache
+def _usual() -> set[AtStart]:
+    return {_at_start(os.environ)}
 
 
 def share_library_path(path: str) -> None:
     """Keep an interpreter for programs that start with this value of LD_LIBRARY_PATH."""
-    _shared_paths.add(path)
-
-
-def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
-    if found.get(_LIBRARY_PATH) in _shared_paths:
-        found[_LIBRARY_PATH] = os.environ.get(_LIBRARY_PATH, "")
-    # The loader takes an empty path for none.
-    return {name: value for name, value in found.items() if value or name != _LIBRARY_PATH}
-
-
-@cache
-def _servers_environment() -> dict[str, str]:
-    return _at_start(os.environ)
+    _usual().add(_at_start({**os.environ, _LIBRARY_PATH: path}))
 
 
 def can_fork(env: Mapping[str, str], stdin: str | None = None) -> bool:
     """Whether a forked program differs in nothing from one that was started."""
     small = len((stdin or "").encode()) <= _MOST_INPUT
-    return sys.platform == "linux" and small and _at_start(env) == _servers_environment()
+    return sys.platform == "linux" and small and _at_start(env) in _usual()
 
 
 def python(
@@ -466,7 +299,7 @@ def on_terminal(
         return server.start_on_terminal(words, Path(cwd).absolute(), env, streams, abrupt)
     further = streams[3:]
     return subprocess.Popen(
-        [sys.executable, "-c", _ON_TERMINAL, " ".join(map(str, further)), *words],
+        [sys.executable, "-c", ON_TERMINAL, " ".join(map(str, further)), *words],
         cwd=cwd,
         env=env,
         stdin=streams[0],
@@ -481,46 +314,44 @@ def torch_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `python` forks programs that import torch: what fdl starts, for example.
 
     It ends as its program ends, passes on signals, and takes the program with it when it is
-    killed. On a terminal, with options of Python or with other variables that an interpreter
-    reads at its start, it becomes the ordinary `python`.
+    killed. On a terminal, with options of Python but ``-u``, or with other variables that an
+    interpreter reads at its start, it becomes the ordinary `python`.
 
     Args:
         env: The environment of the programs, as far as an interpreter reads it at its start.
     """
-    return _path("python", (), _TORCH, env)
+    return on_path("python", (), TORCH, env)
+
+
+def torch_program(env: Mapping[str, str]) -> str:
+    """The file of that `python`: for torchrun as well, whose variable PYTHON_EXEC names it."""
+    return shutil.which("python", path=torch_on_path(env)) or sys.executable
+
+
+def python_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `python` forks programs without torch, under the same conditions."""
+    return on_path("python", (), LIGHT, env)
 
 
 def fdl_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `fdl` is forked, under the same conditions."""
-    return _path("fdl", ("-m", "fdl"), _LIGHT, env)
+    return on_path("fdl", ("-m", "fdl"), LIGHT, env)
 
 
-def _path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
-    folder = _folder(name, first, imports, tuple(sorted(_at_start(env).items())))
+def on_path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
+    """A PATH with a program of this name that is forked, after imports and with first words."""
+    server = _server(imports, _at_start(env))
+    program = server.folder / name
+    if not program.exists():
+        program.write_text(
+            f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nFIRST = {first!r}\n"
+            f"AT_START = {dict(_at_start(env))!r}\nNAMES = {_READ_AT_START!r}\n"
+            f"ADDRESS = '{server.folder}/socket'\n{ON_PATH}",
+            encoding="utf-8",
+        )
+        program.chmod(0o755)
     usual = env.get("PATH", os.defpath)
-    return os.pathsep.join([folder, str(Path(sys.executable).parent), usual])
-
-
-@cache
-def _folder(
-    name: str, first: tuple[str, ...], imports: str, at_start: tuple[tuple[str, str], ...]
-) -> str:
-    folder = tempfile.mkdtemp(prefix="fork-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(f"{folder}/socket")
-    listener.listen(64)
-    own = _at_start(os.environ)
-    env = {name: value for name, value in os.environ.items() if name not in own}
-    _Server(_WAIT + imports, {**env, **dict(at_start)}, listener)
-    program = Path(folder, name)
-    program.write_text(
-        f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nAT_START = {dict(at_start)!r}\n"
-        f"NAMES = {_READ_AT_START!r}\nFIRST = {first!r}\nADDRESS = '{folder}/socket'\n{_ON_PATH}",
-        encoding="utf-8",
-    )
-    program.chmod(0o755)
-    return folder
+    return os.pathsep.join([str(server.folder), str(Path(sys.executable).parent), usual])
 
 
 def _holding(text: str | None) -> int:

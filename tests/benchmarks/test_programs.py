@@ -11,15 +11,15 @@ import torch
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
 QUICK = [
-    "checkpoint_io",
     "data_feed",
-    "graph_overhead",
     "graph_rewrites",
     "histogram_cost",
-    "log_cost",
     "trace_cost",
 ]
-LONG = [
+LONG = [  # they start processes, or measure for seconds
+    "checkpoint_io",
+    "graph_overhead",
+    "log_cost",
     "page",
     "trainer_overhead",
     "convergence",
