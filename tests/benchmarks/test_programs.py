@@ -17,7 +17,6 @@ QUICK = [
     "graph_rewrites",
     "histogram_cost",
     "log_cost",
-    "trace_cost",
 ]
 LONG = [
     "page",
@@ -37,6 +36,7 @@ LONG = [
     "start",
     "startup",
     "ten_models",
+    "trace_cost",
     "unequal_ranks",
 ]
 TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]
