@@ -271,6 +271,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error("--write keeps the runs in a folder; add --stores FOLDER")
         only_write(options)
         return
+    if not options.quick:  # the rows of the page come from several calls
+        options.command = "python -m benchmarks.runs_page --assemble"
     rows: dict[str, Row] = {}
     if not options.assemble:
         end_on_sigterm()

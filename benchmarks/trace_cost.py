@@ -1,9 +1,9 @@
 """What the record of every step costs: a Trainer with ``steps.trace`` against one without it.
 
 The ten models and a tiny perceptron train with the Trainer in a run directory, eager. Three
-trainings run in turns of some steps, in threads of one process: one with the trace between two
-without it. The time of a step contains everything that the Trainer does between two steps. Work
-that is done after few steps is timed by itself.
+trainings run in turns of some steps: one with the trace between two without it. The time of a step
+contains everything that the Trainer does between two steps. Work that is done after few steps is
+timed by itself.
 
 Turns are kept as JSON beside the page, so a call measures one model and adds to its turns:
 
@@ -13,8 +13,6 @@ Turns are kept as JSON beside the page, so a call measures one model and adds to
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import math
 import random
 import statistics
@@ -22,13 +20,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from benchmarks.measure import Bar, command_line, page, publish, read_options, table
 from benchmarks.rows import Kept, Row, continued
-from benchmarks.ten_models_networks import Benchmark, mean_squared, networks, rows
-from benchmarks.trace_cost_turns import Case, Turns
-from flodl.train.builder import TrainerBuilder
+from benchmarks.ten_models_networks import networks
+from benchmarks.trace_cost_turns import (
+    TINY_NAME,
+    WAYS,
+    Task,
+    Turns,
+    benchmark_of,
+    measure,
+    seconds_of_step,
+)
 from flodl.train.digest_times import SHARE as DIGEST_SHARE
 
 SHARE = Bar(1.0)
@@ -39,18 +42,6 @@ TINY = Bar(5.0)
 EVERY = 100
 """Steps between two records of histograms."""
 
-TINY_NAME = "tiny_mlp"
-
-
-def tiny() -> Benchmark:
-    """A perceptron whose step takes a tenth of a millisecond."""
-    return Benchmark(
-        name=TINY_NAME,
-        network=lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)),
-        draw=rows(4, 16),
-        loss=mean_squared,
-    )
-
 
 def taken_by(options: argparse.Namespace) -> str:
     """The names of what is measured."""
@@ -58,20 +49,14 @@ def taken_by(options: argparse.Namespace) -> str:
     return " + ".join(parts)
 
 
-def measured(case: Case, options: argparse.Namespace) -> Turns:
-    """Train in turns, with and without what is measured."""
+def task_of(name: str, options: argparse.Namespace) -> Task:
+    """What is trained, for about as long as the options say."""
+    step = seconds_of_step(benchmark_of(name, small=options.quick))
+    of_turn = max(1, round(options.turn / step))
+    turns = max(options.least, round(options.seconds / (len(WAYS) * step * of_turn)))
     # Shorter than EVERY where the steps are long, or no record would fall into the turns.
-    every = min(EVERY, max(1, case.steps // 4))
-
-    def everything(builder: TrainerBuilder) -> TrainerBuilder:
-        if options.histograms:
-            builder = builder.histograms(every=every)
-        for name in options.also:
-            builder = getattr(builder, name)()
-        return builder
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        return case.measure(everything)
+    every = min(EVERY, max(1, of_turn * turns // 4)) if options.histograms else None
+    return Task(name, options.quick, of_turn, turns, every, tuple(options.also))
 
 
 def added(row: Row | None, found: Turns, what: str) -> Row:
@@ -90,6 +75,7 @@ def added(row: Row | None, found: Turns, what: str) -> Row:
             kind: [*known.get(kind, []), *map(_rounded, times)]
             for kind, times in found.rare.items()
         },
+        "threads": row.get("threads", 0.0) + found.threads,
     }
 
 
@@ -108,6 +94,7 @@ class Costs:
         high: Its high end.
         rare: Kind -> what is done after few steps.
         nothing: How far two equal trainings differ.
+        threads: What the threads of the monitor take of a second processor.
     """
 
     step: float
@@ -116,6 +103,7 @@ class Costs:
     high: float
     rare: Mapping[str, float]
     nothing: float
+    threads: float
 
     @property
     def together(self) -> float:
@@ -146,7 +134,8 @@ def costs_of(row: Row) -> Costs:
         else:
             rare[kind] = each / (steps_between(each, step) * step)
     nothing = statistics.median(two / one - 1 for _, one, _, two, _ in turns)
-    return Costs(step, statistics.median(more), low, high, rare, nothing)
+    threads = row["threads"] / steps / step
+    return Costs(step, statistics.median(more), low, high, rare, nothing, threads)
 
 
 def steps_between(cost: float, step: float) -> int:
@@ -164,8 +153,8 @@ def drawn_again(values: Sequence[float]) -> tuple[float, float]:
 
 HEADER = (
     "model", "ms per step without", "every step, % (middle 80 %)", "digests, %", "snapshots, %",
-    "histograms, %", "losses, %", "together, %", "together, µs", "bar", "nothing, %", "turns",
-    "dates",
+    "histograms, %", "losses, %", "together, %", "together, µs", "bar", "nothing, %", "threads, %",
+    "turns", "dates",
 )  # fmt: skip
 
 
@@ -187,6 +176,7 @@ def cells_of(name: str, row: Row) -> list[str]:
         f"{extra:+.1f}",
         f"{bar.verdict(figure)} {unit}",
         f"{100 * costs.nothing:+.2f}",
+        f"{100 * costs.threads:.2f}",
         str(len(row["turns"])),
         " and ".join(row["dates"]),
     ]
@@ -217,19 +207,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     quick = {"least": 2, "seconds": 0.01, "turn": 0.001, "models": ["mlp", TINY_NAME]}
     options = read_options(parser, argv, **quick)
-    known = {**networks(small=options.quick), TINY_NAME: tiny()}
     kept = Kept.beside(options.output)
     for name in options.models:
-        case = Case(known[name], options.seconds, options.least, options.turn)
+        task = task_of(name, options)
         for _ in range(options.rounds):
-            found = measured(case, options)
-            kept.rows[name] = added(kept.rows.get(name), found, taken_by(options))
+            kept.rows[name] = added(kept.rows.get(name), measure(task), taken_by(options))
             kept.write()  # after each round, so that an interrupted call has it
         print(*cells_of(name, kept.rows[name]), sep=" | ", file=sys.stderr)
     if not options.quick:  # the rows of the page come from several calls
-        options.command = (
-            f"python -m benchmarks.trace_cost {' '.join(options_of(kept.rows))}".strip()
-        )
+        options.command = " ".join(["python -m benchmarks.trace_cost", *options_of(kept.rows)])
     text = page(
         options,
         "Cost of the step trace",
@@ -250,9 +236,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 NOTES = """\
-Three trainings of a network run in turns in one process: one with the trace, guards and
-histograms, between two without them. They share one model and one optimizer, so their tensors lie
-at the same place in memory. A turn is 0.1 s or one step.
+Three trainings of a network run in turns, each in a process of its own: one with the trace, guards
+and histograms, between two without them. They share the memory of the parameters. A turn is 0.1 s
+or one step.
 
 *Every step* is the median of the turns, compared with the mean of the turns before and after,
 without rare work. The middle 80 % are the medians when the turns are drawn again. *Nothing*
@@ -263,8 +249,10 @@ the training chooses. Each takes at most 0.5 % of the time of the steps. Histogr
 100 steps. A model with long steps takes them more often here; its figure is for every 100 steps.
 Losses are written in blocks. *Together* is the sum.
 
-Work before the first step and after the last one is not in these figures. Neither is the work that
-threads of the monitor do during other turns."""
+*Threads* is the time of a processor that the threads of the monitor take more than without. It is
+not in the sum, because a training has other processors for them. The media folder is written once
+a second, also in the turns of the others, so this figure is too high for short steps. Work before
+the first step and after the last one is in none of these figures."""
 
 
 if __name__ == "__main__":

@@ -1,25 +1,29 @@
-"""Trainings that run in turns in one process, for ``benchmarks.trace_cost``.
+"""Trainings that run in turns, for ``benchmarks.trace_cost``.
 
-All trainings of a network share one model and one optimizer. So their tensors lie at the same place
-in memory, which would otherwise make two equal trainings differ by some per cent.
+Each runs in a process of its own: the threads of OpenMP sleep after each operation if a process has
+more of them than processors. The processes share the parameters of the model.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import multiprocessing.synchronize
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.multiprocessing
 from torch import Tensor, nn
 
-from benchmarks.ten_models_networks import Benchmark
+from benchmarks.ten_models_networks import Benchmark, mean_squared, networks, rows
 from flodl import Batch, Monitor, RunDirectory, TensorDataSet, Trainer
 from flodl.train import parameter_histograms
 from flodl.train.builder import TrainerBuilder
@@ -30,15 +34,27 @@ from flodl.train.step_trace import StepTrace
 WARM_UP = 2
 """Steps of each training before its first turn counts."""
 
-BEFORE, TAKEN, AFTER = "before", "taken", "after"
+BEFORE, TAKEN, AFTER = WAYS = ("before", "taken", "after")
 """The trainings, in the order of their turns: two without anything around one with it."""
 
-Way = Callable[[TrainerBuilder], TrainerBuilder]
-"""Further settings of the builder."""
+TINY_NAME = "tiny_mlp"
+
+PATIENCE = 600.0
+"""Seconds after which a process does not wait for its turn any more."""
 
 
-class TurnClock(threading.local):
-    """Seconds of a thread without those in which it waited for its turn."""
+def tiny() -> Benchmark:
+    """A perceptron whose step takes a tenth of a millisecond."""
+    return Benchmark(
+        name=TINY_NAME,
+        network=lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)),
+        draw=rows(4, 16),
+        loss=mean_squared,
+    )
+
+
+class TurnClock:
+    """Seconds of a process without those in which it waited for its turn."""
 
     waited = 0.0
 
@@ -50,46 +66,34 @@ class TurnClock(threading.local):
 CLOCK = TurnClock()
 
 
-class Baton:
-    """Lets several trainings run in turns, each in a thread of its own.
+class Ring:
+    """Lets processes run in turns, always in the same order."""
 
-    Args:
-        names: The trainings, in the order of their turns.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._order = list(names)
-        self._turn = threading.Condition()
-        self._holder = self._order[0]
+    def __init__(self) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self._turns: dict[str, multiprocessing.synchronize.Semaphore] = {
+            name: context.Semaphore(int(not place)) for place, name in enumerate(WAYS)
+        }
 
     def wait(self, name: str) -> None:
-        """Wait for the turn of a training; its clock stands still."""
+        """Wait for the turn of a training; its clock stands still.
+
+        Raises:
+            TimeoutError: Another process does not hand on its turn.
+        """
         began = time.perf_counter()
-        with self._turn:
-            self._turn.wait_for(lambda: self._holder == name)
+        if not self._turns[name].acquire(timeout=PATIENCE):
+            raise TimeoutError(f"no turn within {PATIENCE:.0f} s")
         CLOCK.waited += time.perf_counter() - began
 
-    def hand_on(self, name: str, *, leaving: bool = False) -> None:
-        """Give the turn to the next training.
-
-        Args:
-            name: The training that has it.
-            leaving: It gets no more turns.
-        """
-        with self._turn:
-            place = self._order.index(name)
-            if leaving:
-                self._order.remove(name)
-            else:
-                place += 1
-            if self._order:
-                self._holder = self._order[place % len(self._order)]
-            self._turn.notify_all()
+    def hand_on(self, name: str) -> None:
+        """Give the turn of a training to the next one."""
+        self._turns[WAYS[(WAYS.index(name) + 1) % len(WAYS)]].release()
 
 
 @dataclass(slots=True)
 class RareWork:
-    """Times of work that is done after few steps.
+    """Times of work that is done after few steps, by kind.
 
     Attributes:
         found: Kind -> seconds of each time.
@@ -106,13 +110,13 @@ class RareWork:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Time this work inside the block, in all threads together."""
+        """Time this work inside the block."""
         pieces: tuple[tuple[Any, str, str, bool], ...] = (
             (StepTrace, "_tell_digests", "digests", False),
             (StepTrace, "_tell_samples", "digests", True),
             (StepTrace, "_tell_losses", "losses", True),
             (LoopGuard, "keep", "snapshots", True),
-            (parameter_histograms, "histogram_of", "histograms", False),
+            (parameter_histograms, "histograms_of", "histograms", False),
             (Monitor, "record_histograms", "histograms", True),
         )
         with ExitStack() as stack:
@@ -149,105 +153,177 @@ class Turns:
         seconds: Seconds of each turn before, with everything, and after; and the seconds of rare
             work in the second one.
         rare: Kind -> seconds of each time.
+        threads: Seconds of a processor that the threads of the monitor took with everything, and
+            that they took more than without.
     """
 
     steps: int
     seconds: list[tuple[float, float, float, float]]
     rare: dict[str, list[float]]
+    threads: float
 
 
-class Case:
-    """A network with its data.
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What every process trains.
 
-    Args:
-        benchmark: The network.
-        seconds: Time of all trainings together, about.
-        least: Least number of turns of a training.
-        turn: Seconds of a turn, about; it has one step at least.
+    Attributes:
+        name: The network.
+        small: Whether it has its smallest size.
+        of_turn: Steps of a turn.
+        turns: Turns of a training.
+        histograms: Steps between two records of histograms; None for none.
+        also: Further calls of the builder.
     """
 
-    def __init__(self, benchmark: Benchmark, seconds: float, least: int, turn: float) -> None:
-        self._loss = benchmark.loss
-        self._pairs = benchmark.data(4)
-        self._model = benchmark.build()
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=benchmark.lr)
-        step = min(self._plain_step(number) for number in range(3))
-        self._of_turn = max(1, round(turn / step))
-        self._turns = max(least, round(seconds / (3 * step * self._of_turn)))
+    name: str
+    small: bool
+    of_turn: int
+    turns: int
+    histograms: int | None
+    also: tuple[str, ...]
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """The network with its data."""
+        return benchmark_of(self.name, small=self.small)
 
     @property
     def steps(self) -> int:
         """Steps that count of each training."""
-        return self._of_turn * self._turns
+        return self.of_turn * self.turns
 
-    def _plain_step(self, number: int) -> float:
+    def settle(self, builder: TrainerBuilder) -> TrainerBuilder:
+        """Ask for everything that is measured."""
+        if self.histograms is not None:
+            builder = builder.histograms(every=self.histograms)
+        for name in self.also:
+            builder = getattr(builder, name)()
+        return builder
+
+
+def benchmark_of(name: str, *, small: bool) -> Benchmark:
+    """A network by name."""
+    return tiny() if name == TINY_NAME else networks(small=small)[name]
+
+
+def seconds_of_step(benchmark: Benchmark) -> float:
+    """Seconds of a step of a plain loop, about."""
+    model, pairs = benchmark.build(), benchmark.data(3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=benchmark.lr)
+    times = []
+    for pair in pairs:
         began = time.perf_counter()
-        self._loss(self._model, self._pairs[number]).backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        return time.perf_counter() - began
+        benchmark.loss(model, pair).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
-    def measure(self, way: Way) -> Turns:
-        """Train in turns; ``way`` makes the settings of the training between the other two."""
 
-        def without(builder: TrainerBuilder) -> TrainerBuilder:
-            return builder.trace(False)
+def measure(task: Task) -> Turns:
+    """Train three times in turns.
 
-        ways: Mapping[str, Way] = {BEFORE: without, TAKEN: way, AFTER: without}
-        batches = [self._pairs[at % 4] for at in range(WARM_UP + self.steps + 1)]
-        data = TensorDataSet(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
-        baton, rare = Baton(list(ways)), RareWork()
-        found = {name: list[tuple[float, float]]() for name in ways}
-        with rare.watched(), ThreadPoolExecutor(len(ways)) as pool:
-            running = [
-                pool.submit(self._train, name, one, data, baton, rare, found[name])
-                for name, one in ways.items()
-            ]
-            for one in running:
-                one.result()
-        seconds = [
-            (before, taken, after, extra)
-            for (before, _), (taken, extra), (after, _) in zip(*found.values(), strict=True)
-        ]
-        return Turns(self._of_turn, seconds, rare.found)
+    Raises:
+        RuntimeError: A process ended early.
+    """
+    shared = [one.detach().share_memory_() for one in task.benchmark.build().parameters()]
+    context, ring = torch.multiprocessing.get_context("spawn"), Ring()
+    started = []
+    for name in WAYS:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_process, args=(name, task, shared, ring, theirs))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    found = {}
+    try:
+        for name, (process, ours) in zip(WAYS, started, strict=True):
+            try:
+                found[name] = ours.recv()
+            except EOFError:
+                process.join()
+                raise RuntimeError(f"the training ended with {process.exitcode}") from None
+    finally:
+        for process, _ in started:
+            process.join(0 if len(found) < len(WAYS) else None)
+            process.kill()
+    (before, _, idle), (taken, rare, busy), (after, *_) = (found[name] for name in WAYS)
+    seconds = [
+        (one, mine, two, extra)
+        for (one, _), (mine, extra), (two, _) in zip(before, taken, after, strict=True)
+    ]
+    return Turns(task.of_turn, seconds, rare, max(0.0, busy - idle))
 
-    def _train(
-        self,
-        name: str,
-        settle: Way,
-        data: TensorDataSet,
-        baton: Baton,
-        rare: RareWork,
-        turns: list[tuple[float, float]],
-    ) -> None:
-        loss, clock, of_turn = self._loss, time.perf_counter, self._of_turn
-        done, began, known = -WARM_UP, 0.0, 0.0
 
-        def step(model: nn.Module, batch: Batch) -> Tensor:
-            nonlocal done, began, known
-            if done >= 0 and done % of_turn == 0:
-                if done:
-                    turns.append((clock() - began, rare.total - known))
-                baton.hand_on(name)
-                baton.wait(name)
-                rare.counts, known = name == TAKEN and done < self.steps, rare.total
-                began = clock()
-            done += 1
-            return loss(model, batch)
+def _process(name: str, task: Task, shared: Sequence[Tensor], ring: Ring, pipe: Any) -> None:
+    """One training in its own process; it sends its turns, rare work and seconds of threads."""
+    rare, turns = RareWork(), list[tuple[float, float]]()
+    with rare.watched(), contextlib.redirect_stdout(io.StringIO()):
+        threads = _train(name, task, shared, ring, rare, turns)
+    pipe.send((turns, rare.found, threads))
 
-        builder = (
-            Trainer.builder(lambda _: self._model, lambda _: self._optimizer, step)
-            .dataset(data)
-            .batch_size(len(self._pairs[0][0]))
-            .num_epochs(1)
-            .engine("eager")
-            .device("cpu")
-            .progress(False)
-            .checkpoint_every(1 << 30)
+
+def _train(
+    name: str,
+    task: Task,
+    shared: Sequence[Tensor],
+    ring: Ring,
+    rare: RareWork,
+    turns: list[tuple[float, float]],
+) -> float:
+    """Train; return the seconds that other threads took while turns counted."""
+    benchmark, clock, of_turn = task.benchmark, time.perf_counter, task.of_turn
+    loss, steps, model = benchmark.loss, task.steps, benchmark.build()
+    for own, common in zip(model.parameters(), shared, strict=True):
+        own.data = common
+    pairs = benchmark.data(4)
+    batches = [pairs[at % 4] for at in range(WARM_UP + steps + 1)]
+    data = TensorDataSet(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    done, began, known, threads = -WARM_UP, 0.0, 0.0, 0.0
+
+    def step(trained: nn.Module, batch: Batch) -> Tensor:
+        nonlocal done, began, known, threads
+        if done >= 0 and done % of_turn == 0:
+            if done:
+                turns.append((clock() - began, rare.total - known))
+            if done in (0, steps):
+                threads = thread_seconds() - threads
+            ring.hand_on(name)
+            ring.wait(name)
+            rare.counts, known = name == TAKEN and done < steps, rare.total
+            began = clock()
+        done += 1
+        return loss(trained, batch)
+
+    builder = (
+        Trainer.builder(
+            lambda _: model, lambda found: torch.optim.Adam(found, lr=benchmark.lr), step
         )
-        baton.wait(name)
-        try:
-            with tempfile.TemporaryDirectory() as root, RunDirectory.create(root) as run:
-                settle(builder).run_dir(run).run()
-        finally:
-            baton.hand_on(name, leaving=True)
+        .dataset(data)
+        .batch_size(len(pairs[0][0]))
+        .num_epochs(1)
+        .engine("eager")
+        .device("cpu")
+        .progress(False)
+        .checkpoint_every(1 << 30)
+    )
+    builder = task.settle(builder) if name == TAKEN else builder.trace(False)
+    ring.wait(name)
+    try:
+        with tempfile.TemporaryDirectory() as root, RunDirectory.create(root) as run:
+            builder.run_dir(run).run()
+    finally:
+        ring.hand_on(name)
+    return threads
+
+
+def thread_seconds() -> float:
+    """Seconds of a processor that all Python threads but this one have taken."""
+    total = 0
+    for one in threading.enumerate():
+        if one is not threading.current_thread():
+            with suppress(OSError):
+                text = Path(f"/proc/self/task/{one.native_id}/schedstat").read_text("ascii")
+                total += int(text.split()[0])
+    return total / 1e9

@@ -14,7 +14,6 @@ QUICK = [
     "data_feed",
     "graph_rewrites",
     "histogram_cost",
-    "trace_cost",
 ]
 LONG = [  # they start processes, or measure for seconds
     "checkpoint_io",
@@ -39,6 +38,7 @@ LONG = [  # they start processes, or measure for seconds
     "start",
     "startup",
     "ten_models",
+    "trace_cost",
     "unequal_ranks",
 ]
 TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]

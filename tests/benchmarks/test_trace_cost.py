@@ -12,7 +12,7 @@ RARE = {"digests": [0.004, 0.006], "snapshots": [], "histograms": [0.1], "losses
 def turns(count: int = 20, steps: int = 2) -> Turns:
     """Steps of 0.1 s beside steps that take 0.5 % more, with a rare second in one turn."""
     seconds = [(0.19, 0.201, 0.21, 0.0)] * (count - 1) + [(0.19, 1.201, 0.21, 1.0)]
-    return Turns(steps, seconds, {kind: list(times) for kind, times in RARE.items()})
+    return Turns(steps, seconds, {kind: list(times) for kind, times in RARE.items()}, 0.02)
 
 
 def test_the_costs_of_every_step_and_of_rare_work_are_added():
@@ -26,6 +26,7 @@ def test_the_costs_of_every_step_and_of_rare_work_are_added():
         "losses": pytest.approx(0.004 / 40 / 0.1),
     }
     assert costs.together == pytest.approx(0.005 + 0.003125 + 0.01 + 0.001)
+    assert costs.threads == pytest.approx(0.02 / 40 / 0.1)
     assert costs.low <= costs.always <= costs.high
 
 
