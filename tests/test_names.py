@@ -361,3 +361,18 @@ def test_the_modules_and_scripts_on_the_pages_exist():
         seen += len(modules) + len(scripts)
     assert found == []
     assert seen > 30
+
+
+def test_the_methods_in_messages_exist():
+    found, seen = [], 0
+    for file, content in sources().items():
+        if not file.startswith(("flodl/", "fdl/")) or not file.endswith(".py"):
+            continue
+        for number, line in enumerate(content.splitlines(), 1):
+            for text in re.findall(r'"([^"]*)"', line):
+                named = set(re.findall(r"(?:^|[\s`(,])\.([a-z]\w+)\(", text))
+                lost = {name for name in named - methods() if name not in of_torch()}
+                found += [f"{file}:{number}: .{name}() in {text!r}" for name in lost]
+                seen += len(named)
+    assert found == []
+    assert seen > 30
