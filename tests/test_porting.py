@@ -183,3 +183,56 @@ def test_the_hooks_that_are_named_exist():
         text = page.read_text(encoding="utf-8")
         hooks = set(re.findall(r"`(on_\w+)`", text))
         assert hooks <= set(dir(Callback)), page.name
+
+
+# What the other side is called
+
+PACKAGES = {
+    "accelerate": ["accelerate"],
+    "lightning": ["pytorch_lightning"],
+    "pytorch": [
+        "torch/optim", "torch/nn", "torch/utils/data", "torch/amp", "torch/serialization.py",
+    ],
+    "transformers": [
+        "transformers/trainer.py", "transformers/training_args.py", "transformers/hf_argparser.py",
+        "transformers/trainer_callback.py", "transformers/modeling_utils.py",
+    ],
+}  # fmt: skip
+OF_NOBODY = {
+    "True",
+    "False",
+    "train",
+    "py",
+    "launch",
+    "config",
+    "run",
+    "torchrun",
+    "loader",
+    "data",
+}
+"""Words of code that are values, commands or the reader's own names."""
+
+
+def theirs_of(page: Path) -> set[str]:
+    """The names in the left cells of a page's tables, without what stands in quotes."""
+    cells = re.findall(r"^\| (.*?) (?<!\\)\|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    codes = [code for cell in cells for code in re.findall(r"`([^`]+)`", cell)]
+    return {
+        name
+        for code in codes
+        for name in re.findall(r"[A-Za-z_]\w{3,}", re.sub(r"[\"'].*?[\"']", "", code))
+    } - OF_NOBODY
+
+
+@pytest.mark.slow  # reads whole packages
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_names_of_the_other_side_exist(page):
+    site = Path(torch.__file__).parent.parent
+    text = ""
+    for place in PACKAGES[page.stem]:
+        path = site / place
+        files = [path] if path.is_file() else path.rglob("*.py")
+        text += "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+    known = set(re.findall(r"[A-Za-z_]\w+", text))
+    assert len(theirs_of(page)) > 15
+    assert theirs_of(page) - known == set()

@@ -1,10 +1,6 @@
-"""The documentation site: links, order of pages, the first commands, the strict build."""
+"""The documentation site: links, order of pages, the first commands."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -84,57 +80,3 @@ def test_the_commands_of_the_first_page_train_a_model(tmp_path):
     printed = typed(line, tmp_path)
     assert re.search(r"^accuracy \d+\.\d%", printed, re.MULTILINE), printed
     assert len(list(tmp_path.glob("demo/train/runs/quick/*/model.fdl"))) == 1
-
-
-# The site
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The site, built strictly."""
-    folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.slow
-def test_the_site_has_every_page_and_needs_no_other_host(site):
-    for page in DOCS.rglob("*.md"):
-        name = page.relative_to(DOCS).with_suffix(".html")
-        name = name.with_name("index.html") if page.stem == "README" else name
-        assert (site / name).is_file(), name
-    loaded = re.compile(r"<(?:script|img|iframe|link)[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
-    for page in site.rglob("*.html"):
-        assert loaded.findall(page.read_text(encoding="utf-8")) == [], page
-    for style in site.rglob("*.css"):
-        assert "url(http" not in style.read_text(encoding="utf-8"), style
-
-
-@pytest.mark.slow
-def test_the_site_describes_the_python_names_and_finds_them(site):
-    trainer = (site / "reference/api/train.html").read_text(encoding="utf-8")
-    assert 'id="flodl.Trainer.builder"' in trainer
-    index = (site / "search/search_index.json").read_text(encoding="utf-8")
-    for word in ("flodl.Trainer.builder", "keep_best", "fdl rehearse"):
-        assert word in index, word
-
-
-@pytest.mark.slow
-def test_the_build_stops_at_a_broken_link(tmp_path):
-    copy = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".*", "site", "__pycache__", "tests", "benchmarks")
-    for name in ("docs", "scripts", "fdl", "flodl", "flodl_shared", "examples"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    (copy / "benchmarks").mkdir()
-    for name in ("mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"):
-        shutil.copy(ROOT / name, copy / name)
-    with (copy / "docs/get-started.md").open("a") as page:
-        page.write("\n[broken](tutorials/training.md#no-such-heading)\n")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict"]
-    env = {**os.environ, "PYTHONPATH": str(copy), "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "no-such-heading" in done.stderr
