@@ -11,6 +11,8 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
+from tests.fdl.scaffold.test_containers import hadolint, instructions
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -133,3 +135,35 @@ def test_links_of_pages_beside_the_documentation_lead_to_files(page):
     file = ROOT / page
     for target in addresses(file.read_text(encoding="utf-8")):
         assert (file.parent / target).exists(), target
+
+
+IMAGES = ["Dockerfile", "Dockerfile.cuda"]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_linter_of_images_has_nothing_to_say(name):
+    program = hadolint()
+    if program is None:
+        pytest.skip("hadolint does not run here")
+    done = subprocess.run([program, "--no-color", ROOT / name], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_has_the_tested_versions_and_no_root(name):
+    steps = instructions(ROOT / name)
+    installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]
+    assert len(installs) == 2
+    assert all("constraints.txt" in one and "--no-cache-dir" in one for one in installs)
+    assert ("USER", "1001") in steps
+    assert [rest for word, rest in steps if word == "ENTRYPOINT"] == ['["fdl"]']
+
+
+def test_the_context_of_images_has_all_that_the_wheel_is_built_from():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / one).exists() for one in sent)
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    wheel = build["build"]["targets"]["wheel"]
+    needed = {*wheel["packages"], *wheel["force-include"], "README.md", "LICENSE", "pyproject.toml"}
+    assert needed | {build["metadata"]["hooks"]["custom"]["path"], "constraints.txt"} == sent
