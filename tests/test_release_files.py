@@ -137,6 +137,19 @@ def test_links_of_pages_beside_the_documentation_lead_to_files(page):
         assert (file.parent / target).exists(), target
 
 
+def test_the_changelog_keeps_its_form():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    for one in versions[1:]:
+        assert re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", one), one
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for release in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert set(found) <= kinds
+        assert len(found) == len(set(found))
+
+
 IMAGES = ["Dockerfile", "Dockerfile.cuda"]
 
 
