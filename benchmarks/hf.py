@@ -4,7 +4,7 @@ Checkpoints have random weights at the sizes of published models; outputs are co
 anything is timed. Each part can be measured on its own, and as often as wanted: its rounds are kept
 in a JSON file beside the page, and the page shows all of them.
 
-    python -m benchmarks.hf [--only import cold memory ...] [--rounds 5] [--folder FOLDER]
+    python -m benchmarks.hf [--only import cold ...] [--rounds 5] [--folder FOLDER]
         [--sentences 256] [--output docs/benchmarks/hf.md]
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.huggingface import cold, earlier, material, rates, training
+from benchmarks.huggingface import cold, earlier, material, modern, rates, training
 from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
@@ -87,17 +87,6 @@ def processes(bench: Bench) -> list[Measured]:
     return [Measured("Cold process to first scores", taken, worst)]
 
 
-def memory(bench: Bench) -> list[Measured]:
-    """The peak while a model is opened, in bytes instead of seconds."""
-    folder = bench.bert()
-    size = (folder / "model.safetensors").stat().st_size
-    peaks = {
-        name: [float(cold.answer(f"{name} memory", folder)) for _ in range(3)]
-        for name in (OURS, REFERENCE)
-    }
-    return [Measured("Peak memory while a model is opened", peaks, 0.0, size)]
-
-
 def classification(bench: Bench) -> list[Measured]:
     """Sentences of uniform lengths."""
     texts = material.sentences(bench.sentences, 5, 120)
@@ -137,6 +126,27 @@ def batches(bench: Bench) -> list[Measured]:
     ]
 
 
+def _modernbert(bench: Bench) -> Path:
+    return bench.made("modernbert-base", material.modernbert)
+
+
+def modern_sentences(bench: Bench) -> list[Measured]:
+    """Sentences of uniform lengths, in a model of ModernBERT-base's size."""
+    texts = material.sentences(bench.sentences, 5, 120)
+    return [modern.classification(_modernbert(bench), texts, bench.rounds)]
+
+
+def modern_rows(bench: Bench) -> list[Measured]:
+    """Full rows, also long ones, in the same model."""
+    shapes = [(8, 128), (1, 1024), (1, 4096)]
+    return modern.long_rows(_modernbert(bench), shapes, bench.rounds)
+
+
+def modern_training(bench: Bench) -> list[Measured]:
+    """Steps of training the same model."""
+    return [modern.training_step(_modernbert(bench), bench.rounds)]
+
+
 def fine_tuning(bench: Bench) -> list[Measured]:
     """One epoch of the same sentences."""
     texts = material.sentences(bench.sentences, 5, 120)
@@ -164,21 +174,6 @@ def imports_shown(found: Sequence[Measured]) -> str:
     return table(["program", "s", "ms over torch", "spread"], rows)
 
 
-def memory_shown(found: Sequence[Measured]) -> str:
-    """MiB of each library, and its part of the weights."""
-    size = found[0].amount
-    rows = [
-        [
-            name,
-            f"{statistics.median(peaks) / 2**20:.0f}",
-            spread(peaks, ".0f", 1 / 2**20),
-            f"{statistics.median(peaks) / size:.3f}",
-        ]
-        for name, peaks in found[0].seconds.items()
-    ]
-    return table(["opened with", "MiB over the imports", "spread", "/ size of the weights"], rows)
-
-
 def batches_shown(found: Sequence[Measured]) -> str:
     """One row per shape."""
     rows = [
@@ -193,6 +188,24 @@ def batches_shown(found: Sequence[Measured]) -> str:
     ]
     header = ["batch", "flodl, ms", "transformers, ms", "ratio of times", "spread"]
     return table([*header, "largest difference"], rows)
+
+
+def rows_shown(found: Sequence[Measured]) -> str:
+    """One row per shape and way."""
+    rows = [
+        [
+            one.title,
+            name,
+            f"{1e3 * statistics.median(times):.0f}",
+            f"{median_ratio(one.seconds[OURS], times):.2f}",
+            spread(ratios(one.seconds[OURS], times)),
+            f"{one.difference:.0e}",
+        ]
+        for one in found
+        for name, times in one.seconds.items()
+    ]
+    header = ["rows", "", "ms", f"time of {OURS} / its time", "spread", "largest difference"]
+    return table(header, rows)
 
 
 def compared(
@@ -259,7 +272,6 @@ PARTS: Mapping[str, Part] = {
     "cold": Part(
         "Cold process to first scores", processes, lambda found: compared(found, "s", COLD)
     ),
-    "memory": Part("Peak memory while a model is opened", memory, memory_shown),
     "classification": Part(
         "Sentences of 5 to 120 tokens classified, float32",
         classification,
@@ -270,6 +282,15 @@ PARTS: Mapping[str, Part] = {
     "embedding": Part("Texts of 8 to 256 tokens embedded, bert-base's size", embedding),
     "published": Part("Texts of 8 to 256 tokens embedded, all-MiniLM-L6-v2", published),
     "batches": Part("Full batches", batches, batches_shown),
+    "modernbert": Part(
+        "ModernBERT-base's size: sentences of 5 to 120 tokens classified", modern_sentences
+    ),
+    "modernbert-rows": Part("ModernBERT-base's size: full rows", modern_rows, rows_shown),
+    "modernbert-training": Part(
+        "ModernBERT-base's size: steps of training",
+        modern_training,
+        lambda found: compared(found, "s"),
+    ),
 }
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers")
 
@@ -358,7 +379,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Float32 where nothing else is said; interleaved rounds, at least "
         "10 of whole processes; medians; ratios are medians of the ratios of each round. *Spread* "
         "is the middle 80 % of these ratios. A part is measured with `--only PART`; "
-        "`--rounds` adds to the rounds that are kept. A matrix product through oneDNN takes "
+        "`--rounds` adds to the rounds that are kept. Memory has [its own page](hf_memory.md). A "
+        "matrix product through oneDNN takes "
         f"{verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )

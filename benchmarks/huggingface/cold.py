@@ -1,8 +1,8 @@
-"""Whole processes: from the start of Python to the first answer, and what opening a model takes.
+"""Whole processes: from the start of Python to the first answer.
 
     python -m benchmarks.huggingface.cold SUBJECT CHECKPOINT
 
-prints one JSON object: what the subject answers, and for the subjects of memory the peak in bytes.
+prints one JSON object: what the subject answers.
 """
 
 from __future__ import annotations
@@ -66,13 +66,19 @@ def floor(folder: str) -> list[float]:
     encoded = Tokenizer.from_file(f"{folder}/tokenizer.json").encode(TEXT)
     ids, types = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
     with torch.inference_mode():
-        logits = _multiplied(weights, ids, types)
+        logits = multiplied(weights, ids, types)
     answers: list[float] = logits.softmax(-1)[0].tolist()
     return answers
 
 
-def _multiplied(weights: Mapping[str, Any], ids: Any, types: Any) -> Any:
-    """A BERT classifier in functions of torch."""
+def multiplied(weights: Mapping[str, Any], ids: Any, types: Any) -> Any:
+    """The logits of a BERT classifier of 12 layers and heads, in functions of torch.
+
+    Args:
+        weights: By the names in the file.
+        ids: ``[B, S]``, without padding.
+        types: ``[B, S]``, the segments.
+    """
     from torch.nn import functional as F  # noqa: N812
 
     def linear(x: Any, name: str) -> Any:
@@ -90,7 +96,7 @@ def _multiplied(weights: Mapping[str, Any], ids: Any, types: Any) -> Any:
     for number in range(12):
         layer = f"bert.encoder.layer.{number}"
         parts = (
-            linear(x, f"{layer}.attention.self.{name}").view(*ids.shape, 12, 64).transpose(1, 2)
+            linear(x, f"{layer}.attention.self.{name}").unflatten(-1, (12, -1)).transpose(1, 2)
             for name in ("query", "key", "value")
         )
         seen = F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
@@ -99,26 +105,6 @@ def _multiplied(weights: Mapping[str, Any], ids: Any, types: Any) -> Any:
         inner = F.gelu(linear(x, f"{layer}.intermediate.dense"))
         x = norm(x + linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
     return linear(linear(x[:, 0], "bert.pooler.dense").tanh(), "classifier")
-
-
-def flodl_memory(folder: str) -> int:
-    """Bytes that opening a model adds to the peak of a process that has imported everything."""
-    import torch  # noqa: F401 - its memory is not counted
-
-    from flodl.hf import AutoModelForSequenceClassification as Model
-
-    before = reset_peak()
-    model = Model.from_pretrained(folder)
-    return peak() - before + 0 * len(model.labels)
-
-
-def transformers_memory(folder: str) -> int:
-    """The same for transformers."""
-    from transformers import BertForSequenceClassification
-
-    before = reset_peak()
-    model = BertForSequenceClassification.from_pretrained(folder)
-    return peak() - before + 0 * len(model.config.architectures or [])
 
 
 def reset_peak() -> int:
@@ -137,8 +123,6 @@ SUBJECTS: Mapping[str, Any] = {
     "flodl": flodl,
     "transformers": transformers,
     "floor": floor,
-    "flodl memory": flodl_memory,
-    "transformers memory": transformers_memory,
 }
 
 

@@ -27,11 +27,6 @@ line says no more than that: three runs of ten rounds gave -70, +26 and +66 ms.
 
 Largest relative difference of the outputs: 2e-08. Rounds: 10. This part and the one
 above were taken an hour after the others, when everything took a third longer.""",
-    "memory": """\
-| opened with | MiB over the imports | / size of the weights |
-|---|---|---|
-| flodl | 440 | 1.054 |
-| transformers | 15 | 0.035 |""",
     "classification": """\
 |  | texts/s | time of flodl / its time | speed of flodl / its speed |
 |---|---|---|---|

@@ -48,13 +48,31 @@ def sentences(count: int, shortest: int, longest: int, *, log: bool = False) -> 
     return [" ".join(chance.choices(words, k=length() - _FRAME)) for _ in range(count)]
 
 
-def bert(folder: Path, labels: int = 3) -> Path:
-    """Save a classifier of bert-base's size, with a tokenizer."""
+def tiny_bert(folder: Path) -> Path:
+    """Save a classifier of bert-base's depth and heads that is narrow, with the same tokenizer."""
+    return bert(folder, hidden_size=24, intermediate_size=48)
+
+
+def bert(folder: Path, labels: int = 3, **sizes: int) -> Path:
+    """Save a classifier of bert-base's size, with a tokenizer; ``sizes`` replace settings."""
     import transformers
 
-    config = transformers.BertConfig.from_dict({"num_labels": labels})
+    config = transformers.BertConfig.from_dict({"num_labels": labels, **sizes})
     _save(transformers.BertForSequenceClassification, config, folder)
     _save_tokenizer(folder)
+    return folder
+
+
+def modernbert(folder: Path, labels: int = 3) -> Path:
+    """Save a classifier of ModernBERT-base's size, with a tokenizer of made-up words."""
+    import transformers
+
+    config = transformers.ModernBertConfig.from_dict({"num_labels": labels, "pad_token_id": 0})
+    _save(transformers.ModernBertForSequenceClassification, config, folder)
+    # The model has no segments, and the reference takes no others.
+    _save_tokenizer(
+        folder, model_max_length=8192, model_input_names=["input_ids", "attention_mask"]
+    )
     return folder
 
 
@@ -112,7 +130,7 @@ def _save(model: Any, config: Any, folder: Path) -> None:
     made.save_pretrained(folder)
 
 
-def _save_tokenizer(folder: Path) -> None:
+def _save_tokenizer(folder: Path, model_max_length: int = 512, **others: Any) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     ids = {token: number for number, token in enumerate(vocabulary())}
@@ -128,7 +146,8 @@ def _save_tokenizer(folder: Path) -> None:
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,
-        "model_max_length": 512,
+        "model_max_length": model_max_length,
+        **others,
         **{f"{token[1:-1].lower()}_token": token for token in _SPECIAL},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-MODEL = "cardiffnlp/twitter-roberta-base-sentiment-latest"
-"""What a playground tries unless told otherwise; its weights are published as a pickle."""
-
 STEPS = (
     (f"fdl {FOLDER} build", "installs what it needs"),
-    (f"fdl {FOLDER} convert {MODEL}", "makes its first model readable"),
-    (f"fdl {FOLDER} classify", "labels three sentences"),
+    (f"fdl {FOLDER} classify", "labels three sentences; says first what it downloads"),
+    (f"fdl {FOLDER} classify -- tiny", "the same without a network, by a random model"),
 )
 """What to do with a playground, and why."""
 

@@ -21,6 +21,7 @@ from flodl import log
 from flodl.files import write_text
 from flodl.hf import hub_errors
 from flodl.hf.dependencies import need
+from flodl.hf.downloads import PICKLED, SAFETENSORS, Download, needed
 from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline
 from flodl.hf.hub_errors import Unreachable
 from flodl.hf.source import (
@@ -164,6 +165,23 @@ class Repository(Checkpoint):
             f"{self._inside(INDEX)}"
         )
 
+    def download(self, *, pickles: bool = False, sentences: bool = False) -> Download | None:
+        """What opening the repository would fetch; None for nothing, or if the Hub does not say.
+
+        If the repository has only pickle files, these count, because a conversion fetches them.
+
+        Args:
+            pickles: Whether pickle files are fetched even if there are safetensors.
+            sentences: Whether the settings of a sentence encoder are read too.
+        """
+        sizes = self._sizes() if self._why_offline is None else {}
+        kinds = (PICKLED,) if pickles else (SAFETENSORS, PICKLED) if not self._converted() else ()
+        names = needed(sizes, kinds, sentences=sentences)
+        lacking = {
+            name: sizes[name] for name in sorted(names) if not self._in_cache(self._inside(name))
+        }
+        return Download(self._repo, lacking, self._endpoint, self._cache_dir) if lacking else None
+
     def _inside(self, name: str) -> str:
         folder = self._access.subfolder.rstrip("/")
         return f"{folder}/{name}" if folder else name
@@ -274,6 +292,23 @@ class Repository(Checkpoint):
     def _metadata(self, full: str, revision: str) -> Any:
         url = self._hub.hf_hub_url(self._repo, full, revision=revision)
         return self._hub.get_hf_file_metadata(url, token=self._access.token, library_name="flodl")
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of every file of the commit; empty if the Hub does not list them."""
+        api = self._hub.HfApi(token=self._access.token, library_name="flodl")
+        folder = self._access.subfolder.rstrip("/")
+        try:
+            tree = api.list_repo_tree(
+                self._repo, folder or None, recursive=True, revision=self._commit
+            )
+            files = {one.path: one.size for one in tree if hasattr(one, "size")}
+        except Exception as error:
+            failure = self._translated(error, folder)
+            if isinstance(failure, HubError | Unreachable):
+                return {}
+            raise failure from None
+        start = len(folder) + 1 if folder else 0
+        return {path[start:]: size for path, size in files.items()}
 
     def _has(self, full: str) -> bool:
         """Whether the file exists, without downloading it."""

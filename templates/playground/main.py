@@ -1,6 +1,5 @@
 """Try models of the Hugging Face Hub: `fdl flodl-hf`. Change this file as you like."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -12,7 +11,11 @@ from flodl.hf import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    HeadKind,
+    TextEncoder,
 )
+from flodl.hf.commands.ready import ready_source
+from flodl.hf.examples import finetune as example
 
 TEXTS = (
     "The new build is twice as fast, and I love it.",
@@ -27,18 +30,32 @@ CONTEXT = "The lighthouse of Alexandria was built in the third century BC, on th
 QUESTIONS = ("Where was the lighthouse built?", "When was it built?")
 
 MODELS = {
-    "classify": "cardiffnlp/twitter-roberta-base-sentiment-latest",
+    "classify": "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
     "ner": "dslim/bert-base-NER",
     "qa": "deepset/roberta-base-squad2",
     "fill-mask": "google-bert/bert-base-uncased",
+    "encode": "sentence-transformers/all-MiniLM-L6-v2",
+    "finetune": "distilbert/distilbert-base-uncased",
+}
+HEADS = {
+    "classify": HeadKind.SEQCLS,
+    "ner": HeadKind.TOKCLS,
+    "qa": HeadKind.QA,
+    "fill-mask": HeadKind.MLM,
+    "encode": HeadKind.BASE,
+    "finetune": HeadKind.BASE,
 }
 
 
 class Args(FdlArgs):
-    """Run a model of the Hub over a few texts."""
+    """Run a model of the Hub over a few texts, or fine-tune one."""
 
-    model: str | None = arg(help="Repository (owner/name) or folder, instead of the default one")
-    task: Literal["classify", "ner", "qa", "fill-mask"] = option(default="classify")
+    model: str | None = arg(
+        help="Repository (owner/name) or folder, instead of the default one; tiny: random weights"
+    )
+    task: Literal["classify", "ner", "qa", "fill-mask", "encode", "finetune"] = option(
+        default="classify"
+    )
     usual: str = option(default="", help="Default model [default: that of the task]")
 
 
@@ -81,18 +98,38 @@ def fill_mask(source: str) -> None:
             print(f"  {one.score:.1%}  {one.token}")
 
 
-TASKS = {"classify": classify, "ner": ner, "qa": qa, "fill-mask": fill_mask}
+def encode(source: str) -> None:
+    """How similar the texts are: the cosines of their vectors."""
+    vectors = TextEncoder.from_pretrained(source).encode(TEXTS, normalize=True)
+    for text, row in zip(TEXTS, (vectors @ vectors.T).tolist(), strict=True):
+        print("  ".join(f"{cosine:6.3f}" for cosine in row), f" {text}")
 
 
-def find(model: str) -> str:
-    """A folder as it was typed in the project's root, else the name of a repository."""
-    folder = Path(os.environ.get("FDL_PROJECT_ROOT", "")) / model
-    return str(folder) if folder.is_dir() else model
+def finetune(source: str) -> None:
+    """Fine-tune a classifier on ten sentences, and save it in the folder finetuned/."""
+    example.full(source, Path(__file__).resolve().parent / "finetuned")
+
+
+TASKS = {
+    "classify": classify,
+    "ner": ner,
+    "qa": qa,
+    "fill-mask": fill_mask,
+    "encode": encode,
+    "finetune": finetune,
+}
 
 
 def main(args: Args) -> None:
-    """Load the model and run its task."""
-    TASKS[args.task](find(args.model or args.usual or MODELS[args.task]))
+    """Get the model, and run the task."""
+    TASKS[args.task](
+        ready_source(
+            args.model or args.usual or MODELS[args.task],
+            HEADS[args.task],
+            again=f"fdl flodl-hf {args.task} -- tiny",
+            words=(*TEXTS, *NAMES, CONTEXT, *QUESTIONS),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ LONG = [
     "ghost",
     "hetero",
     "hf",
+    "hf_memory",
     "kills",
     "policy_accuracy",
     "run_diff",

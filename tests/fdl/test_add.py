@@ -38,7 +38,7 @@ training:
 FILES = [".gitignore", "README.md", "fdl.yml", "fdl.yml.example", "main.py", "pyproject.toml"]
 COMMANDS = [
     *("classify", "bert", "roberta-sentiment", "distilbert-sentiment", "ner", "qa", "fill-mask"),
-    *("build", "check", "shell"),
+    *("encode", "finetune", "build", "check", "shell"),
 ]
 
 

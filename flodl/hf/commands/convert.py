@@ -8,6 +8,7 @@ from pathlib import Path
 from fdl import FdlArgs, arg, option, output
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
+from flodl.hf.commands.ready import announce
 
 
 class Args(FdlArgs):
@@ -36,7 +37,9 @@ def main(args: Args) -> int:
 
     out = None if args.out is None else anchored(args.out)
     access = Access(revision=args.revision)
-    done = convert(source(args.src, args.revision), out=out, force=args.force, access=access)
+    src = source(args.src, args.revision)
+    announce(src, access, pickles=True)
+    done = convert(src, out=out, force=args.force, access=access)
     for line in done.notes:
         output.note(plain(line))
     if done.written:

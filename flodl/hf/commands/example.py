@@ -6,14 +6,21 @@ import sys
 from pathlib import Path
 
 from fdl import FdlArgs, arg, output
-from flodl.hf.commands.places import anchored, source
+from flodl.hf.commands.places import anchored
+from flodl.hf.commands.ready import TINY, ready_source
 
 
 class Args(FdlArgs):
-    """Run an example with its default checkpoint or with yours."""
+    """Run an example with its default checkpoint or with yours.
+
+    Without a name, the examples are listed with their checkpoints. Before a download begins, its
+    size is printed.
+    """
 
     name: str | None = arg(help="Which one; without it they are listed")
-    src: str | None = arg(help="Repository or directory, instead of the usual one")
+    src: str | None = arg(
+        help="Repository or directory, instead of the usual one; tiny: a tiny random model"
+    )
     out: Path | None = arg(help="Folder for what a fine-tuning saves")
 
 
@@ -26,10 +33,12 @@ def main(args: Args) -> int:
     Raises:
         FlodlError: The checkpoint cannot be loaded or does not suit the example.
     """
-    from flodl.hf.examples import EXAMPLES, run_example
+    from flodl.hf.examples import EXAMPLES, run_example, usual
 
     if args.name is None:
-        output.write(sys.stdout, "".join(f"{name}\n" for name in EXAMPLES))
+        width = max(map(len, EXAMPLES))
+        lines = (f"{name:<{width}}  {usual(name).repo}\n" for name in EXAMPLES)
+        output.write(sys.stdout, "".join(lines))
         return 0
     if args.name not in EXAMPLES:
         from fdl.suggest import nearest
@@ -38,6 +47,8 @@ def main(args: Args) -> int:
         hint = f"did you mean `{close}`?" if close else f"examples: {', '.join(EXAMPLES)}"
         output.error(f"no example is called {args.name}", hint)
         return 2
-    src = None if args.src is None else source(args.src)
+    known = usual(args.name)
+    again = f"fdl flodl-hf example {args.name} {TINY}"
+    src = ready_source(args.src or known.repo, known.head, again=again, family=known.family)
     run_example(args.name, src, None if args.out is None else anchored(args.out))
     return 0

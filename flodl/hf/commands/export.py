@@ -11,6 +11,7 @@ from pydantic import model_validator
 from fdl import FdlArgs, option, output
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
+from flodl.hf.commands.ready import announce
 from flodl.hf.head_kind import HeadKind
 
 
@@ -38,6 +39,9 @@ class Args(FdlArgs):
     )
     preserve_source_config: bool = option(
         help="With --checkpoint: keep the configuration it was trained from as config.source.json"
+    )
+    onnx: bool = option(
+        help="Also write model.onnx, for batches and rows of any size, and compare its outputs"
     )
     force: bool = option(help="Replace what an earlier export has written")
 
@@ -72,9 +76,13 @@ def main(args: Args) -> int:
         FlodlError: The model cannot be loaded, or the outputs exist already.
     """
     from flodl.hf.export import export_command
+    from flodl.hf.source import Access
 
+    hub = None if args.hub is None else source(args.hub, args.revision)
+    if hub is not None:
+        announce(hub, Access(revision=args.revision))
     report = export_command(
-        hub=None if args.hub is None else source(args.hub, args.revision),
+        hub=hub,
         checkpoint=None if args.checkpoint is None else anchored(args.checkpoint),
         out=anchored(args.out or ""),
         head=None if args.head in (None, "auto") else HeadKind(args.head),
@@ -83,6 +91,7 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
+        onnx=args.onnx,
         force=args.force,
     )
     for line in report.notes:

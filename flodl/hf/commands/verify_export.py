@@ -12,6 +12,7 @@ from pydantic import model_validator
 from fdl import FdlArgs, arg, option, output
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
+from flodl.hf.errors import MissingDependencyError
 
 
 class Args(FdlArgs):
@@ -48,14 +49,19 @@ def main(args: Args, family: str | None = None) -> int:
     """
     from flodl.hf.verify import verify_export
 
-    report = verify_export(
-        anchored(args.directory),
-        family=family,
-        source=None if args.hub_source is None else source(args.hub_source),
-        compare_source=not args.no_hub_source,
-        prompt=args.prompt,
-        structural=args.structural,
-    )
+    try:
+        report = verify_export(
+            anchored(args.directory),
+            family=family,
+            source=None if args.hub_source is None else source(args.hub_source),
+            compare_source=not args.no_hub_source,
+            prompt=args.prompt,
+            structural=args.structural,
+        )
+    except MissingDependencyError as missing:
+        if args.structural:
+            raise
+        raise MissingDependencyError(f"{missing}, or check without it: --structural") from None
     text = json.dumps(report.as_json(), indent=2) + "\n" if args.json else plain(report.as_text())
     output.write(sys.stdout, text)
     return 0 if report.passed else 1

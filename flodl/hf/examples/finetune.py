@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ _MOST_NORM = 1.0
 _ADAPTED = {
     "distilbert": ("q_lin", "v_lin"),
     "deberta-v2": ("query_proj", "value_proj"),
+    "modernbert": ("Wqkv",),
 }
 
 
@@ -55,7 +57,7 @@ def full(src: str, out: Path) -> None:
     need_tokenizer(model, "save").save(out / "tokenizer.json")
     _say(f"saved {out / 'model.fdl'}; export and check it with")
     _say(f"    fdl flodl-hf export --checkpoint {out / 'model.fdl'} --out {out / 'export'}")
-    _say(f"    fdl flodl-hf verify-export {out / 'export'} --no-hub-source")
+    _say(f"    fdl flodl-hf verify-export {out / 'export'} {_checks()}")
 
 
 def lora(src: str, out: Path) -> None:
@@ -78,6 +80,11 @@ def lora(src: str, out: Path) -> None:
     merge_lora(model.graph)
     _probe(model, "merged")
     _say(f"saved the adapters to {out}")
+
+
+def _checks() -> str:
+    """The flag for the checks that can run here: with ``transformers`` or without it."""
+    return "--no-hub-source" if find_spec("transformers") else "--structural"
 
 
 def _opened(src: str) -> SequenceClassifier:

@@ -1,4 +1,4 @@
-"""Two threads that run one model at a time both get their own results."""
+"""Threads that run one model at the same time get the results of one thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from flodl.hf import EncodedBatch
+from flodl.hf import AutoModelForSequenceClassification, EncodedBatch, write_tiny_model
 from flodl.hf.families import HEADS
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loss_cells import loss_cells
@@ -61,3 +61,20 @@ def test_losses_and_logits_are_those_of_one_thread(cell):
     for number, found in enumerate(results):
         for mine, alone in zip(found, expected[number % 6], strict=True):
             torch.testing.assert_close(mine, alone, rtol=0, atol=1e-6)
+
+
+def test_eight_threads_over_one_model_answer_as_one_does_to_the_bit(tmp_path):
+    folder = write_tiny_model(tmp_path / "model", head=HeadKind.SEQCLS)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    words = ["the", "ship", "sailed", "across", "a", "sea", "of", "glass"]
+    texts = [" ".join(words[start : start + count]) for start in range(8) for count in range(1, 9)]
+    expected = [model.predict([text]) for text in texts]
+    assert len({answer[0][0].score for answer in expected}) > 30
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda text: model.predict([text]), texts * 2))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == expected * 2

@@ -1,0 +1,134 @@
+"""Get a model ready for a command: announce its download, or offer to convert or replace it.
+
+Questions are asked on a terminal only. Elsewhere the error names the command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fdl import output
+from fdl.setup.questions import Questions
+from flodl.hf.commands.places import anchored, source
+from flodl.hf.downloads import PICKLED, Download, size_text
+from flodl.hf.errors import HubOffline, PickleOnlyError
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.locate import locate
+from flodl.hf.source import Access, Checkpoint
+
+TINY = "tiny"
+"""Typed instead of a repository: a tiny model with random weights, made in the project."""
+
+_PLAYGROUND = "flodl-hf"
+
+
+def ready_source(
+    typed: str,
+    head: HeadKind,
+    *,
+    again: str,
+    family: str | None = None,
+    words: Iterable[str] = (),
+) -> str:
+    """Find a model for a command; its weights are on this machine afterwards.
+
+    Before a download begins, its size is printed. On a terminal, a user is asked whether to
+    convert pickled weights, and without a network whether to use a tiny model.
+
+    Args:
+        typed: A repository, a directory, or :data:`TINY`.
+        head: What the command predicts; an encoder without a head also reads the settings of
+            sentence encoders.
+        again: The command that tries the same with a tiny model.
+        family: The family of a tiny model; None for any.
+        words: Texts whose words a tiny model knows.
+
+    Returns:
+        The repository or directory, for ``from_pretrained``.
+
+    Raises:
+        HubOffline: There is no connection, and the user wants no tiny model.
+        PickleOnlyError: The weights are a pickle, and the user does not want to convert them.
+        FlodlError, OSError: The model cannot be downloaded or read.
+    """
+    if typed == TINY:
+        return _tiny(head, family, words)
+    src = source(typed)
+    try:
+        _fetch(src, sentences=head is HeadKind.BASE)
+    except HubOffline as problem:
+        question = (
+            f"{problem}\nUse a tiny model with random weights instead? Its answers mean nothing."
+        )
+        if Questions().confirm(question, default=True, unanswered=False):
+            return _tiny(head, family, words)
+        raise HubOffline(
+            f"{problem}\nTo try the command without a network, use a tiny model with random "
+            f"weights:\n    {again}"
+        ) from None
+    return src
+
+
+def announce(src: str, access: Access | None = None, *, pickles: bool = False) -> None:
+    """Print what a command is about to download, with its size; nothing if it is here.
+
+    Args:
+        src: A repository or directory.
+        access: How to reach a repository.
+        pickles: Whether the command reads pickle files.
+
+    Raises:
+        FlodlError, OSError: There is no such model.
+    """
+    if Path(src).is_file():
+        return
+    download = _download(locate(src, access), pickles=pickles)
+    if download is not None:
+        output.note(download.as_text())
+
+
+def _download(
+    checkpoint: Checkpoint, *, pickles: bool = False, sentences: bool = False
+) -> Download | None:
+    if checkpoint.is_local:
+        return None
+    from flodl.hf.hub import Repository
+
+    if not isinstance(checkpoint, Repository):
+        return None
+    return checkpoint.download(pickles=pickles, sentences=sentences)
+
+
+def _fetch(src: str, *, sentences: bool) -> None:
+    """Download the weights of a model, and convert them if the user agrees."""
+    checkpoint = locate(src)
+    download = _download(checkpoint, sentences=sentences)
+    pickled = download is not None and any(name in PICKLED for name in download.sizes)
+    if download is not None and not pickled:
+        output.note(download.as_text())
+    try:
+        checkpoint.weight_files()
+    except PickleOnlyError:
+        size = f" This downloads {size_text(download.size)}." if download is not None else ""
+        question = f"{src} has its weights only as a pickle.{size} Convert them once?"
+        if not Questions().confirm(question, default=True, unanswered=False):
+            raise
+        if download is not None:
+            output.note(download.as_text())
+        from flodl.hf.conversion import convert
+
+        output.note(f"converted: {convert(src).path}")
+
+
+def _tiny(head: HeadKind, family: str | None, words: Iterable[str]) -> str:
+    """Make a tiny model in the playground, or in the project without one, and say so."""
+    from flodl.hf.tiny_model import write_tiny_model
+
+    root = anchored("")
+    playground = root / _PLAYGROUND
+    family = family or "bert"
+    folder = (playground if playground.is_dir() else root) / TINY / f"{family}-{head}"
+    write_tiny_model(folder, family=family, head=head, words=words)
+    output.note(f"{folder} is a tiny model with random weights: its answers mean nothing")
+    return str(folder)

@@ -1,0 +1,151 @@
+"""A tiny model with random weights and a tokenizer, made in a folder without any download.
+
+It serves to try programs and commands. Its answers mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flodl.hf import families
+from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.dependencies import need
+from flodl.hf.export import save_model
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.matrix import FAMILIES, Cell, tiny_config
+from flodl.hf.outline import LABELLED, class_name
+from flodl.hf.pretrained import PretrainedModel
+from flodl.hf.source import CONFIG
+from flodl.hf.text.files import SETTINGS, TOKENIZER
+from flodl.hf.tokenizer import HfTokenizer
+
+LABELS = ("negative", "neutral", "positive")
+"""The classes of a tiny classifier of texts."""
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+"""The classes of a tiny classifier of tokens."""
+
+_SPREAD = 0.3  # standard deviation of the weights; the usual 0.02 would make all answers alike
+_POSITIONS = 256
+_WORD = re.compile(r"[a-z0-9]+")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_MARKS = ".,;:!?'\"()-"
+_LIKE_BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+# Models of the RoBERTa family pad with id 1.
+_LIKE_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_ROBERTAS = ("roberta", "xlm-roberta")
+
+
+def write_tiny_model(
+    folder: str | os.PathLike[str],
+    *,
+    family: str = "bert",
+    head: HeadKind = HeadKind.BASE,
+    words: Iterable[str] = (),
+    seed: int = 0,
+) -> Path:
+    """Write a model of two layers with random weights, and a tokenizer for it.
+
+    The same arguments give the same files. The folder appears when all its files are complete. A
+    model that is there already is kept.
+
+    Args:
+        folder: The directory to write.
+        family: One of :data:`flodl.hf.matrix.FAMILIES`.
+        head: What the model predicts.
+        words: Texts whose words become tokens of their own. All other words are spelled.
+        seed: Seed of the weights.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: There is no such family.
+        FlodlError: The folder holds something else.
+        MissingDependencyError: The package ``tokenizers`` is not installed.
+        OSError: The system refused.
+    """
+    target = Path(folder)
+    if family not in FAMILIES:
+        raise ValueError(f"family {family!r} is not one of {', '.join(FAMILIES)}")
+    if (target / CONFIG).is_file():
+        return target
+    special = _LIKE_ROBERTA if family in _ROBERTAS else _LIKE_BERT
+    vocabulary = _vocabulary(special.values(), words)
+    config = _config(family, head, special, len(vocabulary))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
+        whole = Path(staging) / target.name
+        whole.mkdir()
+        tokenizer = _tokenizer(whole, vocabulary, special)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = _model(config, head)
+        save_model(model.graph, model.config, whole, tokenizer=tokenizer)
+        whole.rename(target)
+    return target
+
+
+def _vocabulary(special: Iterable[str], texts: Iterable[str]) -> list[str]:
+    """The tokens in the order of their ids."""
+    spelled = [*_LETTERS, *(f"##{letter}" for letter in _LETTERS), *_MARKS]
+    words = {word for text in texts for word in _WORD.findall(text.lower())}
+    return [*special, *spelled, *sorted(words - set(spelled))]
+
+
+def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: int) -> EncoderConfig:
+    fields = tiny_config(Cell(family, HeadKind.BASE.value, "", False)).source
+    ids = {f"{role}_token_id": place for place, role in enumerate(special)}
+    fields |= {
+        "vocab_size": vocab_size,
+        "max_position_embeddings": _POSITIONS,
+        "initializer_range": _SPREAD,
+        "pad_token_id": ids["pad_token_id"],
+    }
+    if family in _ROBERTAS:
+        fields |= {"bos_token_id": ids["cls_token_id"], "eos_token_id": ids["sep_token_id"]}
+    config = AutoConfig.from_json_str(json.dumps(fields))
+    if head not in LABELLED:
+        return config
+    return config.with_labels(LABELS if head is HeadKind.SEQCLS else TAGS)
+
+
+def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
+    made: Any = getattr(families, class_name(config, head))
+    classes = (config.num_labels,) if head in LABELLED else ()
+    model: PretrainedModel = made.on_device(config, *classes, "cpu")
+    return model
+
+
+def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> HfTokenizer:
+    """Write a WordPiece tokenizer into a folder and read it."""
+    package = need("tokenizers")
+    ids = {token: place for place, token in enumerate(vocabulary)}
+    model = package.models.WordPiece(ids, unk_token=special["unk"], max_input_chars_per_word=100)
+    inner = package.Tokenizer(model)
+    inner.normalizer = package.normalizers.BertNormalizer(lowercase=True)
+    inner.pre_tokenizer = package.pre_tokenizers.BertPreTokenizer()
+    inner.decoder = package.decoders.WordPiece()
+    first, last = special["cls"], special["sep"]
+    inner.post_processor = package.processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1",
+        special_tokens=[(first, ids[first]), (last, ids[last])],
+    )
+    inner.add_special_tokens(list(special.values()))
+    inner.save(str(folder / TOKENIZER))
+    roles = {f"{role}_token": token for role, token in special.items()}
+    settings = {
+        **roles,
+        "model_max_length": _POSITIONS,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return HfTokenizer.from_file(folder / TOKENIZER)
