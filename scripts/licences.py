@@ -27,6 +27,8 @@ flodl is under the MIT licence. It includes the packaged digits (CC BY 4.0, see
 `flodl/data/uci_digits/ATTRIBUTION.md`). It contains no code of the packages below: pip installs
 them beside it. The versions are those of `constraints.txt`.
 
+The tools of the groups `docs` and `bench`, which no test needs, are not listed.
+
 The tables are those of Linux with Python 3.11 and the CPU build of PyTorch. The build for CUDA also
 installs libraries of NVIDIA. These have licences of their own.
 """
