@@ -24,7 +24,6 @@ import fdl
 from fdl.api_ref import public, scan
 from fdl.builtins.table import TABLE
 from fdl.manifest import json_schema
-from scripts.reference import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
@@ -182,7 +181,9 @@ def _fields() -> Iterator[tuple[str, str]]:
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
-    for code, meaning in re.findall(r"^\| ([^|-]+) \| ([^|]+) \|$", EXIT_CODES, re.MULTILINE)[1:]:
+    page = (FILE.parent / "commands.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Exit codes\n")[2]
+    for code, meaning in re.findall(r"^\| ([^|-]+) \| ([^|]+) \|$", table, re.MULTILINE)[1:]:
         yield f"exit code {code}", meaning
     for command, about in TABLE.items():
         sentence = re.search(r"exit code is ([^.]+)\.", about["description"])
