@@ -43,7 +43,7 @@ def main() -> Path:
 
 def graph() -> Graph:
     """Two layers as a graph."""
-    return FlowBuilder.start(nn.Linear(1, 2)).through(nn.Linear(2, 1)).build()
+    return FlowBuilder.from_(nn.Linear(1, 2)).through(nn.Linear(2, 1)).build()
 
 
 def family(folder: str) -> str:
