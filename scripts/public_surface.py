@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fdl
-from fdl.api_ref import public, scan
+from fdl.api_ref import Entry, Signature, public, scan
+from fdl.api_ref.entries import FUNCTIONS
 from fdl.builtins.table import TABLE
 from fdl.manifest import json_schema
-from scripts.reference import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
@@ -103,14 +103,38 @@ def _names_of_flodl() -> dict[str, str]:
             # `from . import nn` names packages, which a star import leaves out.
             if isinstance(statement, ast.ImportFrom) and statement.module:
                 found |= {f"{package}.{one.name}": "value" for one in statement.names}
-    for one in public(scan(ROOT / "flodl")):
+    reference = scan(ROOT / "flodl")
+    classes = {one.name: one for one in reference.entries if not one.name.endswith(FUNCTIONS)}
+    shown = []
+    for one in public(reference):
         if one.signature is not None:
             found[one.path] = one.signature.sig
-            continue
-        found[one.path] = f"class({', '.join(one.entry.traits)})"
-        for member in (*one.entry.constructors, *one.entry.methods):
-            found[f"{one.path}.{member.name}"] = member.sig
+        else:
+            shown.append((one.path, one.entry))
+    seen = {entry.name for _, entry in shown}
+    # A class that a public method returns is public, too: `Trainer.builder(…)` returns a builder.
+    while shown:
+        path, entry = shown.pop()
+        found[path] = f"class({', '.join(entry.traits)})"
+        for member in _members(entry, classes):
+            found[f"{path}.{member.name}"] = member.sig
+            for name in re.findall(r"\w+", member.sig.rpartition(" -> ")[2]):
+                if name in classes and name not in seen and " -> " in member.sig:
+                    seen.add(name)
+                    module = classes[name].module
+                    # Where a class lies that no package exports is not promised.
+                    place = f"{module}." if module.count(".") < 2 else ""
+                    shown.append((f"{place}{name}", classes[name]))
     return found
+
+
+def _members(entry: Entry, classes: Mapping[str, Entry]) -> Iterator[Signature]:
+    """Members of a class and of the classes that it inherits, the nearest last."""
+    for base in entry.traits:
+        name = base.partition("[")[0]
+        if name in classes and name != entry.name:
+            yield from (one for one in _members(classes[name], classes) if one.name != "__init__")
+    yield from (*entry.constructors, *entry.methods)
 
 
 def _commands() -> Iterator[tuple[str, str]]:
@@ -182,7 +206,9 @@ def _fields() -> Iterator[tuple[str, str]]:
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
-    for code, meaning in re.findall(r"^\| ([^|-]+) \| ([^|]+) \|$", EXIT_CODES, re.MULTILINE)[1:]:
+    page = (FILE.parent / "commands.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Exit codes\n")[2]
+    for code, meaning in re.findall(r"^\| ([^|-]+) \| ([^|]+) \|$", table, re.MULTILINE)[1:]:
         yield f"exit code {code}", meaning
     for command, about in TABLE.items():
         sentence = re.search(r"exit code is ([^.]+)\.", about["description"])

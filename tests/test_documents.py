@@ -44,10 +44,9 @@ COMMANDS = {
 """Command -> calls of it, without ``--json``. Together they show each form of the document."""
 
 UNVERSIONED = {
-    *("fdl config show (no command)", "fdl libtorch list", "fdl plan --simulate"),
-    *("fdl schema list", "fdl warm"),
+    *("fdl config show (no command)", "fdl libtorch list", "fdl schema list", "fdl warm"),
 }
-"""Documents without ``schema_version``: four arrays, and a prediction."""
+"""Documents without ``schema_version``: they are arrays."""
 
 ELSEWHERE = {
     "diagnose": "diagnose.schema.json",

@@ -3,13 +3,14 @@
 import importlib.util
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+
+from tests.fdl.scaffold.test_containers import hadolint, instructions
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -94,10 +95,8 @@ def test_the_placeholder_of_the_address_stands_in_one_file():
 
 
 def test_the_list_of_licences_is_up_to_date_and_complete():
-    command = [sys.executable, str(ROOT / "scripts/licences.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
     page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
+    assert page == script("licences").page(), "run: python scripts/licences.py"
     assert "not stated" not in page
     direct = {re.match(r"[\w-]+", one)[0].lower() for one in PROJECT["dependencies"]}
     assert direct <= set(re.findall(r"^\| ([\w-]+) \|", page, re.MULTILINE))
@@ -133,3 +132,48 @@ def test_links_of_pages_beside_the_documentation_lead_to_files(page):
     file = ROOT / page
     for target in addresses(file.read_text(encoding="utf-8")):
         assert (file.parent / target).exists(), target
+
+
+def test_the_changelog_keeps_its_form():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    for one in versions[1:]:
+        assert re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", one), one
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for release in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert set(found) <= kinds
+        assert len(found) == len(set(found))
+
+
+IMAGES = ["Dockerfile", "Dockerfile.cuda"]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_linter_of_images_has_nothing_to_say(name):
+    program = hadolint()
+    if program is None:
+        pytest.skip("hadolint does not run here")
+    done = subprocess.run([program, "--no-color", ROOT / name], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_has_the_tested_versions_and_no_root(name):
+    steps = instructions(ROOT / name)
+    installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]
+    assert len(installs) == 2
+    assert all("constraints.txt" in one and "--no-cache-dir" in one for one in installs)
+    assert ("USER", "1001") in steps
+    assert [rest for word, rest in steps if word == "ENTRYPOINT"] == ['["fdl"]']
+
+
+def test_the_context_of_images_has_all_that_the_wheel_is_built_from():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / one).exists() for one in sent)
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    wheel = build["build"]["targets"]["wheel"]
+    needed = {*wheel["packages"], *wheel["force-include"], "README.md", "LICENSE", "pyproject.toml"}
+    assert needed | {build["metadata"]["hooks"]["custom"]["path"], "constraints.txt"} == sent
