@@ -1,9 +1,12 @@
 """The playground that ``fdl add`` writes, run on checkpoints that lie in a folder."""
 
+import os
 import re
 
 import pytest
 
+from tests import fork_server
+from tests.conftest import typed_in
 from tests.flodl.hf.fake_hub import FakeHub
 
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\ndependencies = ["flodl"]\n'
@@ -21,9 +24,9 @@ SIZES = {
 
 
 @pytest.fixture
-def fdl(torch_fdl):
-    """The program of these tests imports torch."""
-    return torch_fdl
+def fdl(tmp_path):
+    """``fdl`` where each `python` is a fork that has imported torch: all programs here need it."""
+    return typed_in(tmp_path, fork_server.torch_on_path(os.environ))
 
 
 @pytest.fixture(autouse=True)
