@@ -20,7 +20,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Bar, command_line, page, publish, read_options, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    end_on_sigterm,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from benchmarks.rows import Kept, Row, continued
 from benchmarks.ten_models_networks import networks
 from benchmarks.trace_cost_turns import (
@@ -207,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     quick = {"least": 2, "seconds": 0.01, "turn": 0.001, "models": ["mlp", TINY_NAME]}
     options = read_options(parser, argv, **quick)
+    end_on_sigterm()
     kept = Kept.beside(options.output)
     for name in options.models:
         task = task_of(name, options)
@@ -245,7 +254,7 @@ without rare work. The middle 80 % are the medians when the turns are drawn agai
 compares the two trainings without a trace.
 
 Rare work is timed by itself. Digests and snapshots are taken after multiples of a power of two that
-the training chooses. Each takes at most 0.5 % of the time of the steps. Histograms are taken every
+the training chooses. Each takes at most 0.25 % of the time of the steps. Histograms are taken every
 100 steps. A model with long steps takes them more often here; its figure is for every 100 steps.
 Losses are written in blocks. *Together* is the sum.
 

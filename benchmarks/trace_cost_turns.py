@@ -153,8 +153,8 @@ class Turns:
         seconds: Seconds of each turn before, with everything, and after; and the seconds of rare
             work in the second one.
         rare: Kind -> seconds of each time.
-        threads: Seconds of a processor that the threads of the monitor took with everything, and
-            that they took more than without.
+        threads: Seconds of a processor that the threads of the monitor took more with everything
+            than without.
     """
 
     steps: int

@@ -21,11 +21,11 @@ def test_the_costs_of_every_step_and_of_rare_work_are_added():
     assert costs.always == pytest.approx(0.005)
     assert costs.nothing == pytest.approx(0.21 / 0.19 - 1)
     assert costs.rare == {
-        "digests": pytest.approx(0.005 / 16 / 0.1),
+        "digests": pytest.approx(0.005 / 32 / 0.1),
         "histograms": pytest.approx(0.1 / 100 / 0.1),
         "losses": pytest.approx(0.004 / 40 / 0.1),
     }
-    assert costs.together == pytest.approx(0.005 + 0.003125 + 0.01 + 0.001)
+    assert costs.together == pytest.approx(0.005 + 0.0015625 + 0.01 + 0.001)
     assert costs.threads == pytest.approx(0.02 / 40 / 0.1)
     assert costs.low <= costs.always <= costs.high
 
