@@ -46,8 +46,11 @@ def run(page: Path, name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) ->
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_our_side_learns(page, monkeypatch, tmp_path):
-    trained = run(page, "ours.py", monkeypatch, tmp_path)["trained"]
-    assert trained.poll_metrics()[-1].scalars["accuracy"] > 0.9
+    left = run(page, "ours.py", monkeypatch, tmp_path)
+    x, y = left["make_data"](256, 2)
+    outputs = left["model"](x)
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    assert (logits.argmax(1) == y).float().mean() > 0.9
 
 
 COMPARE = """\
@@ -112,7 +115,9 @@ def test_a_lightning_module_trains_unchanged(tmp_path):
 
 def ours_of(page: Path) -> list[str]:
     """The right cells of a page's tables."""
-    cells = re.findall(r"^\|.*(?<!\\)\| (.*?) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = re.findall(
+        r"^ *\|.*(?<!\\)\| (.*?) \|$", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
     return [cell for cell in cells if cell not in ("flodl", "---")]
 
 
