@@ -227,7 +227,8 @@ def measure(task: Task) -> Turns:
     Raises:
         RuntimeError: A process ended early.
     """
-    shared = [one.detach().share_memory_() for one in task.benchmark.build().parameters()]
+    parameters = task.benchmark.build().parameters()
+    shared = [one.detach().share_memory_() for one in parameters]  # type: ignore[no-untyped-call]
     context, ring = torch.multiprocessing.get_context("spawn"), Ring()
     started = []
     for name in WAYS:

@@ -94,7 +94,7 @@ def accuracy(model: Any, rows: list[dict[str, Any]], collate: Any, texts: Labell
     right = 0
     labels = torch.tensor([label for _, label in texts])
     with torch.no_grad():
-        for batch, wanted in zip(_loader(rows, 64, collate), labels.split(64), strict=True):
+        for batch, wanted in zip(_loader(rows, 64, collate), torch.split(labels, 64), strict=True):
             right += int((model(**batch).logits.argmax(-1) == wanted).sum())
     return right / len(texts)
 
@@ -218,7 +218,7 @@ def _their_trainer(
 
     class Recorded(Trainer):
         def compute_loss(self, *args: Any, **options: Any) -> Any:
-            loss = super().compute_loss(*args, **options)
+            loss: Any = super().compute_loss(*args, **options)
             losses.append(loss.detach())
             return loss
 

@@ -59,7 +59,7 @@ def page_faults() -> int:
     """Return the page faults of this process so far that did not read a disk; 0 on Windows."""
     if resource is None:
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 
 def _tell(settings: tuple[tuple[int, int], ...]) -> None:
