@@ -36,7 +36,7 @@ def test_random_texts_have_the_hidden_states_of_the_reference(directory, side):
     reference = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
     attended = mine.attention_mask.bool()
     with torch.no_grad():
-        hidden = model(**mine)[attended]
+        hidden = model(**mine).last_hidden_state[attended]
         expected = reference(**other).last_hidden_state[attended]
     assert torch.allclose(hidden, expected, atol=1e-5, rtol=0)
 
@@ -51,7 +51,7 @@ def test_masked_texts_give_the_gradients_of_the_reference(directory):
     assert 20 < int(chosen.sum()) < 400
     model = AutoModel.from_pretrained(directory).eval()
     reference = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
-    model(**batch)[chosen].square().mean().backward()
+    model(**batch).last_hidden_state[chosen].square().mean().backward()
     reference(**batch).last_hidden_state[chosen].square().mean().backward()
     name = "encoder.layer.0.attention.self.query.weight"
     mine = dict(model.named_parameters())
