@@ -211,8 +211,9 @@ def test_ctrl_c_keeps_a_checkpoint_and_exits_130_through_fdl(demo):
 @pytest.mark.skipif(
     not (ROOT / ".venv/.installed-train").exists(), reason="runs where scripts/test.sh installed"
 )
-def test_the_quickstart_trains_and_runs_again(tmp_path):
-    for _ in range(2):
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_quickstart_trains_and_runs_again(tmp_path, times):
+    for _ in range(times):
         done = subprocess.run(
             ["bash", str(ROOT / "scripts/quickstart.sh"), "mine/first"],
             cwd=tmp_path,
@@ -222,7 +223,7 @@ def test_the_quickstart_trains_and_runs_again(tmp_path):
         assert done.returncode == 0, done.stderr
         assert " on held-out digits\n" in done.stdout
         assert f"The project is in {tmp_path / 'mine/first'}." in done.stdout
-    assert len(list((tmp_path / "mine/first/runs/train").iterdir())) == 2
+    assert len(list((tmp_path / "mine/first/runs/train").iterdir())) == times
 
 
 # Makes the terminal on stdin the controlling one, then becomes bash.

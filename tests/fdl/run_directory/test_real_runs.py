@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -106,6 +107,7 @@ def test_what_trainings_leave_is_listed_shown_and_compared(project, fdl):
     for words in (["train"], ["train", "fast"]):
         done = fdl(*words)
         assert done.exit == 0, done.err
+        time.sleep(1)  # runs are sorted by the second in which they began
     newest, oldest = listed(fdl)
     assert [newest["state"], oldest["state"]] == ["complete", "complete"]
     assert [newest["epochs"], oldest["epochs"]] == [2, 2]

@@ -168,7 +168,7 @@ def test_a_typed_folder_holds_the_sweep(project, fdl):
     assert f"--lr 1 --output {root}/mine/" in done.out
 
 
-def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, fdl):
+def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, torch_fdl):
     root = project(FILES)
     process = start(root, "train", "--epochs", "12", "--each", "lr=0.1,0.2")
     wait_for(lambda: list(root.glob("out/train/*/lr=0.1/*/last.fdl")))
@@ -176,7 +176,7 @@ def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, fdl):
     _, err = process.communicate(timeout=PATIENCE)
     assert "2 of 2 runs are not finished" in err
     assert states(root) == {"lr=0.1": "stopped", "lr=0.2": "waiting"}
-    done = fdl("sweep", "resume", timeout=120)
+    done = torch_fdl("sweep", "resume", timeout=120)
     assert done.exit == 0, done.err
     first, second = sorted(root.glob("out/train/*/lr=0.1/*/run.json"))
     again = json.loads(second.read_text())

@@ -17,6 +17,7 @@ from flodl.launch.join import DEVICE_VARIABLE, join
 from flodl.launch.launcher import detect
 from flodl.launch.picklable import check_picklable
 from flodl.launch.start_ranks import launch_ranks
+from tests import fork_server
 
 
 def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:
@@ -109,7 +110,7 @@ def test_a_device_that_failed_twice_is_left_out(tmp_path: Path, capfd: Any) -> N
 
 
 PROGRAM = """
-import os, signal, sys, time
+import multiprocessing, os, signal, sys, time
 from pathlib import Path
 from flodl.launch.start_ranks import launch_ranks
 
@@ -118,6 +119,7 @@ def wait(folder):
     time.sleep(60)
 
 {guard}
+    multiprocessing.set_executable(sys.argv[2])  # ranks do not import torch each time
     launch_ranks(wait, (sys.argv[1],), 2, max_restarts=3)
 """
 
@@ -136,8 +138,9 @@ def test_a_signal_ends_the_ranks_and_then_the_program(
     program.write_text(PROGRAM.format(guard="if __name__ == '__main__':"))
     ranks = tmp_path / "ranks"
     ranks.mkdir()
+    python = fork_server.torch_program(os.environ)
     with subprocess.Popen(
-        [sys.executable, str(program), str(ranks)],
+        [python, str(program), str(ranks), python],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,13 +160,8 @@ def test_a_signal_ends_the_ranks_and_then_the_program(
 def test_a_program_without_a_guard_is_told_about_it(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(guard="if True:"))
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = (str(program), str(tmp_path), fork_server.torch_program(os.environ))
+    done = fork_server.python(*words, timeout=120, torch=True)
     assert done.returncode == 1
     assert "if __name__ == '__main__'" in done.stderr
 
