@@ -276,8 +276,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = command_line("hf_finetune", __doc__, rounds=1)
     parser.add_argument("--only", nargs="+", choices=SHOWN, default=list(SHOWN))
-    parser.add_argument("--texts", type=int, default=640, help="to train on")
-    parser.add_argument("--tests", type=int, default=400, help="texts for the accuracy")
+    parser.add_argument("--texts", type=int, default=512, help="to train on")
+    parser.add_argument("--tests", type=int, default=300, help="texts for the accuracy")
     options = read_options(parser, argv, texts=96, tests=64)
     options.command = "python -m benchmarks.hf_finetune" + (" --quick" if options.quick else "")
     kept = Kept.beside(options.output)
