@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.huggingface import cold, earlier, material, rates, training
+from benchmarks.huggingface import cold, earlier, material, modern, rates, training
 from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
@@ -126,6 +126,27 @@ def batches(bench: Bench) -> list[Measured]:
     ]
 
 
+def _modernbert(bench: Bench) -> Path:
+    return bench.made("modernbert-base", material.modernbert)
+
+
+def modern_sentences(bench: Bench) -> list[Measured]:
+    """Sentences of uniform lengths, in a model of ModernBERT-base's size."""
+    texts = material.sentences(bench.sentences, 5, 120)
+    return [modern.classification(_modernbert(bench), texts, bench.rounds)]
+
+
+def modern_rows(bench: Bench) -> list[Measured]:
+    """Full rows, also long ones, in the same model."""
+    shapes = [(8, 128), (1, 1024), (1, 4096)]
+    return modern.long_rows(_modernbert(bench), shapes, bench.rounds)
+
+
+def modern_training(bench: Bench) -> list[Measured]:
+    """Steps of training the same model."""
+    return [modern.training_step(_modernbert(bench), bench.rounds)]
+
+
 def fine_tuning(bench: Bench) -> list[Measured]:
     """One epoch of the same sentences."""
     texts = material.sentences(bench.sentences, 5, 120)
@@ -167,6 +188,24 @@ def batches_shown(found: Sequence[Measured]) -> str:
     ]
     header = ["batch", "flodl, ms", "transformers, ms", "ratio of times", "spread"]
     return table([*header, "largest difference"], rows)
+
+
+def rows_shown(found: Sequence[Measured]) -> str:
+    """One row per shape and way."""
+    rows = [
+        [
+            one.title,
+            name,
+            f"{1e3 * statistics.median(times):.0f}",
+            f"{median_ratio(one.seconds[OURS], times):.2f}",
+            spread(ratios(one.seconds[OURS], times)),
+            f"{one.difference:.0e}",
+        ]
+        for one in found
+        for name, times in one.seconds.items()
+    ]
+    header = ["rows", "", "ms", f"time of {OURS} / its time", "spread", "largest difference"]
+    return table(header, rows)
 
 
 def compared(
@@ -243,6 +282,15 @@ PARTS: Mapping[str, Part] = {
     "embedding": Part("Texts of 8 to 256 tokens embedded, bert-base's size", embedding),
     "published": Part("Texts of 8 to 256 tokens embedded, all-MiniLM-L6-v2", published),
     "batches": Part("Full batches", batches, batches_shown),
+    "modernbert": Part(
+        "ModernBERT-base's size: sentences of 5 to 120 tokens classified", modern_sentences
+    ),
+    "modernbert-rows": Part("ModernBERT-base's size: full rows", modern_rows, rows_shown),
+    "modernbert-training": Part(
+        "ModernBERT-base's size: steps of training",
+        modern_training,
+        lambda found: compared(found, "s"),
+    ),
 }
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers")
 

@@ -201,14 +201,27 @@ def environment(*packages: str) -> str:
     return ", ".join(parts)
 
 
+_VECTORS = {
+    "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
+"""Flag in Linux's list of a processor -> its widest vectors, the widest ones first."""
+
+
 def processor() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name as the system tells it, and its widest vectors.
+
+    Rented machines hide the model, and kernels of torch and oneDNN differ with the vectors.
+    """
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
-    return f"{names[0]} × {len(names)}" if names else platform.machine()
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    vectors = next((f", {name}" for flag, name in _VECTORS.items() if flag in flags), "")
+    return f"{names[0]} × {len(names)}{vectors}" if names else platform.machine()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,9 @@ Rows are kept as JSON beside the page, so one command per tool builds the page:
 
     python -m benchmarks.runs_page --only fdl --output docs/benchmarks/runs_page.md
     python -m benchmarks.runs_page --only MLflow --output docs/benchmarks/runs_page.md
+
+Writing the runs of a tool can take longer than opening its page. ``--write --stores FOLDER`` only
+writes them, for later calls with the same folder.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.measure import (
     Bar,
@@ -36,7 +40,14 @@ from benchmarks.measure import (
 from benchmarks.rows import Kept, Row
 from benchmarks.runs_page_browser import Opening, forget, open_page
 from benchmarks.runs_page_features import features
-from benchmarks.runs_page_subjects import SUBJECTS, Subject, environment_of, version_of, written
+from benchmarks.runs_page_subjects import (
+    SUBJECTS,
+    Store,
+    Subject,
+    environment_of,
+    version_of,
+    written,
+)
 from fdl.run_pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
 
@@ -62,15 +73,12 @@ def why(error: BaseException) -> str:
     return lines[0].replace("|", "/")[:120]
 
 
-def row_of(
-    pairs: Sequence[tuple[Opening, Opening]], written: float, size: int, version: str
-) -> Row:
+def row_of(pairs: Sequence[tuple[Opening, Opening]], store: Store, version: str) -> Row:
     """The figures of a subject, from its openings with cold and with warm files.
 
     Args:
         pairs: The two openings of every round.
-        written: Seconds to write the runs.
-        size: Bytes of the store.
+        store: The written runs.
         version: Name and version of the tool.
     """
     openings = [one for pair in pairs for one in pair]
@@ -82,9 +90,40 @@ def row_of(
         "page": statistics.median(one.page for one in openings),
         "clicks": openings[-1].clicks,
         "more": openings[-1].more,
-        "written": written,
-        "size": size,
+        "written": store.seconds,
+        "size": sum(file.stat().st_size for file in store.folder.rglob("*") if file.is_file()),
+        "note": f"written at a load of {store.load:.1f}",
     }
+
+
+class Prepared(NamedTuple):
+    """A tool that is installed and has its runs."""
+
+    subject: Subject
+    programs: Path
+    store: Store
+
+
+def prepare(
+    options: argparse.Namespace, stores: Path
+) -> tuple[dict[str, Prepared], dict[str, Row]]:
+    """Install the chosen tools and write their runs.
+
+    Returns:
+        The tools, and a row with the reason for each one that failed.
+    """
+    prepared: dict[str, Prepared] = {}
+    failed: dict[str, Row] = {}
+    for name in options.only or SUBJECTS:
+        subject = SUBJECTS[name]
+        points = options.full_points if name == FULL else options.points
+        try:
+            programs = environment_of(subject.tool, options.peers)
+            store = written(subject.tool, programs, stores, options.runs, points)
+            prepared[name] = Prepared(subject, programs, store)
+        except FAILURES as error:
+            failed[name] = {"version": subject.tool, "why": why(error)}
+    return prepared, failed
 
 
 def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
@@ -93,23 +132,7 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     Returns:
         A row of figures for each subject; of one that failed, a row with ``why``.
     """
-    subjects = {
-        name: SUBJECTS[name] for name in SUBJECTS if not options.only or name in options.only
-    }
-    rows: dict[str, Row] = {}
-    prepared: dict[str, tuple[Subject, Path, Path, float]] = {}
-    for name, subject in subjects.items():
-        points = options.full_points if name == FULL else options.points
-        stores = options.stores or home / "stores"
-        try:
-            programs = environment_of(subject.tool, options.peers)
-            prepared[name] = (
-                subject,
-                programs,
-                *written(subject.tool, programs, stores, options.runs, points),
-            )
-        except FAILURES as error:
-            rows[name] = {"version": subject.tool, "why": why(error)}
+    prepared, rows = prepare(options, options.stores or home / "stores")
     binary = find()
     if binary is None:
         raise SystemExit("a Chromium is needed on the PATH")
@@ -119,13 +142,13 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
     def once(name: str) -> tuple[Opening, Opening] | str:
         if name in failed:
             return failed[name]  # another round would wait as long for nothing
-        subject, programs, store, _ = prepared[name]
+        subject, programs, store = prepared[name]
         cache = home / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        forget(store)
+        forget(store.folder)
         browser = Browser(binary, home / f"profile-{subject.tool}")
         try:
-            taken = (subject, programs, store, cache)
+            taken = (subject, programs, store.folder, cache)
             return open_page(browser, *taken), open_page(browser, *taken)
         except FAILURES as error:
             failed[name] = why(error)
@@ -135,15 +158,14 @@ def measured(options: argparse.Namespace, home: Path) -> dict[str, Row]:
 
     found = in_turns(list(prepared), once, options.rounds, warmup=0) if prepared else {}
     for name, results in found.items():
-        subject, programs, store, took = prepared[name]
+        subject, programs, store = prepared[name]
         version = version_of(subject.tool, programs)
         pairs = [one for one in results if not isinstance(one, str)]
         if len(pairs) < len(results):
             reason = next(one for one in results if isinstance(one, str))
-            rows[name] = {"version": version, "why": reason, "written": took}
+            rows[name] = {"version": version, "why": reason, "written": store.seconds}
         else:
-            size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
-            rows[name] = row_of(pairs, took, size, version)
+            rows[name] = row_of(pairs, store, version)
     return rows
 
 
@@ -214,6 +236,15 @@ HEADER = (
 CONDITIONS = ("tool", "version", "runs × steps", "rounds", "load", "date", "note")
 
 
+def only_write(options: argparse.Namespace) -> None:
+    """Write the runs of the chosen tools for later calls, and print how long that took."""
+    prepared, failed = prepare(options, options.stores)
+    for name, one in prepared.items():
+        print(f"{name}: {one.store.seconds:.0f} s")
+    for name, row in failed.items():
+        print(f"{name}: {row['why']}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
     parser = command_line("runs_page", __doc__, rounds=2)
@@ -233,7 +264,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--stores", type=Path, help="keep the written runs in this folder for later calls"
     )
+    parser.add_argument("--write", action="store_true", help="only write the runs; needs --stores")
     options = read_options(parser, argv, rounds=1, runs=12, points=50, full_points=2000)
+    if options.write:
+        if options.stores is None:
+            parser.error("--write keeps the runs in a folder; add --stores FOLDER")
+        only_write(options)
+        return
+    if not options.quick:  # the rows of the page come from several calls
+        options.command = "python -m benchmarks.runs_page --assemble"
     rows: dict[str, Row] = {}
     if not options.assemble:
         end_on_sigterm()
@@ -259,8 +298,8 @@ Warm is the opening after it. The time begins with the start of the server, and 
 is there when the first chart of the page has coloured pixels in a real Chromium.
 
 Server: memory of all its processes. Page: the heap of its JavaScript after a garbage collection.
-Clicks to the settings count from the page with curves, until the names of all settings are visible.
-Scrolling is not counted.
+Clicks to the settings count from the page with curves. They end when the page names all settings
+and shows a value of one, or that its values are mixed. Scrolling is not counted.
 TensorBoard selects no run if there are more than 40, so one click selects all. MLflow draws the
 first 10 runs unless you ask for more. The address of Aim's page names the metric, so no click is
 needed before the first curve.

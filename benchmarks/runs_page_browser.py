@@ -25,6 +25,8 @@ from tests.browser.chromium import Browser
 
 PATIENCE = 120.0
 SETTINGS = ("lr", "batch_size", "optimizer", "width", "dropout", "seed")
+VALUES = re.compile(r"\b(adam|sgd|lion)\b|\bMixed\b")
+"""Values of the setting ``optimizer``, or Aim's word for several values in one group."""
 SETTLE_SECONDS = 3.0
 SETTINGS_SECONDS = 10.0
 CLICK_SECONDS = 15.0
@@ -299,19 +301,19 @@ def _is_true(browser: Browser, script: str) -> bool:
 
 
 def clicks_to_settings(browser: Browser, clicks: Sequence[Click]) -> int | None:
-    """How many of these clicks show the names of all settings to a reader who scrolls.
+    """How many of these clicks show all settings to a reader who scrolls.
 
     Returns:
-        None if the names do not appear.
+        None if they do not appear.
     """
-    if _names_settings(browser):
+    if _shows_settings(browser):
         return 0
     for count, click in enumerate(clicks, 1):
         try:
             until(partial(_clicked, browser, click), click.name, 0.3, CLICK_SECONDS)
         except TimeoutError:
             return None
-        if _names_settings(browser):
+        if _shows_settings(browser):
             return count
     return None
 
@@ -324,12 +326,12 @@ def _clicked(browser: Browser, click: Click) -> bool:
     return False
 
 
-def _names_settings(browser: Browser) -> bool:
-    """Whether the names of all settings appear while everything is scrolled."""
-    left = set(SETTINGS)
+def _shows_settings(browser: Browser) -> bool:
+    """Whether the names of all settings and a value appear while everything is scrolled."""
+    left, tells = set(SETTINGS), False
     end = time.monotonic() + SETTINGS_SECONDS
     turn = 0
-    while left and time.monotonic() < end:
+    while (left or not tells) and time.monotonic() < end:
         time.sleep(0.3)
         try:
             text = browser.evaluate(_TEXT) or ""
@@ -338,4 +340,5 @@ def _names_settings(browser: Browser) -> bool:
         except AssertionError:
             continue  # the page is being loaded
         left = {name for name in left if not re.search(rf"(?<![a-zA-Z]){name}(?![a-zA-Z])", text)}
-    return not left
+        tells = tells or bool(VALUES.search(text))
+    return tells and not left

@@ -22,7 +22,7 @@ WRITERS = Path(__file__).parent / "runners/runs_page/write.py"
 SILENT = {"GRADIO_ANALYTICS_ENABLED": "False", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """Variables that keep the other tools from the network."""
 
-WRITE_SECONDS = 300.0
+WRITE_SECONDS = 550.0
 """The most that a tool may take to write its runs."""
 
 
@@ -99,6 +99,20 @@ _MLFLOW_TABLE = Click(
 })()""",
 )
 
+_MLFLOW_PARAMETERS = Click(
+    "the box of all parameters",
+    """(() => {
+  const isName = (one) =>
+    /^Parameters( \\(\\d+\\))?$/.test(one.textContent.trim()) && one.checkVisibility();
+  const name = [...document.querySelectorAll("*")].filter(isName).pop();
+  const row = name?.closest("[class*=treenode], [role=treeitem]");
+  const box = row?.querySelector("[class*=tree-checkbox], input[type=checkbox], [role=checkbox]");
+  if (!box) return false;
+  box.click();
+  return true;
+})()""",
+)
+
 _CHECK_ALL = Click(
     "the box of all runs",
     """(() => {
@@ -142,7 +156,7 @@ SUBJECTS = {
         _mlflow,
         "/#/experiments/1/runs?compareRunsMode=CHART",
         # Its button "Show more columns" is hidden unless the table leaves room beside it.
-        differ=(_MLFLOW_TABLE, _clicks("Columns"), _clicks("Parameters")),
+        differ=(_MLFLOW_TABLE, _clicks("Columns"), _MLFLOW_PARAMETERS),
     ),
     "trackio": Subject(
         "trackio",
@@ -176,18 +190,33 @@ def version_of(tool: str, programs: Path) -> str:
     return f"{tool} {done.stdout.strip()}"
 
 
-def written(tool: str, programs: Path, stores: Path, runs: int, points: int) -> tuple[Path, float]:
-    """The store of a tool with its runs, and the seconds that it took to write.
+class Store(NamedTuple):
+    """The written runs of a tool.
+
+    Attributes:
+        folder: Where they are.
+        seconds: What writing took.
+        load: Average number of busy processes of the machine at its end.
+    """
+
+    folder: Path
+    seconds: float
+    load: float
+
+
+def written(tool: str, programs: Path, stores: Path, runs: int, points: int) -> Store:
+    """The store of a tool with its runs.
 
     A store that an earlier call has kept in the folder ``stores`` is used again.
     """
     stores.mkdir(parents=True, exist_ok=True)
-    store = stores / f"{tool}-{runs}x{points}"
-    took = stores / f"{store.name}.seconds"  # exists once all runs are written
-    if not took.exists():
-        shutil.rmtree(store, ignore_errors=True)
-        took.write_text(str(write(tool, programs, store, runs, points)), encoding="utf-8")
-    return store, float(took.read_text(encoding="utf-8"))
+    folder = stores / f"{tool}-{runs}x{points}"
+    facts = stores / f"{folder.name}.json"  # exists once all runs are written
+    if not facts.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        seconds = write(tool, programs, folder, runs, points)
+        facts.write_text(json.dumps([seconds, os.getloadavg()[0]]), encoding="utf-8")
+    return Store(folder, *json.loads(facts.read_text(encoding="utf-8")))
 
 
 def write(tool: str, programs: Path, folder: Path, runs: int, points: int) -> float:

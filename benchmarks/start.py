@@ -46,12 +46,13 @@ TORCH = "`import torch`"
 COLD = "`fdl train`, cold"
 WARM = "`fdl train`, warm"
 ANNOUNCED = "`fdl train quick`, {}: the line with which fdl announces the program"
-FIRST = "`fdl train quick`, {}: the program's own first line"
+SHOWN = "`fdl train quick`, {}: the first text of the program on the terminal"
+FIRST = "`fdl train quick`, {}: the first line that the program has ended"
 BARS = {COLD: Bar(0.65), WARM: Bar(0.15)}
 """The most that a way may take, in times of the script by hand of the same round."""
 
 FIRST_LINE = Bar(0.25)
-"""The most seconds before a warm training has printed a line of its own."""
+"""The most seconds before a first line of a warm training; each kind of first line has this bar."""
 
 FROM_FDL = b"fdl: "
 """How a line begins that fdl prints itself, before it starts the program."""
@@ -74,10 +75,12 @@ class FirstLines(NamedTuple):
 
     Attributes:
         fdl: That of fdl, which names the program that it starts.
-        program: The first one that the program printed itself.
+        shown: The first one that the program shows itself. It may replace that line later.
+        program: The first one that the program has ended.
     """
 
     fdl: float
+    shown: float
     program: float
 
 
@@ -143,13 +146,14 @@ class Project:
         )
         os.close(theirs)
         try:
-            seen, announced, own = b"", 0.0, 0.0
+            seen, announced, shown, own = b"", 0.0, 0.0, 0.0
             with suppress(OSError):  # the terminal is gone when the last process has ended
                 while chunk := os.read(ours, 4096):
                     seen, now = seen + chunk, time.perf_counter() - start
-                    lines = seen.split(b"\n")[:-1]
+                    *lines, begun = seen.split(b"\n")
                     announced = announced or (now if lines else 0.0)
                     own = own or (now if any(map(_is_of_program, lines)) else 0.0)
+                    shown = shown or own or (now if lines and begun.strip() else 0.0)
             if process.wait(LIMIT):
                 raise RuntimeError(f"fdl {words} ended with {process.returncode}")
             if not own:
@@ -157,7 +161,7 @@ class Project:
         finally:
             process.kill()
             os.close(ours)
-        return FirstLines(announced, own)
+        return FirstLines(announced, shown, own)
 
     @contextmanager
     def server(self) -> Iterator[None]:
@@ -242,6 +246,7 @@ def by_row(measured: Mapping[str, Sequence[float | FirstLines]]) -> dict[str, li
             found[name] = whole
         if lines:
             found[ANNOUNCED.format(name)] = [one.fdl for one in lines]
+            found[SHOWN.format(name)] = [one.shown for one in lines]
             found[FIRST.format(name)] = [one.program for one in lines]
     return found
 
@@ -262,9 +267,10 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
 
 def _of_script(name: str, taken: Sequence[float], base: Sequence[float]) -> list[str]:
     """The cells about the ratio to the script by hand; a first line has only its seconds."""
-    if name == FIRST.format("warm"):
+    kinds = (ANNOUNCED, SHOWN, FIRST)
+    if name in [kind.format("warm") for kind in kinds]:
         return ["", "", f"{FIRST_LINE.verdict(statistics.median(taken))}, in s"]
-    if name in (*map(ANNOUNCED.format, ("cold", "warm")), FIRST.format("cold")):
+    if name in [kind.format("cold") for kind in kinds]:
         return ["", "", ""]
     ratio = median_ratio(taken, base)
     verdict = BARS[name].verdict(ratio) if name in BARS else ""

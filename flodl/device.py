@@ -37,6 +37,11 @@ def select_device(requested: torch.device | str | None = None) -> torch.device:
             f"device={str(device)!r}: this torch ({torch.__version__}) sees "
             f"{torch.cuda.device_count()} CUDA devices; use 'cpu' or install a CUDA build of torch"
         )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(
+            f"device={str(device)!r}: this machine or this torch ({torch.__version__}) has no MPS, "
+            "Apple's interface to its GPUs; use 'cpu'"
+        )
     return device
 
 

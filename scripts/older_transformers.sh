@@ -13,6 +13,6 @@ trap 'rm -rf "$folder"' EXIT
 python -m pip install --quiet --no-warn-conflicts --no-compile --no-deps --target "$folder" \
     "transformers==4.57.6" "huggingface_hub==0.36.2" "tokenizers==0.22.2"
 # This release gives one layer of the old DeBERTa head another width when embeddings are narrower.
-PYTHONPATH="$folder" python -m pytest -q -n 3 -W ignore::DeprecationWarning \
+PYTHONPATH="$folder" python -m pytest -q -W ignore::DeprecationWarning \
     tests/flodl/hf/models/test_forward.py -k "every_cell or decoders" \
     --deselect "tests/flodl/hf/models/test_forward.py::test_both_decoders_of_deberta[False-32]"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference: the built-in commands, the keys of a manifest, the JSON Schemas.
+"""Write docs/reference: the built-in commands, the keys of a manifest, Python names, JSON Schemas.
 
 ``reference.py`` writes the files, ``reference.py --check`` fails when one is out of date.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import python_pages
 
 from fdl.builtins import BUILTINS, tree
 from fdl.diagnose.report import schema_as_json
@@ -130,6 +132,7 @@ def main() -> int:
     files = {
         "commands.md": commands_page(),
         "manifest.md": manifest_page(),
+        "python.md": python_pages.index(),
         "fdl.schema.json": manifest.as_json(),
         "diagnose.schema.json": schema_as_json(),
     }

@@ -93,7 +93,28 @@ prepare() {
     fi
 }
 
-# The same with the development tools.
+# The requirements of some dependency groups. pip reads groups since 25.1; older ones are everywhere.
+requirements_of() {
+    "$here/.venv/bin/python" - "$here/pyproject.toml" "$@" <<'PY'
+import sys
+import tomllib
+
+with open(sys.argv[1], "rb") as file:
+    groups = tomllib.load(file)["dependency-groups"]
+print(*(requirement for name in sys.argv[2:] for requirement in groups[name]))
+PY
+}
+
+# The same with what builds the documentation.
+prepare_docs() {
+    local tools
+    make_venv
+    tools=$(requirements_of docs)
+    # shellcheck disable=SC2086 # one word per requirement
+    prepare docs $tools
+}
+
+# The same with the development tools. They include those of the documentation, which a test builds.
 prepare_development() {
     local tools pip_options
     # Python compiles modules when it imports them. Most modules of the tools are never imported.
@@ -101,15 +122,7 @@ prepare_development() {
     # Thousands of tests start a program: what it imports is compiled once, and not each time.
     unset PYTHONDONTWRITEBYTECODE
     make_venv
-    # pip reads dependency groups since 25.1; older ones are everywhere.
-    tools=$("$here/.venv/bin/python" - "$here/pyproject.toml" <<'PY'
-import sys
-import tomllib
-
-with open(sys.argv[1], "rb") as file:
-    print(*tomllib.load(file)["dependency-groups"]["dev"])
-PY
-    )
+    tools=$(requirements_of dev docs)
     # shellcheck disable=SC2086 # one word per requirement
     prepare development $tools
 }

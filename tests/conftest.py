@@ -16,6 +16,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import settings
 
+from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 from tests import fork_server
 
 pytest_plugins = ["tests.skipped"]
@@ -106,9 +107,10 @@ def fixture_project(tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
-@pytest.fixture
-def fdl(tmp_path: Path) -> Fdl:
-    """Type ``fdl ARGS`` in the project's folder, without a terminal, and return the session."""
+def typed_in(folder: Path, path: str | None = None) -> Fdl:
+    """What types ``fdl ARGS`` in a folder, with a PATH; by default that of the tests."""
+    # As in an activated environment: `python` in a manifest is the one that runs the tests.
+    usual = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", os.defpath)
 
     def run(
         *args: str,
@@ -118,15 +120,41 @@ def fdl(tmp_path: Path) -> Fdl:
         timeout: float = 60,
     ) -> Session:
         base = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
-        # As in an activated environment: `python` in a manifest is the one that runs the tests.
-        base["PATH"] = str(Path(sys.executable).parent) + os.pathsep + base.get("PATH", os.defpath)
         done = fork_server.python(
             *("-m", "fdl", *args),
-            cwd=tmp_path / (cwd or "."),
-            env={**base, "CI": "1", **(env or {})},
+            cwd=folder / (cwd or "."),
+            env={**base, "PATH": path or usual, "CI": "1", **(env or {})},
             stdin=stdin,
             timeout=timeout,
+            abrupt=True,
         )
         return Session(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def fdl(tmp_path: Path) -> Fdl:
+    """Type ``fdl ARGS`` in the project's folder, without a terminal, and return the session."""
+    return typed_in(tmp_path)
+
+
+@pytest.fixture
+def light_fdl(tmp_path: Path) -> Fdl:
+    """``fdl``, where the Python programs of a manifest are forks; otherwise as ``torch_fdl``."""
+    return typed_in(tmp_path, fork_server.python_on_path(os.environ))
+
+
+@pytest.fixture
+def torch_fdl(tmp_path: Path) -> Fdl:
+    """``fdl``, where the programs of a manifest that use flodl do not import torch each time.
+
+    Not for tests of signals and of processes: the program is not a child of fdl.
+    """
+    return typed_in(tmp_path, training_path(os.environ))
+
+
+def training_path(env: Mapping[str, str]) -> str:
+    """A PATH where the programs that fdl starts are forks, if fdl keeps their heap: with flodl."""
+    heap = ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items())
+    return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: heap})

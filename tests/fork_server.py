@@ -4,6 +4,9 @@ A forked program is as new as any other: its arguments, folder, environment and 
 own, and nothing of fdl or flodl has been imported. Only the interpreter and what others wrote are
 there already: some of the standard library, PyYAML, pydantic and Typer, or torch for those that
 ask for it. Where a fork would differ from an ordinary start, programs start the ordinary way.
+
+The loader of the operating system reads its search path when a process starts. A path that many
+programs share gets an interpreter of its own: see :func:`share_library_path`.
 """
 
 from __future__ import annotations
@@ -12,113 +15,25 @@ import atexit
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Self
 
-_SERVER = """
-import atexit, fcntl, gc, os, runpy, signal, socket, sys, termios, threading, types
-
-def run(first, arguments):
-    sys.argv[:] = [first, *arguments]
-    if first == "-m":
-        del sys.argv[1]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    elif first == "-c":
-        del sys.argv[1]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(arguments[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
-    else:
-        sys.path[0] = os.path.dirname(os.path.abspath(first))
-        runpy.run_path(first, run_name="__main__")
-
-gc.freeze()
-channel = socket.socket(fileno=int(sys.argv[1]))
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-while True:
-    data, streams, _, _ = socket.recv_fds(channel, 1 << 20, 5)
-    if not data:
-        sys.exit()
-    if os.fork() == 0:
-        break
-    for stream in streams:
-        os.close(stream)
-
-# A keeper for each program tells its id, and how it ended.
-channel.close()
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-*streams, status = streams
-child = os.fork()
-if child != 0:
-    for stream in streams:
-        os.close(stream)
-    os.write(status, b"%d\\n" % child)
-    os.write(status, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    os._exit(0)
-
-os.close(status)
-signal.signal(signal.SIGINT, signal.default_int_handler)
-for number, stream in enumerate(streams):
-    os.dup2(stream, number)
-    os.close(stream)
-request = json.loads(data)
-if request["terminal"]:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
-os.chdir(request["cwd"])
-os.environ.clear()
-os.environ.update(request["env"])
-try:
-    run(request["words"][0], request["words"][1:])
-    code = 0
-except SystemExit as end:
-    code = end.code or 0
-    if not request["abrupt"] or not isinstance(code, int):
-        raise
-if request["abrupt"]:
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-"""
-_LIGHT = """
-import collections, contextlib, dataclasses, datetime, enum, functools, importlib.util, json
-import re, shlex, shutil, subprocess, threading, typing
-import pydantic, rich.console, rich.panel, rich.table, rich.text, typer, yaml
-pydantic.BaseModel
-"""
-_TORCH = """
-import json
-import torch, torch.utils.data
-torch.set_num_threads(1)
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
-"""
+from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, SERVER, TORCH, WAIT
 
 # What an interpreter, or the C library below it, reads before its program begins.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
-
-
-# Makes the terminal on stdin the controlling one, as a login does, then becomes Python.
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-further, *words = sys.argv[1:]
-for number, stream in enumerate(further.split(), 3):
-    os.dup2(int(stream), number)
-os.execv(sys.executable, [sys.executable, *words])
-"""
 
 
 class Child:
@@ -203,15 +118,23 @@ class Forked(Child):
 class _Server:
     """An interpreter that waits, and forks when it is asked to."""
 
-    def __init__(self, imports: str) -> None:
+    def __init__(self, imports: str, env: Mapping[str, str]) -> None:
+        # Programs that stand on a PATH ask here: see `on_path`.
+        self.folder = Path(tempfile.mkdtemp(prefix="fork-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self.folder / "socket"))
+        listener.listen(64)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", imports + _SERVER, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
+        with theirs, listener:
+            numbers = [theirs.fileno(), listener.fileno()]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", WAIT + imports + SERVER, *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=env,
+                pass_fds=numbers,
+            )
         atexit.register(self._close)
 
     def _close(self) -> None:
@@ -236,9 +159,14 @@ class _Server:
         return Forked(words, out, err, status)
 
     def start_on_terminal(
-        self, words: tuple[str, ...], cwd: Path | str, env: Mapping[str, str], streams: list[int]
+        self,
+        words: tuple[str, ...],
+        cwd: Path | str,
+        env: Mapping[str, str],
+        streams: list[int],
+        abrupt: bool,
     ) -> Child:
-        request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": False}
+        request = {"words": words, "cwd": str(cwd), "env": dict(env), "abrupt": abrupt}
         return Child(words, self._ask({**request, "terminal": True}, streams))
 
     def _ask(self, request: dict[str, object], streams: list[int]) -> int:
@@ -249,24 +177,46 @@ class _Server:
         return status
 
 
-@cache
-def _server(imports: str) -> _Server:
-    return _Server(imports)
-
-
-def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+AtStart = tuple[tuple[str, str], ...]
+"""What an interpreter reads of an environment before its program begins, sorted."""
 
 
 @cache
-def _servers_environment() -> dict[str, str]:
-    return _at_start(os.environ)
+def _server(imports: str, at_start: AtStart) -> _Server:
+    others = {name: value for name, value in os.environ.items() if not _is_read_at_start(name)}
+    return _Server(imports, {**others, **dict(at_start)})
+
+
+def _server_for(env: Mapping[str, str], torch: bool) -> _Server:
+    return _server(TORCH if torch else LIGHT, _at_start(env))
+
+
+def _is_read_at_start(name: str) -> bool:
+    # PYTHON_EXEC is torchrun's own.
+    return name.startswith(_READ_AT_START) and name != "PYTHON_EXEC"
+
+
+def _at_start(env: Mapping[str, str]) -> AtStart:
+    found = {name: value for name, value in env.items() if _is_read_at_start(name)}
+    if not found.get(_LIBRARY_PATH):  # the loader takes an empty path for none
+        found.pop(_LIBRARY_PATH, None)
+    return tuple(sorted(found.items()))
+
+
+@cache
+def _usual() -> set[AtStart]:
+    return {_at_start(os.environ)}
+
+
+def share_library_path(path: str) -> None:
+    """Keep an interpreter for programs that start with this value of LD_LIBRARY_PATH."""
+    _usual().add(_at_start({**os.environ, _LIBRARY_PATH: path}))
 
 
 def can_fork(env: Mapping[str, str], stdin: str | None = None) -> bool:
     """Whether a forked program differs in nothing from one that was started."""
     small = len((stdin or "").encode()) <= _MOST_INPUT
-    return sys.platform == "linux" and small and _at_start(env) == _servers_environment()
+    return sys.platform == "linux" and small and _at_start(env) in _usual()
 
 
 def python(
@@ -288,7 +238,7 @@ def python(
         timeout: Seconds after which it is killed.
         torch: Whether it imports torch.
         abrupt: Whether it may end after its exit functions, with all objects in place: to take
-            torch apart lasts ten times as long as to fork it. Not where destructors matter.
+            modules apart lasts longer than to fork them. Not where destructors matter.
 
     Raises:
         subprocess.TimeoutExpired: The program took longer than that.
@@ -304,8 +254,7 @@ def python(
             text=True,
             timeout=timeout,
         )
-    server = _server(_TORCH if torch else _LIGHT)
-    with server.start(words, Path(cwd).absolute(), env, stdin, abrupt) as child:
+    with _server_for(env, torch).start(words, Path(cwd).absolute(), env, stdin, abrupt) as child:
         out, err = child.communicate(timeout)
         return subprocess.CompletedProcess(child.args, child.wait(), out, err)
 
@@ -315,7 +264,7 @@ def start_torch(
 ) -> Forked | subprocess.Popen[str]:
     """A program that imports torch, while it runs."""
     if can_fork(env):
-        return _server(_TORCH).start(words, Path(cwd).absolute(), env, None)
+        return _server_for(env, torch=True).start(words, Path(cwd).absolute(), env, None)
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
@@ -333,6 +282,7 @@ def on_terminal(
     env: Mapping[str, str],
     streams: list[int],
     torch: bool = False,
+    abrupt: bool = False,
 ) -> Child | subprocess.Popen[bytes]:
     """A program in a session of its own, whose terminal is its standard input.
 
@@ -342,13 +292,14 @@ def on_terminal(
         env: Its whole environment.
         streams: Its standard input, output and error; a further one is its descriptor 3.
         torch: Whether it imports torch.
+        abrupt: As for :func:`python`.
     """
     if can_fork(env):
-        server = _server(_TORCH if torch else _LIGHT)
-        return server.start_on_terminal(words, Path(cwd).absolute(), env, streams)
+        server = _server_for(env, torch)
+        return server.start_on_terminal(words, Path(cwd).absolute(), env, streams, abrupt)
     further = streams[3:]
     return subprocess.Popen(
-        [sys.executable, "-c", _ON_TERMINAL, " ".join(map(str, further)), *words],
+        [sys.executable, "-c", ON_TERMINAL, " ".join(map(str, further)), *words],
         cwd=cwd,
         env=env,
         stdin=streams[0],
@@ -357,6 +308,50 @@ def on_terminal(
         pass_fds=further,
         start_new_session=True,
     )
+
+
+def torch_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `python` forks programs that import torch: what fdl starts, for example.
+
+    It ends as its program ends, passes on signals, and takes the program with it when it is
+    killed. On a terminal, with options of Python but ``-u``, or with other variables that an
+    interpreter reads at its start, it becomes the ordinary `python`.
+
+    Args:
+        env: The environment of the programs, as far as an interpreter reads it at its start.
+    """
+    return on_path("python", (), TORCH, env)
+
+
+def torch_program(env: Mapping[str, str]) -> str:
+    """The file of that `python`: for torchrun as well, whose variable PYTHON_EXEC names it."""
+    return shutil.which("python", path=torch_on_path(env)) or sys.executable
+
+
+def python_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `python` forks programs without torch, under the same conditions."""
+    return on_path("python", (), LIGHT, env)
+
+
+def fdl_on_path(env: Mapping[str, str]) -> str:
+    """A PATH whose `fdl` is forked, under the same conditions."""
+    return on_path("fdl", ("-m", "fdl"), LIGHT, env)
+
+
+def on_path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
+    """A PATH with a program of this name that is forked, after imports and with first words."""
+    server = _server(imports, _at_start(env))
+    program = server.folder / name
+    if not program.exists():
+        program.write_text(
+            f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nFIRST = {first!r}\n"
+            f"AT_START = {dict(_at_start(env))!r}\nNAMES = {_READ_AT_START!r}\n"
+            f"ADDRESS = '{server.folder}/socket'\n{ON_PATH}",
+            encoding="utf-8",
+        )
+        program.chmod(0o755)
+    usual = env.get("PATH", os.defpath)
+    return os.pathsep.join([str(server.folder), str(Path(sys.executable).parent), usual])
 
 
 def _holding(text: str | None) -> int:

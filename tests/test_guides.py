@@ -23,10 +23,15 @@ import pytest
 import yaml
 
 from fdl.builtins.table import TABLE
+from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 
-GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
-SLOW = ("cpp-and-rust.md", "libtorch.md", "runs.md", "tokenizers.md")
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = [
+    *sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md"),
+    DOCS / "get-started.md",
+]
+SLOW = ("cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md", "tokenizers.md")
 """They compile a program, install libtorch, train several times, and import torch."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
@@ -38,9 +43,9 @@ READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
 
 def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> str:
     """What appears in a terminal: both streams in the order of writing."""
-    path = str(Path(sys.executable).parent) + os.pathsep + machine["PATH"]
     foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR", "OMP_WAIT_POLICY")
     env = {name: value for name, value in machine.items() if not name.startswith(foreign)}
+    path = fork_server.fdl_on_path(env)
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")
     done = subprocess.run(

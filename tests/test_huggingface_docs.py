@@ -43,7 +43,7 @@ def assert_within_bounds(table: Path) -> None:
         assert result == "PASS"
 
 
-def test_all_thirty_cells_are_within_their_bounds():
+def test_all_thirty_five_cells_are_within_their_bounds():
     assert_within_bounds(TABLE)
 
 

@@ -29,12 +29,12 @@ def scaffold(tmp_path_factory):
 
 
 @pytest.fixture
-def demo(fdl, scaffold, tmp_path):
+def demo(torch_fdl, scaffold, tmp_path):
     """A fresh scaffold; returns a function that types ``fdl …`` in it."""
     shutil.copytree(scaffold, tmp_path / "demo")
 
     def run(*words, **options):
-        return fdl(*words, cwd="demo", **options)
+        return torch_fdl(*words, cwd="demo", **options)
 
     run.path = tmp_path / "demo"
     return run

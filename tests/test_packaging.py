@@ -1,10 +1,12 @@
 """The wheel, built from the tree and installed where there is no torch."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,34 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     }
     (license_file,) = [name for name in names if name.endswith("/LICENSE")]
     assert "MIT License" in zipfile.ZipFile(wheel).read(license_file).decode()
+
+
+def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    told = HeaderParser().parsestr(archive.read(name).decode())
+    assert told["License-Expression"] == "MIT AND CC-BY-4.0"
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert not re.search(r"\]\((?!https://)", told.get_payload())
+    assert sorted(told.get_all("License-File")) == [
+        "LICENSE",
+        "flodl/data/uci_digits/ATTRIBUTION.md",
+    ]
+
+
+# Two builds, four Pythons, two type checkers: some minutes, and much from the package index.
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_packages_are_reproducible_installable_and_typed(tmp_path):
+    script = ROOT / "scripts/packages.sh"
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        ["bash", script, tmp_path / "dist"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": works\n") >= 1
+    assert done.stdout.endswith("mypy and pyright report the three mistakes, and no others\n")
+    assert {file.suffix for file in (tmp_path / "dist").iterdir()} == {".whl", ".gz"}
 
 
 def test_the_source_archive_can_run_the_tests(wheel):

@@ -63,6 +63,20 @@ def bert(folder: Path, labels: int = 3, **sizes: int) -> Path:
     return folder
 
 
+def modernbert(folder: Path, labels: int = 3) -> Path:
+    """Save a classifier of ModernBERT-base's size, with a tokenizer of made-up words."""
+    import transformers
+
+    config = transformers.ModernBertConfig.from_dict({"num_labels": labels, "pad_token_id": 0})
+    # Its head ends with a norm, so larger weights would leave nothing but certain answers.
+    _save(transformers.ModernBertForSequenceClassification, config, folder, spread=0.03)
+    # The model has no segments, and the reference takes no others.
+    _save_tokenizer(
+        folder, model_max_length=8192, model_input_names=["input_ids", "attention_mask"]
+    )
+    return folder
+
+
 def deberta(folder: Path) -> Path:
     """Save an encoder of deberta-v3-base's size, without a tokenizer."""
     import transformers
@@ -106,18 +120,18 @@ def sentence_model(folder: Path, checkpoint: Path) -> Path:
     return folder
 
 
-def _save(model: Any, config: Any, folder: Path) -> None:
+def _save(model: Any, config: Any, folder: Path, spread: float = 0.3) -> None:
     torch.manual_seed(0)
     made = model(config)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             # A fresh head answers nearly alike to everything, which would hide differences.
             if name.startswith(("classifier", "qa_outputs")):
-                parameter.normal_(0.0, 0.3)
+                parameter.normal_(0.0, spread)
     made.save_pretrained(folder)
 
 
-def _save_tokenizer(folder: Path) -> None:
+def _save_tokenizer(folder: Path, model_max_length: int = 512, **others: Any) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     ids = {token: number for number, token in enumerate(vocabulary())}
@@ -133,7 +147,8 @@ def _save_tokenizer(folder: Path) -> None:
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,
-        "model_max_length": 512,
+        "model_max_length": model_max_length,
+        **others,
         **{f"{token[1:-1].lower()}_token": token for token in _SPECIAL},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -42,7 +42,8 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 @torch.inference_mode()
-def _logits(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> Tensor:
+def logits(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> Tensor:
+    """Scores of a model of the reference, in padded batches of some texts."""
     found = []
     for first in range(0, len(texts), size):
         batch = tokenizer(list(texts[first : first + size]), padding=True, return_tensors="pt")
@@ -50,7 +51,8 @@ def _logits(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> Tens
     return torch.cat(found)
 
 
-def _by_length(texts: Sequence[str], function: Callable[[Sequence[str]], Tensor]) -> Tensor:
+def by_length(texts: Sequence[str], function: Callable[[Sequence[str]], Tensor]) -> Tensor:
+    """What a function gives for texts, which it gets sorted, longest first."""
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row].split()))
     found = function([texts[row] for row in order])
     return found[torch.tensor(order).argsort()]
@@ -58,38 +60,39 @@ def _by_length(texts: Sequence[str], function: Callable[[Sequence[str]], Tensor]
 
 def classification(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
     """Classify texts in float32: padded as they come, sorted by length, and without padding."""
-    tokenizer, other = _reference(folder)
+    tokenizer, other = reference_of(folder)
     subjects: dict[str, Scoring] = {
         OURS: _scores_of(folder),
-        f"{REFERENCE}, in the given order": lambda rows: _logits(other, tokenizer, rows, 32),
-        f"{REFERENCE}, sorted by length": lambda rows: _by_length(
-            rows, lambda some: _logits(other, tokenizer, some, 32)
+        f"{REFERENCE}, in the given order": lambda rows: logits(other, tokenizer, rows, 32),
+        f"{REFERENCE}, sorted by length": lambda rows: by_length(
+            rows, lambda some: logits(other, tokenizer, some, 32)
         ),
-        f"{REFERENCE}, sorted, batches of 8": lambda rows: _by_length(
-            rows, lambda some: _logits(other, tokenizer, some, 8)
+        f"{REFERENCE}, sorted, batches of 8": lambda rows: by_length(
+            rows, lambda some: logits(other, tokenizer, some, 8)
         ),
     }
-    return _classified(subjects, texts, rounds, OURS)
+    return classified(subjects, texts, rounds, OURS)
 
 
 def in_bfloat16(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
     """Classify texts in bfloat16, beside transformers as it comes, in float32, and in bfloat16."""
-    tokenizer, other = _reference(folder)
-    _, short = _reference(folder, torch.bfloat16)
+    tokenizer, other = reference_of(folder)
+    _, short = reference_of(folder, torch.bfloat16)
     subjects: dict[str, Scoring] = {
         BFLOAT16: _scores_of(folder, dtype="bfloat16"),
-        f"{REFERENCE}, in the given order": lambda rows: _logits(other, tokenizer, rows, 32),
-        f"{REFERENCE}, bfloat16, in the given order": lambda rows: _logits(
+        f"{REFERENCE}, in the given order": lambda rows: logits(other, tokenizer, rows, 32),
+        f"{REFERENCE}, bfloat16, in the given order": lambda rows: logits(
             short, tokenizer, rows, 32
         ),
-        f"{REFERENCE}, bfloat16, sorted by length": lambda rows: _by_length(
-            rows, lambda some: _logits(short, tokenizer, some, 32)
+        f"{REFERENCE}, bfloat16, sorted by length": lambda rows: by_length(
+            rows, lambda some: logits(short, tokenizer, some, 32)
         ),
     }
-    return _classified(subjects, texts, rounds, BFLOAT16)
+    return classified(subjects, texts, rounds, BFLOAT16)
 
 
-def _reference(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+def reference_of(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Tokenizer and classifier of the reference."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -101,7 +104,11 @@ def _reference(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, A
 def _scores_of(folder: Path, **options: Any) -> Scoring:
     from flodl.hf import AutoModelForSequenceClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(folder, **options)
+    return scores_of(AutoModelForSequenceClassification.from_pretrained(folder, **options))
+
+
+def scores_of(model: Any) -> Scoring:
+    """What ``predict`` of a classifier gives, as a tensor."""
 
     def scores(texts: Sequence[str]) -> Tensor:
         rows = [{one.label: one.score for one in found} for found in model.predict(list(texts))]
@@ -110,9 +117,10 @@ def _scores_of(folder: Path, **options: Any) -> Scoring:
     return scores
 
 
-def _classified(
+def classified(
     subjects: Mapping[str, Scoring], texts: Sequence[str], rounds: int, ours: str
 ) -> Measured:
+    """Time ways to classify the same texts, and compare their scores."""
     found: dict[str, Tensor] = {}
 
     def timed(name: str) -> Callable[[], object]:

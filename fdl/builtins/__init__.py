@@ -8,7 +8,7 @@ PANELS = {
     "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
     "Runs": ("runs", "rehearse", "sweep", "verify-run", "warm"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
-    "Models": ("flodl-hf", "ddp-bench", "api-ref", "skill"),
+    "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
     "Shell": ("install", "completions", "autocomplete"),
 }
 """Heading on the help page -> the built-in commands below it."""
@@ -22,7 +22,7 @@ HIDDEN = ("version", "__complete")
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = ("verify-run", "why-run", "plan", "rehearse", "sweep", "warm", *PROGRAMS)
+YIELDING = ("docs", "verify-run", "why-run", "plan", "rehearse", "sweep", "warm", *PROGRAMS)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

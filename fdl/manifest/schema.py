@@ -196,7 +196,7 @@ GUARDS = Section(
     Key(
         "every",
         Whole(least=1),
-        "Optimizer steps between two snapshots (at most 0.5 % of the time).",
+        "Optimizer steps between two snapshots (at most 0.25 % of the time).",
     ),
     Key(
         "memory",

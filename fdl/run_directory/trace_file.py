@@ -301,7 +301,7 @@ def read_trace(folder: Path) -> Trace:
         if version:
             raise TraceError(
                 f"{file} has version {version} of its format, and this fdl reads version 1",
-                hint="fdl self update",
+                hint="pip install --upgrade flodl",
             )
         raise TraceError(
             f"{folder} has no {TRACE}: the run was made without one (an earlier flodl, "

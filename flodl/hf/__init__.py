@@ -1,4 +1,4 @@
-"""Load, train and export Hugging Face checkpoints of six encoder families as graphs.
+"""Load, train and export Hugging Face checkpoints of seven encoder families as graphs.
 
 ::
 

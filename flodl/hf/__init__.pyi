@@ -23,6 +23,7 @@ from .config_json import (
     DebertaV2Config as DebertaV2Config,
     DistilBertConfig as DistilBertConfig,
     EncoderConfig as EncoderConfig,
+    ModernBertConfig as ModernBertConfig,
     RobertaConfig as RobertaConfig,
     XLMRobertaConfig as XLMRobertaConfig,
     XlmRobertaConfig as XlmRobertaConfig,
@@ -86,6 +87,11 @@ from .families import (
     DistilBertForSequenceClassification as DistilBertForSequenceClassification,
     DistilBertForTokenClassification as DistilBertForTokenClassification,
     DistilBertModel as DistilBertModel,
+    ModernBertForMaskedLM as ModernBertForMaskedLM,
+    ModernBertForQuestionAnswering as ModernBertForQuestionAnswering,
+    ModernBertForSequenceClassification as ModernBertForSequenceClassification,
+    ModernBertForTokenClassification as ModernBertForTokenClassification,
+    ModernBertModel as ModernBertModel,
     RobertaForMaskedLM as RobertaForMaskedLM,
     RobertaForQuestionAnswering as RobertaForQuestionAnswering,
     RobertaForSequenceClassification as RobertaForSequenceClassification,
@@ -141,6 +147,10 @@ from .losses import (
 )
 from .matrix import (
     verify_matrix as verify_matrix,
+)
+from .onnx_file import (
+    OnnxFile as OnnxFile,
+    export_onnx as export_onnx,
 )
 from .outline import (
     build_for_export as build_for_export,

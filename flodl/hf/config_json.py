@@ -1,4 +1,4 @@
-"""The configurations of the six families, and ``AutoConfig``, which detects the family.
+"""The configurations of the seven families, and ``AutoConfig``, which detects the family.
 
 ::
 
@@ -30,6 +30,7 @@ from flodl.hf.configs.fields import (
     refusal,
     whole,
 )
+from flodl.hf.configs.modernbert import ModernBertConfig
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "DebertaV2Config",
     "DistilBertConfig",
     "EncoderConfig",
+    "ModernBertConfig",
     "RobertaConfig",
     "XLMRobertaConfig",
     "XlmRobertaConfig",
@@ -253,12 +255,13 @@ _FAMILIES: Final[dict[str, type[EncoderConfig]]] = {
         DistilBertConfig,
         AlbertConfig,
         DebertaV2Config,
+        ModernBertConfig,
     )
 }
 
 
 class AutoConfig:
-    """Reads the configuration of any of the six families, by its ``model_type``."""
+    """Reads the configuration of any of the seven families, by its ``model_type``."""
 
     @staticmethod
     def from_json_str(text: str, *, origin: str = "config.json") -> EncoderConfig:
@@ -269,7 +272,7 @@ class AutoConfig:
             origin: The name of the text in messages.
 
         Raises:
-            UnsupportedModelError: ``model_type`` is absent or none of the six.
+            UnsupportedModelError: ``model_type`` is absent or none of the seven.
             ConfigError: The text is not a JSON object, or a field has an impossible value.
         """
         data = parse_object(text, origin)
@@ -295,7 +298,7 @@ class AutoConfig:
             access: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
 
         Raises:
-            UnsupportedModelError: ``model_type`` is absent or none of the six.
+            UnsupportedModelError: ``model_type`` is absent or none of the seven.
             ConfigError: The text is not a JSON object, or a field has an impossible value.
             FileNotFoundError: The directory does not exist, or it has no ``config.json``.
             HubError: The repository or its ``config.json`` cannot be downloaded.

@@ -1,4 +1,4 @@
-"""The model classes of the six families, and those that detect the family."""
+"""The model classes of the seven families, and those that detect the family."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flodl.hf.config_json import (
     DebertaV2Config,
     DistilBertConfig,
     EncoderConfig,
+    ModernBertConfig,
     RobertaConfig,
     XlmRobertaConfig,
 )
@@ -146,6 +147,26 @@ class DebertaV2ForMaskedLM(MaskedLM, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that predicts masked words."""
 
 
+class ModernBertModel(EncoderModel, config=ModernBertConfig):
+    """A ModernBERT without a head."""
+
+
+class ModernBertForSequenceClassification(SequenceClassifier, config=ModernBertConfig):
+    """A ModernBERT that gives one answer per text."""
+
+
+class ModernBertForTokenClassification(TokenClassifier, config=ModernBertConfig):
+    """A ModernBERT that labels tokens."""
+
+
+class ModernBertForQuestionAnswering(QuestionAnswerer, config=ModernBertConfig):
+    """A ModernBERT that finds answers in a text."""
+
+
+class ModernBertForMaskedLM(MaskedLM, config=ModernBertConfig):
+    """A ModernBERT that predicts masked words."""
+
+
 XLMRobertaModel = XlmRobertaModel
 XLMRobertaForSequenceClassification = XlmRobertaForSequenceClassification
 XLMRobertaForTokenClassification = XlmRobertaForTokenClassification
@@ -161,6 +182,7 @@ MODELS: dict[str, type[EncoderModel]] = {
         XlmRobertaModel,
         AlbertModel,
         DebertaV2Model,
+        ModernBertModel,
     )
 }
 """The class without a head, for each model type."""
@@ -192,6 +214,10 @@ HEADS: dict[tuple[str, HeadKind], type[Head]] = {
         DebertaV2ForTokenClassification,
         DebertaV2ForQuestionAnswering,
         DebertaV2ForMaskedLM,
+        ModernBertForSequenceClassification,
+        ModernBertForTokenClassification,
+        ModernBertForQuestionAnswering,
+        ModernBertForMaskedLM,
     )
 }
 """The class with a head, for each model type and kind of head."""
@@ -201,7 +227,7 @@ H = TypeVar("H", bound=Head)
 
 
 class AutoModel:
-    """Opens encoders of all six families."""
+    """Opens encoders of all seven families."""
 
     @staticmethod
     def from_pretrained(src: Source, **options: Unpack[Opening]) -> EncoderModel:
@@ -237,7 +263,7 @@ class AutoModel:
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
-            As for :meth:`from_pretrained`.
+            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         return open_model(src, None, options).graph
 
@@ -253,13 +279,13 @@ class AutoModel:
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
-            As for :meth:`from_pretrained`.
+            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         return open_model(src, HeadKind(head), options).graph
 
 
 class _AutoHead(Generic[H]):
-    """Opens one kind of head for all six families."""
+    """Opens one kind of head for all seven families."""
 
     kind: ClassVar[HeadKind]
 

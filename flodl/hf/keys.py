@@ -17,14 +17,18 @@ _BIAS_ALIASES = {
     "lm_predictions.lm_head.decoder.bias": "lm_predictions.lm_head.bias",
     "predictions.decoder.bias": "predictions.bias",
 }
-_WEIGHT_ALIASES = (
-    "cls.predictions.decoder.weight",
-    "lm_head.decoder.weight",
-    "lm_predictions.lm_head.decoder.weight",
-    "predictions.decoder.weight",
-    "vocab_projector.weight",
-)
-_WORD_TABLE = "embeddings.word_embeddings.weight"
+_WORD_TABLES = {
+    "embeddings.word_embeddings.weight": (
+        "cls.predictions.decoder.weight",
+        "lm_head.decoder.weight",
+        "lm_predictions.lm_head.decoder.weight",
+        "predictions.decoder.weight",
+        "vocab_projector.weight",
+    ),
+    "embeddings.tok_embeddings.weight": ("decoder.weight",),
+}
+"""The tables of words, each with the names of output layers that may share it."""
+_WEIGHT_ALIASES = frozenset(name for names in _WORD_TABLES.values() for name in names)
 
 _POOLER = re.compile(r"(?:^|\.)pooler\.(?:dense\.)?(?:weight|bias)$")
 _HARMLESS = re.compile(
@@ -36,6 +40,8 @@ _HEADS = frozenset(
     {
         "classifier",
         "cls",
+        "decoder",
+        "head",
         "lm_head",
         "lm_predictions",
         "pre_classifier",
@@ -103,8 +109,9 @@ def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
     """
     if key in _BIAS_ALIASES:
         return (_BIAS_ALIASES[key],)
-    if tied and (key == _WORD_TABLE or key.endswith("." + _WORD_TABLE)):
-        return _WEIGHT_ALIASES
+    for table, aliases in _WORD_TABLES.items():
+        if tied and f".{key}".endswith(f".{table}"):
+            return aliases
     return tuple(alias for alias, name in _BIAS_ALIASES.items() if name == key)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 from flodl.hf.config_json import EncoderConfig
 from flodl.hf.head_kind import HeadKind
 
-FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2")
+FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert")
 """The families in the order of the grid."""
 HEADS = tuple(kind.value for kind in HeadKind)
 """The heads in the order of the grid."""
@@ -301,6 +301,12 @@ _FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "xlm-roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
     "albert": {"embedding_size": 16, "num_hidden_groups": 2, "inner_group_num": 2},
+    "modernbert": {
+        "num_hidden_layers": 3,
+        "global_attn_every_n_layers": 2,
+        "local_attention": 8,
+        "pad_token_id": 0,
+    },
     "deberta-v2": {
         "relative_attention": True,
         "position_buckets": 8,

@@ -125,7 +125,7 @@ def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = Non
 
     Args:
         checkpoint: A directory or repository.
-        family: The expected family; None for any of the six.
+        family: The expected family; None for any of the seven.
 
     Raises:
         ConfigError: There is no configuration, it cannot be built, or it is of another family.
@@ -152,7 +152,7 @@ def open_model(
         src: Directory or repository.
         kind: The head; None for the head of the class that the checkpoint was saved from.
         options: The arguments of ``from_pretrained``.
-        family: The expected family; None for any of the six.
+        family: The expected family; None for any of the seven.
 
     Raises:
         FlodlError: One of ``flodl.hf.errors``.

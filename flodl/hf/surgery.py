@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -25,8 +25,9 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import AlbertEncoder
 from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
+from flodl.hf.models.modernbert import ModernBertLayers
 
-_WORDS = "embeddings.word_embeddings"
+_WORDS = ("embeddings.word_embeddings", "embeddings.tok_embeddings")
 _DECODERS = ("decoder", "vocab_projector")
 
 
@@ -36,7 +37,7 @@ def extract(graph: Graph, path: str) -> Graph:
     - The encoder of a model with a head becomes a model without a head. It ends at
       ``last_hidden_state [B, S, H]`` and has its own configuration.
     - Layers of an encoder become ``graph(hidden_states [B, S, H], attention_mask=None)``,
-      renumbered from 0 under ``encoder.layer``.
+      renumbered from 0 under ``encoder.layer``; those of a ModernBERT under ``encoder``.
     - Other modules run one after the other.
 
     Args:
@@ -74,7 +75,8 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
     """Remove layers from an encoder; the others keep their order and are renumbered.
 
     The layers of ALBERT share their parameters, so it only runs them fewer times, whichever layers
-    are named. The convolution of a DeBERTa stays behind the first layer.
+    are named. The convolution of a DeBERTa stays behind the first layer. The layers of a ModernBERT
+    keep their type of attention.
 
     Args:
         graph: A model, with or without a head.
@@ -83,11 +85,12 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
     Raises:
         ValueError: A number is not that of a layer, no layer would be left, or the graph has no
             encoder.
-        ConfigError: The layers of an ALBERT are in several groups.
+        ConfigError: The layers of an ALBERT are in several groups, or the first layer of a
+            ModernBERT is among those to remove.
     """
     encoder = _encoder_module(graph)
     shared = isinstance(encoder, AlbertEncoder)
-    count: int = encoder.times if shared else len(encoder.layer)
+    count: int = encoder.times if shared else len(_layers_in(encoder))
     dropped = set(layers)
     wrong = sorted(dropped - set(range(count)))
     if wrong:
@@ -99,14 +102,19 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
             f"the {count} layers run in {len(encoder.albert_layer_groups)} groups that share "
             "parameters; layers can be dropped only where there is one group"
         )
-    kept = count - len(dropped)
-    config = _changed_config(graph, num_hidden_layers=kept)
-    if shared:
-        encoder.times = kept
-    else:
-        encoder.layer = nn.ModuleList(
-            layer for number, layer in enumerate(encoder.layer) if number not in dropped
+    modern = isinstance(encoder, ModernBertLayers)
+    if modern and 0 in dropped:
+        raise ConfigError(
+            "layer 0 of a ModernBERT cannot be dropped: it alone has no norm before its attention, "
+            "and no configuration describes a model without it"
         )
+    kept = [number for number in range(count) if number not in dropped]
+    types = {"layer_types": tuple(encoder.types[number] for number in kept)} if modern else {}
+    config = _changed_config(graph, num_hidden_layers=len(kept), **types)
+    if shared:
+        encoder.times = len(kept)
+    else:
+        _keep_layers(encoder, kept)
     _put_config(graph, config)
 
 
@@ -209,10 +217,28 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
 def _holder_of(graph: Graph, spots: list[Spot]) -> nn.Module | None:
     """The encoder that these layers belong to."""
     for place in places(graph):
-        layers = place.module._modules.get("layer")
+        layers = _holder_in(place.module)
         if layers is not None and all(spot.parent is layers for spot in spots):
             return place.module
     return None
+
+
+def _holder_in(module: nn.Module) -> nn.Module | None:
+    """The parent of the layers of an encoder; None if the module is not an encoder."""
+    return module if isinstance(module, ModernBertLayers) else module._modules.get("layer")
+
+
+def _layers_in(encoder: nn.Module) -> dict[str, Any]:
+    """The layers of an encoder by their numbers."""
+    return cast("nn.Module", _holder_in(encoder))._modules
+
+
+def _keep_layers(encoder: Any, numbers: Sequence[int]) -> None:
+    """Remove all layers of an encoder but these, which are numbered from 0 afterwards."""
+    if isinstance(encoder, ModernBertLayers):
+        encoder.keep(numbers)
+    else:
+        encoder.layer = nn.ModuleList(encoder.layer[number] for number in numbers)
 
 
 class _KeysOfStates(Keys):
@@ -233,7 +259,7 @@ def _in_rows(states: Tensor) -> Tensor:
 
 def _layers_of(holder: nn.Module, numbers: list[int]) -> Graph:
     encoder: Any = copy.deepcopy(holder)
-    encoder.layer = nn.ModuleList(encoder.layer[number] for number in numbers)
+    _keep_layers(encoder, numbers)
     if "conv" in encoder._modules and numbers[0] != 0:
         del encoder.conv  # it belongs beside the first layer of the whole encoder
     flow: FlowBuilder = FlowBuilder.from_(nn.Identity())
@@ -247,8 +273,10 @@ def _layers_of(holder: nn.Module, numbers: list[int]) -> Graph:
 
 def _encoder_module(graph: Graph) -> Any:
     for place in places(graph):
-        layers = place.module._modules.get("layer")
-        if isinstance(layers, nn.ModuleList) or isinstance(place.module, AlbertEncoder):
+        layers = _holder_in(place.module)
+        if isinstance(layers, nn.ModuleList | ModernBertLayers) or isinstance(
+            place.module, AlbertEncoder
+        ):
             return place.module
     raise ValueError("the graph has no encoder with layers to drop")
 
@@ -258,9 +286,12 @@ def _encoder_module(graph: Graph) -> Any:
 
 def _word_table(graph: Graph) -> nn.Embedding:
     for place in places(graph):
-        if f".{place.path}".endswith(f".{_WORDS}") and isinstance(place.module, nn.Embedding):
+        named = any(f".{place.path}".endswith(f".{words}") for words in _WORDS)
+        if named and isinstance(place.module, nn.Embedding):
             return place.module
-    raise ValueError(f"the graph has no word table: no nn.Embedding is called {_WORDS}")
+    raise ValueError(
+        f"the graph has no word table: no nn.Embedding is called {' or '.join(_WORDS)}"
+    )
 
 
 def _sized_by_words(

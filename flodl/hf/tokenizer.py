@@ -147,7 +147,7 @@ class HfTokenizer(Vocabulary):
         """Read the tokenizer of a checkpoint whose model is known.
 
         Raises:
-            As for :meth:`from_pretrained`.
+            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         need("tokenizers")
         return cls(from_files(read_files(checkpoint)), config)

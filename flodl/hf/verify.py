@@ -21,7 +21,9 @@ from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
+from flodl.hf.onnx_file import onnx_difference
 from flodl.hf.outline import build_for_export, exported_kind
+from flodl.hf.output_files import ONNX
 from flodl.hf.reference import (
     Loaded,
     Outputs,
@@ -107,7 +109,8 @@ def verify_export(
        and the reference computes the same bits from both. If the configuration says that the
        export has another dtype, the source is converted to it first;
     4. ``outputs``: flodl computes the same outputs as the reference within 1e-5;
-    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left.
+    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left;
+    6. ``onnx``, if there is a ``model.onnx``: onnxruntime computes the same outputs within 1e-4.
 
     Args:
         directory: The export.
@@ -139,6 +142,8 @@ def verify_export(
     if origin is not None:
         steps += [("bytes", partial(run.bytes, origin)), ("source", partial(run.source, origin))]
     steps += [("outputs", run.outputs), ("losses", run.losses)]
+    if (directory / ONNX).exists():
+        steps.append(("onnx", run.onnx))
     for step, look in steps:
         checks.append(_guarded(step, look))
         if step == "reference" and not checks[-1].passed:
@@ -152,6 +157,10 @@ class _Failed(Exception):  # noqa: N818 - it never leaves this module
     """A check failed; the text says why."""
 
 
+class _Skipped(Exception):  # noqa: N818 - it never leaves this module
+    """A check cannot run here; the text says what it needs."""
+
+
 def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
     return Verification(directory, name, tuple(checks))
 
@@ -159,6 +168,8 @@ def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
 def _guarded(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
+    except _Skipped as reason:
+        return Check(name, None, str(reason))
     except (_Failed, FlodlError) as problem:
         return Check(name, False, str(problem))
     except Exception as error:  # any failure of the model is a result of the check
@@ -307,6 +318,14 @@ class _Run:
         if not found:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
+
+    def onnx(self) -> str:
+        """Compare the outputs of onnxruntime and of flodl for the ONNX file of the export."""
+        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
+        apart = onnx_difference(graph, self._config, self._directory / ONNX)
+        if apart is None:
+            raise _Skipped("not compared: run pip install onnxruntime")
+        return f"onnxruntime computes the same within {apart:.2g}"
 
 
 def _loaded(weights: Path, config: Path) -> Loaded:

@@ -36,7 +36,11 @@ from flodl.launch.join import DEVICE_VARIABLE
 from flodl.launch.orphans import end_with_launcher
 from flodl.launch.picklable import check_picklable
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALS = tuple(
+    signal.Signals[name]
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)  # Windows has the first two
+)
 _MONITOR_SECONDS = 0.1
 _BEGAN = "began"
 """File beside the error file of a rank; it exists once the rank has begun."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHARE = 0.005
+SHARE = 0.0025
 """Part of the time of the steps that digests may take."""
 
 FIRST_STEPS = 16

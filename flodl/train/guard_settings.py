@@ -48,7 +48,7 @@ class GuardSettings(Settings):
             window: Most losses that the median is taken of; the first 16 are not judged.
             snapshots: States kept in host memory.
             every: Optimizer steps between two snapshots; None chooses the number so that they take
-                at most 0.5 % of the time. Several ranks then use 100.
+                at most 0.25 % of the time. Several ranks then use 100.
             memory: Most bytes of all snapshots; None for half of the available memory.
             attempts: How often it goes back for one place before it gives up.
             lower_lr: Factor of the learning rate from the second attempt at one place on.

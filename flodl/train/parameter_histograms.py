@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.monitor.media.histograms import histogram_of
+from flodl.monitor.media.histograms import histograms_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.monitor import Monitor
-    from flodl.monitor.media.histograms import Reader
 
 
 @final
@@ -46,18 +45,20 @@ class ParameterHistograms:
         """
         if global_step and (global_step + 1) % self._every:
             return
-        counted: list[tuple[str, Reader]] = []
+        found: list[tuple[str, Tensor, float]] = []
         for name, parameter in self._parameters:
-            counted += _counted(f"weights/{name}", parameter.detach(), 1.0)
+            found += _dense(f"weights/{name}", parameter.detach(), 1.0)
             gradient = parameter.grad if gradients else None
             if gradient is not None:
-                counted += _counted(f"gradients/{name}", gradient.detach(), scale)
-        self._monitor.record_histograms(counted, step=global_step + 1)
+                found += _dense(f"gradients/{name}", gradient.detach(), scale)
+        counted = histograms_of([(values, divisor) for _, values, divisor in found])
+        named = [(name, reader) for (name, *_), reader in zip(found, counted, strict=True)]
+        self._monitor.record_histograms(named, step=global_step + 1)
 
 
-def _counted(name: str, values: Tensor, scale: float) -> list[tuple[str, Reader]]:
-    """Return a histogram with its name; nothing if there are no values."""
+def _dense(name: str, values: Tensor, scale: float) -> list[tuple[str, Tensor, float]]:
+    """Return real values with a name and a divisor; nothing if there are no values."""
     dense: Any = values.coalesce().values() if values.is_sparse else values
     if dense.is_complex():
         dense = dense.abs()
-    return [(name, histogram_of(dense, scale=scale))] if dense.numel() else []
+    return [(name, dense, scale)] if dense.numel() else []

@@ -188,6 +188,10 @@ def _is_alive(record: Mapping[str, Any]) -> bool:
     if record.get("host") != mine["host"] or record.get("boot_id") != mine.get("boot_id"):
         return False
     try:
+        if "boot_id" not in mine:  # systems without /proc: another process may have this number
+            import psutil
+
+            return bool(psutil.pid_exists(int(record["pid"])))
         return started_ticks(int(record["pid"])) == record.get("process_started")
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return False

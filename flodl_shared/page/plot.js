@@ -26,7 +26,7 @@ class Plot {
     this.scales = null;
     /** Where the reader drags with the left button: {from, to, moved}, in pixels. */
     this.drag = null;
-    this.title = element("h3", { textContent: title });
+    this.title = element("h3", { textContent: title, title });
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
@@ -91,10 +91,11 @@ class Plot {
     context.restore();
   }
 
-  /** Put the text box beside x, on the side that has more room. */
+  /** Put the text box beside x, on the side that has more room, and inside of the chart. */
   beside(x) {
-    const left = x > this.width / 2;
-    Object.assign(this.readout.style, left ? { right: `${this.width - x + 14}px`, left: "auto" } : { left: `${x + 14}px`, right: "auto" });
+    const room = Math.max(0, this.width - this.readout.offsetWidth);
+    const left = x > this.width / 2 ? x - 14 - this.readout.offsetWidth : x + 14;
+    this.readout.style.left = `${Math.min(Math.max(left, 0), room)}px`;
   }
 
   /** Position of a pointer on the canvas. */

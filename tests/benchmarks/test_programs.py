@@ -11,15 +11,14 @@ import torch
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
 QUICK = [
-    "checkpoint_io",
     "data_feed",
-    "graph_overhead",
     "graph_rewrites",
     "histogram_cost",
-    "log_cost",
-    "trace_cost",
 ]
-LONG = [
+LONG = [  # they start processes, or measure for seconds
+    "checkpoint_io",
+    "graph_overhead",
+    "log_cost",
     "page",
     "trainer_overhead",
     "convergence",
@@ -30,6 +29,7 @@ LONG = [
     "hetero",
     "hf",
     "hf_memory",
+    "hf_finetune",
     "kills",
     "policy_accuracy",
     "run_diff",
@@ -38,6 +38,7 @@ LONG = [
     "start",
     "startup",
     "ten_models",
+    "trace_cost",
     "unequal_ranks",
 ]
 TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]

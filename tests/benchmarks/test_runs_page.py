@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks import runs_page_subjects
 from benchmarks.measure import end_on_sigterm
-from benchmarks.runs_page import conditions_of, figures_of, row_of, together, why
+from benchmarks.runs_page import conditions_of, figures_of, main, row_of, together, why
 from benchmarks.runs_page_browser import Opening, members, server, until
 from benchmarks.runs_page_features import SOURCES, cell, features
-from benchmarks.runs_page_subjects import SUBJECTS, Subject, aim_word, written
+from benchmarks.runs_page_subjects import SUBJECTS, Store, Subject, aim_word, written
 
 OPTIONS = argparse.Namespace(runs=500, points=1000, full_points=100_000, rounds=2)
 
@@ -25,16 +25,23 @@ def opening(curve: float, more: int | None = 1) -> Opening:
     return Opening(curve, server=100.0, page=20.0, clicks=1, more=more)
 
 
-def test_a_row_has_the_medians_of_cold_and_of_warm_openings():
+def store(folder: Path, seconds: float = 1.0) -> Store:
+    """Seven million bytes."""
+    (folder / "runs").mkdir()
+    (folder / "runs/one").write_bytes(bytes(7_000_000))
+    return Store(folder, seconds, load=0.5)
+
+
+def test_a_row_has_the_medians_of_cold_and_of_warm_openings(tmp_path):
     pairs = [(opening(3.0), opening(1.0)), (opening(5.0), opening(2.0))]
-    row = row_of(pairs, 9.0, 7_000_000, "fdl 1.0")
+    row = row_of(pairs, store(tmp_path, 9.0), "fdl 1.0")
     (cells,) = figures_of({"fdl, full length": row})
     told = ["fdl, full length", "4.0", "2.00 MISSED", "1.5", "100", "20", "1", "1", "9", "7"]
     assert cells == told
 
 
-def test_settings_that_do_not_appear_are_told():
-    row = row_of([(opening(1.0), opening(1.0, more=None))], 1.0, 1, "tool 2")
+def test_settings_that_do_not_appear_are_told(tmp_path):
+    row = row_of([(opening(1.0), opening(1.0, more=None))], store(tmp_path), "tool 2")
     assert figures_of({"Aim": row})[0][7] == "not found"
 
 
@@ -50,7 +57,7 @@ def test_a_tool_that_fails_has_a_row_with_the_reason():
 
 def test_the_page_is_put_together_from_several_calls(tmp_path):
     options = argparse.Namespace(**vars(OPTIONS), output=tmp_path / "page.md")
-    mine = row_of([(opening(1.0), opening(1.0))], 1.0, 1, "tool 2")
+    mine = row_of([(opening(1.0), opening(1.0))], store(tmp_path), "tool 2")
     together(options, {"MLflow": {"version": "mlflow", "why": "no reason"}})
     both = together(options, {"fdl, full length": mine})
     assert list(both) == list(SUBJECTS)
@@ -101,13 +108,28 @@ def test_a_store_is_written_once_for_several_calls(tmp_path, monkeypatch):
     monkeypatch.setattr(runs_page_subjects, "write", write)
     stores = tmp_path / "stores"
     first = written("aim", tmp_path, stores, 3, 10)
-    assert first == (stores / "aim-3x10", 7.5)
+    assert first[:2] == (stores / "aim-3x10", 7.5)
     assert written("aim", tmp_path, stores, 3, 10) == first
     assert written("aim", tmp_path, stores, 3, 20) != first
     assert calls == [("aim", 3, 10), ("aim", 3, 20)]
-    (stores / "aim-3x10.seconds").unlink()  # a writer that was ended leaves no time
-    assert written("aim", tmp_path, stores, 3, 10) == first
+    (stores / "aim-3x10.json").unlink()  # a writer that was ended leaves no record
+    assert written("aim", tmp_path, stores, 3, 10)[:2] == first[:2]
     assert len(calls) == 3
+
+
+def test_runs_are_only_written_into_a_folder_that_is_kept(tmp_path, monkeypatch, capsys):
+    def write(_tool, _programs, store, _runs, _points):
+        store.mkdir()
+        return 7.5
+
+    monkeypatch.setattr(runs_page_subjects, "write", write)
+    words = ["--write", "--only", "fdl", "--runs", "3", "--points", "10"]
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "add --stores FOLDER" in capsys.readouterr().err
+    main([*words, "--stores", str(tmp_path)])
+    assert capsys.readouterr().out == "fdl: 8 s\n"
+    assert (tmp_path / "fdl-3x10").is_dir()
 
 
 def test_every_claim_about_a_tool_has_a_source():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,9 @@ def test_fifty_metrics_are_sections_that_fit_one_screen(browser, tmp_path):
 
 def test_a_search_finds_metrics_and_columns_by_all_of_its_words(browser, tmp_path):
     browser.open(many(tmp_path))
-    assert texts(browser, "#found") == ["50"]
+    assert texts(browser, "#found") == ["50 metrics"]
     search(browser, "LAYER loss")
-    assert texts(browser, "#found") == ["4 of 50"]
+    assert texts(browser, "#found") == ["4 of 50 metrics"]
     assert [one["name"] for one in drawn(browser)] == [f"layer{n}/loss" for n in range(1, 5)]
     heads = texts(browser, "#epochs thead th")
     assert heads == ["Epoch", *(f"layer{n}/loss" for n in range(1, 5)), "Time"]
@@ -82,7 +83,7 @@ def test_a_section_is_folded_and_unfolded_with_the_keyboard(browser, tmp_path):
         for node in tree
         if not node["ignored"] and node.get("name", {}).get("value")
     }
-    assert ("searchbox", "Search 50") in names or ("searchbox", "Search") in names
+    assert ("searchbox", "Search 50 metrics") in names or ("searchbox", "Search") in names
     assert any(role == "combobox" and name.startswith("X axis") for role, name in names)
 
 
@@ -134,16 +135,18 @@ def test_a_first_epoch_that_is_much_worse_is_no_outlier(browser, tmp_path):
     assert count(browser, ".outliers:not([hidden])") == 0
 
 
-def timed(folder: Path) -> Path:
-    """Two epochs of ten steps, 6 s apart; steps are logged every 3 s."""
+def timed(folder: Path, part_seconds: float = 3.0) -> Path:
+    """Two epochs of ten steps, two parts apart; steps are logged after each part."""
     now = [0.0]
     monitor = Monitor(2, terminal=False, clock=lambda: now[0])
     for part in range(4):
-        now[0] += 3.0
+        now[0] += part_seconds
         steps = range(5 * part, 5 * part + 5)
         monitor.log_steps([StepSeries("loss", steps, [1 / (step + 1) for step in steps])])
         if part % 2:
-            monitor.log(part // 2, 6.0, EpochMetrics(part // 2, 0.5, {}, 6000.0, 1.0, [1.0]))
+            taken = 2 * part_seconds
+            metrics = EpochMetrics(part // 2, 0.5, {}, 1000 * taken, 1.0, [1.0])
+            monitor.log(part // 2, taken, metrics)
     monitor.save_html(folder / "report.html")
     monitor.finish()
     return folder / "report.html"
@@ -172,6 +175,16 @@ def test_curves_over_the_time_since_the_start_and_the_time_of_day(browser, tmp_p
     choose(browser, "number")
     assert browser.evaluate("flodl.view.charts[0].xs.slice(-1)") == [19]
     assert browser.console == []
+
+
+def test_a_run_of_milliseconds_has_a_time_axis(browser, tmp_path):
+    browser.open(timed(tmp_path, part_seconds=0.02))
+    click(browser, "#by-step")
+    choose(browser, "relative")
+    assert {"20ms", "40ms", "60ms", "80ms"} <= set(browser.evaluate("flodl.view.charts[0].ticks"))
+    choose(browser, "wall")
+    ticks = browser.evaluate("flodl.view.charts[0].ticks")
+    assert len({tick for tick in ticks if re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", tick)}) >= 3, ticks
 
 
 def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(browser, tmp_path):
@@ -275,7 +288,7 @@ def test_hostile_names_in_sections_and_search(browser, tmp_path):
     # The prefix ends at the first slash, which is inside of the name.
     assert texts(browser, ".metric-section summary b") == ["<"]
     search(browser, bad)
-    assert texts(browser, "#found") == ["12"]
+    assert texts(browser, "#found") == ["12 metrics"]
     assert browser.evaluate("window.stolen ?? null") is None
     assert overflow(browser) <= 0
     assert browser.console == []

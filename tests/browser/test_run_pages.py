@@ -114,6 +114,21 @@ def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     assert 0 < first < last < 3000
 
 
+def test_the_text_box_of_a_chart_stays_inside_of_it_on_a_phone(served):
+    served.resize(400, 900)
+    served.wait_for(f"{CHART}.width < 400 && {DRAWN}")
+    served.evaluate(f"{CHART}.card.scrollIntoView({{block: 'center'}})")
+    edges = "(r => [r.left, r.right, r.top, r.bottom])({}.getBoundingClientRect())"
+    left, right, top, bottom = served.evaluate(edges.format(f"{CHART}.area"))
+    for part in (0.2, 0.45, 0.55, 0.9):
+        served.point(left + part * (right - left), (top + bottom) / 2)
+        assert not served.evaluate(f"{CHART}.readout.hidden")
+        first, last, *_ = served.evaluate(edges.format(f"{CHART}.readout"))
+        assert last - first > 140
+        assert left - 1 <= first
+        assert last <= right + 1
+
+
 def test_groups_show_mean_and_band_with_a_legend(served):
     choose(served, group="all but the seed", band="deviation")
     assert served.evaluate(f"{CHART}.shown.lines") == 4
@@ -241,6 +256,20 @@ def test_settings_are_set_against_results(served):
     served.evaluate("page.scatter.area.focus()")
     served.press("ArrowRight")
     assert "seed 0" in texts(served, "#announcer")[0]
+
+
+def test_the_axes_of_the_scatter_have_names_and_times_have_units(served):
+    served.evaluate(
+        "window.written = []; const write = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
+        "  if (this.canvas === page.scatter.canvas) written.push(text);"
+        "  write.call(this, text, ...rest) }"
+    )
+    choose(served, scatterX="config.lr", scatterY="seconds")
+    written = served.evaluate("written")
+    assert {"lr", "Time"} <= set(written)
+    assert any(text.endswith("m00s") for text in written), written
+    assert "1000" not in written
 
 
 def test_only_what_differs_is_listed_with_its_origin(served):

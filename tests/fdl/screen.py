@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import pyte
@@ -59,8 +60,11 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@lru_cache(1)
 def _rendered(raw: str, columns: int) -> pyte.Screen:
-    screen = _Faint(columns, _LINES)
+    # As many lines as it can take: a screen of many empty ones is slow to read.
+    most = raw.count("\n") + len(raw) // columns + 2
+    screen = _Faint(columns, min(most, _LINES))
     pyte.Stream(screen).feed(raw)
     return screen
 

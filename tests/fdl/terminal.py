@@ -125,7 +125,9 @@ def _start(
     args: tuple[str, ...], cwd: Path, env: Mapping[str, str], program: str | None, terminal: int
 ) -> fork_server.Child | subprocess.Popen[bytes]:
     if program is None:
-        return fork_server.on_terminal("-m", "fdl", *args, cwd=cwd, env=env, streams=[terminal] * 3)
+        return fork_server.on_terminal(
+            *("-m", "fdl", *args), cwd=cwd, env=env, streams=[terminal] * 3, abrupt=True
+        )
     return subprocess.Popen(
         [sys.executable, "-c", program, *args],
         cwd=cwd,

@@ -178,7 +178,7 @@ def test_a_container_gets_the_same(project, tmp_path_factory, asked, seen):
         {
             "fdl.yml": "commands: {train: }",
             "train/fdl.yml": ENTRY + "docker: dev",
-            "train/main.py": "import flodl",
+            "train/main.py": "import os  # flodl",
             "compose.yml": f"services: {{dev: {{image: x, volumes: ['.:{mount}']}}}}",
         }
     )

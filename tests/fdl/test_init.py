@@ -299,12 +299,12 @@ def test_the_first_command_asks_and_says_nothing_about_manifests(fdl, tmp_path):
     assert [path.name for path in (made / "runs").iterdir()] == ["quick"]
 
 
-def test_the_first_command_in_a_clone_makes_the_manifests_one_owns(fdl, tmp_path):
+def test_the_first_command_in_a_clone_makes_the_manifests_one_owns(fdl, torch_fdl, tmp_path):
     fdl("init", "demo", "--native")
     made = tmp_path / "demo"
     for folder in (made, made / "train"):
         (folder / "fdl.yml").unlink()
-    done = fdl("train", "quick", "--epochs", "1", cwd="demo")
+    done = torch_fdl("train", "quick", "--epochs", "1", cwd="demo")
     assert done.exit == 0, done.err
     assert " on held-out digits" in done.out
     for name in ("fdl.yml", "train/fdl.yml"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fdl.__main__ import main
 from tests.fdl.terminal import Terminal
 
 FILES = {
@@ -156,10 +157,26 @@ def test_two_ways_to_one_folder_are_both_listed(project, fdl):
     assert list(listed(fdl("list", "--json"))) == ["x", "x t", "y", "y t"]
 
 
-def test_ways_that_multiply_end_in_a_warning(project, fdl):
+@pytest.fixture
+def multiplied(project):
+    """A folder whose commands have two commands each, 20 levels deep."""
     twice = "commands: {{a: {{path: ../{0}}}, b: {{path: ../{0}}}}}"
     files = {f"{n}/fdl.yml": twice.format(n + 1) for n in range(20)}
-    project({**files, "20/fdl.yml": "commands: {}"})
+    return project({**files, "20/fdl.yml": "commands: {}"}) / "0"
+
+
+def test_ways_that_multiply_end_in_a_warning(multiplied, monkeypatch, capsys):
+    monkeypatch.chdir(multiplied)
+    monkeypatch.setattr("fdl.commands.list._LIMIT", 100)
+    assert main(["list"]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 100
+    assert told.err.startswith("warning: the list ends after 100 commands")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("multiplied")
+def test_ten_thousand_commands_are_listed(fdl):
     done = fdl("list", cwd="0")
     assert done.exit == 0
     assert len(done.out.splitlines()) == 10_000

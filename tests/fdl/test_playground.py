@@ -1,5 +1,6 @@
 """The playground that ``fdl add`` writes, run on checkpoints that lie in a folder."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -7,6 +8,8 @@ import subprocess
 import pytest
 import yaml
 
+from tests import fork_server
+from tests.conftest import typed_in
 from tests.fdl.terminal import Terminal
 from tests.flodl.hf.fake_hub import FakeHub
 
@@ -25,6 +28,12 @@ SIZES = {
     # Far apart, so that rounding tells the labels from each other.
     "initializer_range": 0.5,
 }
+
+
+@pytest.fixture
+def fdl(tmp_path):
+    """``fdl`` where each `python` is a fork that has imported torch: all programs here need it."""
+    return typed_in(tmp_path, fork_server.torch_on_path(os.environ))
 
 
 @pytest.fixture(autouse=True)

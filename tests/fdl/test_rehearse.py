@@ -51,6 +51,12 @@ MANIFEST = """
 
 
 @pytest.fixture
+def fdl(torch_fdl):
+    """The program of these tests imports torch."""
+    return torch_fdl
+
+
+@pytest.fixture
 def training(project):
     return project(
         {

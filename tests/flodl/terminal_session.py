@@ -65,6 +65,7 @@ class Session:
             env={**os.environ, **own},
             streams=[slave, slave if stdout else nowhere, slave, there],
             torch=torch,
+            abrupt=True,
         )
         for stream in (slave, there, nowhere):
             os.close(stream)

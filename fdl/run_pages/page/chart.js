@@ -417,7 +417,7 @@ class CurveChart extends RunsPlot {
     const at = line.x[index];
     const where = `${AXIS_NAMES[axis]} ${positionLabel(axis, at, 60)}`;
     const name = line.name || line.run.name;
-    const lines = [reading(this.#colorOf(line), name, formatNumber(value), true), fact("at", where)];
+    const lines = [reading(this.#colorOf(line), name, formatNumber(value), true), fact(AXIS_NAMES[axis], positionLabel(axis, at, 60))];
     if (line.low && Number.isFinite(line.low[index]) && line.high[index] > line.low[index]) {
       lines.push(fact("range", `${formatNumber(line.low[index])} to ${formatNumber(line.high[index])}`));
     }

@@ -236,7 +236,7 @@ function valueScale(column, runs) {
     if (!range) return { at: () => null, ticks: [] };
     const { low, high } = range;
     const isLog = low > 0 && high / low >= 30;
-    const scale = isLog ? logScale(low, high, 5, true) : linearScale(low, high, 5, true);
+    const scale = column.key === "seconds" && low < high ? axisScale("time", low, high, 5, isLog) : isLog ? logScale(low, high, 5, true) : linearScale(low, high, 5, true);
     const at = (value) => {
       if (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0)) return null;
       return Math.min(1, Math.max(0, scale.at(value)));

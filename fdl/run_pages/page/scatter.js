@@ -55,9 +55,11 @@ class ScatterPanel extends RunsPlot {
     const [across, up] = [x, y].map((column) => valueScale(column, model.visible));
     const asTicks = ({ ticks }) => ({ ticks, at: (part) => 0.03 + 0.94 * part });
     const [xs, ys] = [across, up].map(asTicks);
-    const box = this.boxFor(context, ys, { bottom: 46, right: 18 });
+    const box = this.boxFor(context, ys, { bottom: 46, right: 18, top: 28 });
     this.axes(context, box, xs, ys);
-    Object.assign(context, { fillStyle: ink.get("text"), textAlign: "center", textBaseline: "bottom" });
+    Object.assign(context, { fillStyle: ink.get("text"), textAlign: "left", textBaseline: "top" });
+    context.fillText(fitted(context, y.label, box.right - 4), 4, 4);
+    Object.assign(context, { textAlign: "center", textBaseline: "bottom" });
     context.fillText(fitted(context, x.label, box.right - box.left), (box.left + box.right) / 2, this.height - 4);
     this.paint = paintBy(choices.get("scatterColor"), model);
     this.#points = [];

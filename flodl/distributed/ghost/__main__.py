@@ -138,6 +138,7 @@ def _positive(text: str) -> int:
 def _json(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Prediction]) -> str:
     policy, reason = choose(predictions)
     form = {
+        "schema_version": 1,
         "ms": cluster.ms,
         "sync_ms": cluster.average_ms,
         "exchange": asdict(cluster.exchange) if cluster.sync_ms is None else None,

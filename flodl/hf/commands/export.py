@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
@@ -13,6 +13,12 @@ from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce
 from flodl.hf.head_kind import HeadKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flodl.graph import Graph
+    from flodl.hf.onnx_file import OnnxFile
 
 
 class Args(FdlArgs):
@@ -40,6 +46,9 @@ class Args(FdlArgs):
     preserve_source_config: bool = option(
         help="With --checkpoint: keep the configuration it was trained from as config.source.json"
     )
+    onnx: bool = option(
+        help="Also write model.onnx, for batches and rows of any size, and compare its outputs"
+    )
     force: bool = option(help="Replace what an earlier export has written")
 
     @model_validator(mode="after")
@@ -66,6 +75,18 @@ class Args(FdlArgs):
         return self
 
 
+def _onnx_writer() -> Callable[[Graph, Path], OnnxFile]:
+    """The function that writes ``model.onnx``.
+
+    Raises:
+        MissingDependencyError: A package for it is not installed.
+    """
+    from flodl.hf.onnx_file import check_onnx_packages, write_onnx
+
+    check_onnx_packages()  # before any download
+    return write_onnx
+
+
 def main(args: Args) -> int:
     """Export, and print what was written.
 
@@ -88,6 +109,7 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
+        onnx=_onnx_writer() if args.onnx else None,
         force=args.force,
     )
     for line in report.notes:

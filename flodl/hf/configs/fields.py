@@ -132,7 +132,7 @@ def rate(
     """A dropout probability, 0 to 1."""
 
     def read(value: Any) -> float:
-        number = _finite(value)
+        number = finite(value)
         if not 0.0 <= number <= 1.0:
             raise Refused
         return number
@@ -141,16 +141,17 @@ def rate(
     return _declare(read, allowed, default, key, (), nullable, inherits, write=_as_float)
 
 
-def amount(*, default: Any = MISSING, key: str = "") -> Any:
+def amount(*, default: Any = MISSING, key: str = "", nullable: bool = False) -> Any:
     """A finite number that is not negative."""
 
     def read(value: Any) -> float:
-        number = _finite(value)
+        number = finite(value)
         if number < 0.0:
             raise Refused
         return number
 
-    return _declare(read, "a finite number of at least 0", default, key, write=_as_float)
+    allowed = "a finite number of at least 0"
+    return _declare(read, allowed, default, key, nullable=nullable, write=_as_float)
 
 
 def flag(*, default: Any = MISSING) -> Any:
@@ -189,6 +190,16 @@ def parsed(
     return _declare(read, allowed, default, write=write or _plain)
 
 
+def special(make: Callable[[str], FieldSpec], *, default: Any) -> Any:
+    """A field that the file may hold in several forms.
+
+    Args:
+        make: Returns the declaration for the name of the attribute.
+        default: The value of the attribute if a caller gives none.
+    """
+    return field(default=default, metadata={_SPEC: make})
+
+
 def constant(value: Any, *, init: Literal[False] = False, shown: bool = True) -> Any:
     """An attribute that no file and no caller sets; ``shown`` in repr and comparison."""
     return field(init=init, default=value, repr=shown, compare=shown)
@@ -204,7 +215,18 @@ def texts(value: Any) -> tuple[str, ...]:
 @dataclass_transform(
     frozen_default=True,
     kw_only_default=True,
-    field_specifiers=(whole, rate, amount, flag, one_of, activation_name, text, parsed, constant),
+    field_specifiers=(
+        whole,
+        rate,
+        amount,
+        flag,
+        one_of,
+        activation_name,
+        text,
+        parsed,
+        special,
+        constant,
+    ),
 )
 def config_class(cls: type[ConfigT]) -> type[ConfigT]:
     """Make a class of declared fields a frozen, keyword-only dataclass with slots."""
@@ -254,7 +276,12 @@ def _as_float(value: Any) -> Any:
     return float(value) if type(value) is int and abs(value) <= _MOST else value
 
 
-def _finite(value: Any) -> float:
+def finite(value: Any) -> float:
+    """Read a finite number.
+
+    Raises:
+        Refused: It is something else.
+    """
     if type(value) not in (int, float):
         raise Refused
     try:

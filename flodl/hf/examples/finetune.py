@@ -39,6 +39,7 @@ _MOST_NORM = 1.0
 _ADAPTED = {
     "distilbert": ("q_lin", "v_lin"),
     "deberta-v2": ("query_proj", "value_proj"),
+    "modernbert": ("Wqkv",),
 }
 
 

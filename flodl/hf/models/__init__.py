@@ -1,4 +1,4 @@
-"""The networks as graphs: six encoders and their heads."""
+"""The networks as graphs: seven encoders and their heads."""
 
 from flodl.hf.models.building import (
     build_graph as build_graph,

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from flodl.hf.models.dropout import dropout as dropped_out
 from flodl.hf.models.layout import Layout, Run
+from flodl.hf.models.local_attention import attend_near
 
 
 def split_heads(tokens: Tensor, heads: int, layout: Layout) -> Tensor:
@@ -64,8 +65,11 @@ def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | Non
     scores = query @ key.transpose(-1, -2)
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
     if bias is not None:
+        # The lowest number, not minus infinity: a row that sees nothing gets equal weights, as in
+        # transformers, instead of NaN.
+        lowest = torch.finfo(scores.dtype).min
         hidden = bias.dtype == torch.bool
-        scores = scores.masked_fill(~bias, -math.inf) if hidden else scores + bias
+        scores = scores.masked_fill(~bias, lowest) if hidden else scores + bias
     return scores.softmax(-1)
 
 
@@ -91,6 +95,10 @@ def attend_tokens(
         if layout.ends_first:
             return _attend_firsts(query, keys, values, layout, dropout)
         queries = split_heads(query, heads, layout)
+        if layout.window is not None:
+            seen, window = layout.bias, layout.window
+            near = attend_near(queries, keys, values, window, seen=seen, dropout=dropout)
+            return join_heads(near, layout)
         return attend(queries, keys, values, layout, bias=layout.bias, dropout=dropout)
     sizes = [run.rows * run.length for run in layout.runs]
     asking = [run.rows for run in layout.runs] if layout.ends_first else sizes
@@ -100,7 +108,7 @@ def attend_tokens(
         query, key, value = (
             part.view(run.rows, len(part) // run.rows, heads, -1).transpose(1, 2) for part in parts
         )
-        found.append(_attend_run(run, query, key, value, dropout))
+        found.append(_attend_run(run, query, key, value, dropout, layout.window))
     return torch.cat(found)
 
 
@@ -110,15 +118,30 @@ def _attend_firsts(
     """Queries ``[B, H]``, keys and values ``[B, heads, S, D]``, to ``[B, H]``."""
     asking = query.view(-1, key.shape[1], 1, key.shape[-1])
     seen = None if layout.bias is None else layout.bias[..., :1, :]
+    if layout.window is not None:
+        key, value = _in_reach(key, layout.window), _in_reach(value, layout.window)
+        seen = None if seen is None else seen[..., : layout.window + 1]
     context = functional.scaled_dot_product_attention(
         asking, key, value, attn_mask=seen, dropout_p=dropout
     )
     return context.flatten(1)
 
 
-def _attend_run(run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+def _in_reach(tokens: Tensor, window: int) -> Tensor:
+    """The tokens ``[B, heads, S, D]`` that the first token of a row sees."""
+    return tokens[:, :, : window + 1]
+
+
+def _attend_run(
+    run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: float, window: int | None
+) -> Tensor:
     """Rows of one length: queries ``[R, heads, Q, D]`` to ``[R * Q, heads * D]``."""
     seen = None
+    if window is not None and query.shape[-2] == run.length:
+        context = attend_near(query, key, value, window, dropout=dropout)
+        return context.transpose(1, 2).flatten(2).flatten(0, 1)
+    if window is not None:
+        key, value = _in_reach(key, window), _in_reach(value, window)
     if run.masked:
         seen = torch.arange(run.length, device=query.device).ne(0).view(1, 1, 1, -1)
     if dropout:

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph import Graph, NamedInputModule
-from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
+from flodl.hf.config_json import (
+    AlbertConfig,
+    DebertaV2Config,
+    EncoderConfig,
+    ModernBertConfig,
+)
 from flodl.hf.models.deberta import DebertaEncoder
 from flodl.hf.models.embeddings import DebertaEmbeddings, Embeddings
 from flodl.hf.models.layout import (
@@ -30,6 +35,7 @@ from flodl.hf.models.layout import (
     layout_of,
 )
 from flodl.hf.models.model_graph import ModelFlow
+from flodl.hf.models.modernbert import ModernBertEmbeddings, ModernBertLayers, norm_of
 from flodl.hf.models.transformer_layer import (
     ALBERT_NAMES,
     BERT_NAMES,
@@ -74,11 +80,12 @@ class FlatPooler(nn.Linear):
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The modules of a backbone, and the name of the module with the layers."""
+    """The modules of a backbone, the name of the module with the layers, and a norm at the end."""
 
     embeddings: nn.Module
     encoder: nn.Module
     encoder_name: str = "encoder"
+    final_norm: nn.Module | None = None
 
 
 def build_backbone(
@@ -95,7 +102,7 @@ def build_backbone(
     ``last_hidden_state [B, S, H]``; with a pooler, ``pooler_output [B, H]`` is a tag.
 
     Args:
-        config: Any of the six families.
+        config: Any of the seven families.
         pooler: Whether there is a pooler; only if the family can have one.
         ends_pooled: Whether the output is that of the pooler.
         told_what_is_read: Whether there is a further input, the output of :class:`ReadPositions`.
@@ -114,7 +121,10 @@ def build_backbone(
     known = (IDS, KEYS, LAYOUT)
     masked = (*known, MASK, TYPES, POSITIONS)
     flow.through(parts.embeddings, name="embeddings").using(*masked)
-    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *told, RECORD)
+    turned = (POSITIONS,) if config.model_type == "modernbert" else ()  # attention uses them
+    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *turned, *told, RECORD)
+    if parts.final_norm is not None:
+        flow.through(parts.final_norm, name="final_norm")
     flow.through(InRows(), name="in_rows").using(*known, *told).tag(LAST_HIDDEN_STATE)
     if pooler:
         width = config.hidden_size
@@ -139,6 +149,10 @@ def _parts(config: EncoderConfig) -> _Parts:
             albert = cast("AlbertConfig", config)
             embeddings = Embeddings(config, width=albert.embedding_size, norm_eps=eps)
             return _Parts(embeddings, AlbertEncoder(albert))
+        case "modernbert":
+            modern = cast("ModernBertConfig", config)
+            words, layers = ModernBertEmbeddings(modern), ModernBertLayers(modern)
+            return _Parts(words, layers, "layers", norm_of(modern))
         case _:
             deberta = cast("DebertaV2Config", config)
             return _Parts(DebertaEmbeddings(deberta), DebertaEncoder(deberta))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from flodl.graph import Graph
-from flodl.hf.config_json import DebertaV2Config, EncoderConfig
+from flodl.hf.config_json import DebertaV2Config, EncoderConfig, ModernBertConfig
 from flodl.hf.device import known_device
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models.backbone import INPUTS, WITH_POOLER, build_backbone
@@ -20,6 +20,7 @@ from flodl.hf.models.heads import (
     token_classifier,
     word_decoder,
 )
+from flodl.hf.models.initial import initial_of
 from flodl.hf.models.layout import IDS, PLACES, READ, ReadPositions
 from flodl.hf.models.model_graph import ModelFlow
 
@@ -40,7 +41,7 @@ def build_graph(
     ``[B, S, labels]``, ``[B, S, 2]`` or ``[B, S, V]``.
 
     Args:
-        config: Any of the six families.
+        config: Any of the seven families.
         kind: The head.
         pooler: Whether an encoder without a head has a pooler; None for the default of its family.
         num_labels: Classes of a classifier.
@@ -88,7 +89,7 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool | None, label
     if kind is HeadKind.BASE:
         return build_backbone(config, pooler=can_pool and pooler is not False)
     pooled = kind is HeadKind.SEQCLS and config.model_type in ("bert", "albert")
-    reads_first = kind is HeadKind.SEQCLS
+    reads_first = kind is HeadKind.SEQCLS and not _averages(config)
     backbone = build_backbone(
         config,
         pooler=pooled,
@@ -114,6 +115,11 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool | None, label
     return flow.tag("logits", keep=kind is not HeadKind.MLM).build()
 
 
+def _averages(config: EncoderConfig) -> bool:
+    """Whether a classifier of rows reads all their tokens."""
+    return isinstance(config, ModernBertConfig) and config.classifier_pooling == "mean"
+
+
 def tie_words(graph: nn.Module, config: EncoderConfig) -> None:
     """Let the decoder of a masked-language head share the encoder's table, if the model does so.
 
@@ -122,9 +128,11 @@ def tie_words(graph: nn.Module, config: EncoderConfig) -> None:
     own_table = config.model_type == "deberta-v2" and not cast("DebertaV2Config", config).legacy
     if not config.tie_word_embeddings and not own_table:
         return
-    words = graph.get_submodule(f"{config.prefix}.embeddings.word_embeddings")
+    modern = config.model_type == "modernbert"
+    table = "tok_embeddings" if modern else "word_embeddings"
+    words = graph.get_submodule(f"{config.prefix}.embeddings.{table}")
     for name, module in graph.named_modules():
-        if name.endswith(".decoder") or name == "vocab_projector":
+        if name.endswith(".decoder") or name in ("vocab_projector", "decoder"):
             module.weight = words.weight
             owner = graph.get_submodule(name.rpartition(".")[0])
             if name.endswith(".decoder"):
@@ -139,8 +147,9 @@ def initialise(
 ) -> None:
     """Draw values for every tensor on the meta device; the same seed gives the same values.
 
-    Weights are drawn from a normal distribution of ``initializer_range``, biases are zero, the
-    weights of a LayerNorm one, and the row of padding is zero. Shared parameters stay shared.
+    Weights are drawn from a normal distribution of ``initializer_range``, or from that of their
+    module (ModernBERT). Biases are zero, the weights of a LayerNorm one, and the row of padding is
+    zero. Shared parameters stay shared.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     made: dict[int, nn.Parameter] = {}
@@ -161,14 +170,18 @@ def fresh(
         module: The module with the parameter.
         name: Its name there.
         like: Shape and dtype.
-        spread: Standard deviation of weights.
+        spread: Standard deviation of weights, if the module has no distribution of its own.
         generator: Draws them.
     """
     values = torch.zeros(like.shape, dtype=like.dtype)
     if isinstance(module, nn.LayerNorm):
         return values.fill_(1.0) if name == "weight" else values
     if name == "weight":
-        values.normal_(0.0, spread, generator=generator)
+        cut = initial_of(module)
+        if cut is None:
+            values.normal_(0.0, spread, generator=generator)
+        else:
+            cut.draw(values, generator)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             values[module.padding_idx] = 0.0
     return values

@@ -14,8 +14,17 @@ from flodl.hf.config_json import (
     DebertaV2Config,
     DistilBertConfig,
     EncoderConfig,
+    ModernBertConfig,
 )
 from flodl.hf.models.dropout import dropout
+from flodl.hf.models.initial import drawn_from
+from flodl.hf.models.layout import MASK
+from flodl.hf.models.modernbert import (
+    MeanOfTokens,
+    PredictionHead,
+    cut_at_output,
+    cut_of_classifier,
+)
 from flodl.hf.models.transformer_layer import at, place
 
 Widths = tuple[int, int]
@@ -89,6 +98,13 @@ def sequence_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -
             flow.through(nn.Linear(width, width), name="pre_classifier").through(nn.ReLU())
             dropout = cast("DistilBertConfig", config).seq_classif_dropout
             _classifier(flow, config, labels, dropout)
+        case "modernbert":
+            modern = cast("ModernBertConfig", config)
+            if modern.classifier_pooling == "mean":
+                flow.through(MeanOfTokens()).using(MASK)
+            else:
+                flow.through(first_token)
+            _modern_classifier(flow, modern, labels)
         case _:
             flow.through(ContextPooler(cast("DebertaV2Config", config)), name="pooler")
             _classifier(flow, config, labels, cast("DebertaV2Config", config).classifier_dropout)
@@ -96,6 +112,9 @@ def sequence_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -
 
 def token_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -> None:
     """Append the head for one label per token: ``[B, S, labels]``."""
+    if isinstance(config, ModernBertConfig):
+        _modern_classifier(flow, config, labels)
+        return
     dropout = config.hidden_dropout_prob
     if config.model_type not in ("distilbert", "deberta-v2"):
         dropout = cast("BertConfig", config).classifier_dropout
@@ -107,8 +126,19 @@ def _classifier(flow: FlowBuilder, config: EncoderConfig, labels: int, dropout: 
     flow.through(nn.Linear(config.hidden_size, labels), name="classifier")
 
 
+def _modern_classifier(flow: FlowBuilder, config: ModernBertConfig, labels: int) -> None:
+    """The classifier of a ModernBERT, the same for rows, tokens and answers."""
+    flow.through(PredictionHead(config), name="head")
+    flow.through(nn.Dropout(config.classifier_dropout))
+    linear = nn.Linear(config.hidden_size, labels)
+    flow.through(drawn_from(linear, cut_of_classifier(config)), name="classifier")
+
+
 def span_finder(flow: FlowBuilder, config: EncoderConfig) -> None:
     """Append the head for the start and the end of an answer: ``[B, S, 2]``."""
+    if isinstance(config, ModernBertConfig):
+        _modern_classifier(flow, config, 2)
+        return
     if config.model_type == "distilbert":
         flow.through(nn.Dropout(cast("DistilBertConfig", config).qa_dropout))
     flow.through(nn.Linear(config.hidden_size, 2), name="qa_outputs")
@@ -178,6 +208,11 @@ def word_decoder(flow: FlowBuilder, config: EncoderConfig) -> None:
         case "albert":
             widths = (width, cast("AlbertConfig", config).embedding_size)
             flow.through(Decoder(widths, vocab, norm_eps=eps, activate=act), name="predictions")
+        case "modernbert":
+            modern = cast("ModernBertConfig", config)
+            linear = nn.Linear(width, vocab, bias=modern.decoder_bias)
+            flow.through(PredictionHead(modern), name="head")
+            flow.through(drawn_from(linear, cut_at_output(modern)), name="decoder")
         case "deberta-v2" if not cast("DebertaV2Config", config).legacy:
             decoder = Decoder((width, width), vocab, norm_eps=eps, activate=act)
             flow.through(_Named("lm_head", decoder), name="lm_predictions")

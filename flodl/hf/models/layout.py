@@ -80,6 +80,9 @@ class Layout:
         runs: All rows of packed tokens, if attention uses them packed; see :meth:`in_runs`.
         ends_first: Whether only the first token of every row of the output is used.
         record: The values of layers that the caller asks for; None for nothing.
+        window: How far a token sees to each side; None for as far as ``keys`` says.
+        consecutive: Whether the tokens of every row in :attr:`runs` stand side by side from the
+            first position on, as with padding on the right. Only then packing keeps distances.
     """
 
     rows: int
@@ -89,6 +92,8 @@ class Layout:
     runs: tuple[Run, ...] = ()
     ends_first: bool = False
     record: Record | None = None
+    window: int | None = None
+    consecutive: bool = False
 
     def note(self, tokens: Tensor) -> None:
         """Record the input of a layer, if the caller asked for it."""
@@ -148,7 +153,8 @@ class Layout:
         lengths = counts.sum(1) + leads
         rows = zip(lengths.tolist(), leads.tolist(), strict=True)
         runs = (Run(len(list(same)), *key) for key, same in groupby(rows))
-        return replace(self, runs=tuple(runs))
+        gaps = leads.any() | (counts[:, 1:] & ~counts[:, :-1]).any()
+        return replace(self, runs=tuple(runs), consecutive=not bool(gaps))
 
     @property
     def bias(self) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The layer that five of the six families share; only the names of its parts differ."""
+"""The layer that five of the seven families share; only the names of its parts differ."""
 
 from __future__ import annotations
 

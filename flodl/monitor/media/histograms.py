@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,8 @@ Reader: TypeAlias = Callable[[], Histogram]
 """Returns the histogram; on another thread it may wait for a GPU."""
 
 MOST_BINS = 255
+_SMALL = 1 << 13
+"""Values of a tensor up to which it is counted together with others."""
 _BLOCK = 1 << 15
 """Values per block: they stay in the processor's cache from one operation to the next."""
 
@@ -49,6 +51,60 @@ def histogram_of(values: Any, bins: int = 64, *, scale: float = 1.0) -> Reader:
     return _ready(count_array(tensor.numpy(), bins, scale))
 
 
+def histograms_of(tensors: Sequence[tuple[Any, float]], bins: int = 64) -> list[Reader]:
+    """Count several tensors; small ones on the CPU together, because NumPy's calls take longer.
+
+    Args:
+        tensors: Tensors with values, and what the values are divided by.
+        bins: 1 to 255.
+
+    Returns:
+        What :func:`histogram_of` returns for each tensor.
+    """
+    small = [(tensor, scale) for tensor, scale in tensors if _is_small(tensor)]
+    arrays = [tensor.numpy().ravel(order="K") for tensor, _ in small]
+    counted = iter(count_together(arrays, bins, [scale for _, scale in small]))
+    return [
+        _ready(next(counted)) if _is_small(tensor) else histogram_of(tensor, bins, scale=scale)
+        for tensor, scale in tensors
+    ]
+
+
+def _is_small(tensor: Any) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and str(tensor.dtype) == "torch.float32"
+        and 0 < tensor.numel() <= _SMALL
+    )
+
+
+def count_together(arrays: Sequence[Any], bins: int, scales: Sequence[float]) -> list[Histogram]:
+    """Count the values of several flat arrays of float32 with the same calls of NumPy."""
+    if not arrays:
+        return []
+    sizes = [array.size for array in arrays]
+    starts = np.cumsum([0, *sizes[:-1]])
+    flat = np.concatenate(arrays)
+    lows, highs = (one.reduceat(flat, starts).tolist() for one in (np.minimum, np.maximum))
+    ends = [_range(low, high) for low, high in zip(lows, highs, strict=True)]
+    if not all(math.isfinite(low + high) and not _is_wide(low, high) for low, high in ends):
+        return [
+            count_array(array, bins, scale) for array, scale in zip(arrays, scales, strict=True)
+        ]
+    first = np.array([low for low, _ in ends], np.float32)
+    factor = np.array([bins / (high - low) for low, high in ends], np.float32)
+    places = (flat - np.repeat(first, sizes)) * np.repeat(factor, sizes)
+    rows = np.repeat(np.arange(len(arrays)) * (bins + 1), sizes)
+    amounts = np.bincount(places.astype(np.uint8) + rows, minlength=len(arrays) * (bins + 1))
+    exact = flat.astype(np.float64)
+    totals, squares = (np.add.reduceat(one, starts).tolist() for one in (exact, exact * exact))
+    facts = zip(ends, amounts.reshape(len(arrays), -1), totals, squares, scales, strict=True)
+    return [
+        _histogram(low, high, counts, total, square, (0, 0, 0), scale)
+        for (low, high), counts, total, square, scale in facts
+    ]
+
+
 def count_array(values: Any, bins: int, scale: float = 1.0) -> Histogram:
     """Count the values of an array."""
     if values.dtype.kind != "f":
@@ -69,8 +125,7 @@ def count_array(values: Any, bins: int, scale: float = 1.0) -> Histogram:
     first, last = _range(low, high)
     counts = np.zeros(bins + 1, np.int64)
     total = squares = 0.0
-    # float32 has no room for the sum of squares or for the width of such bins.
-    wide = max(abs(first), abs(last)) > 1e15 or last - first < 1e-30
+    wide = _is_wide(first, last)
     for start in range(0, flat.size, _BLOCK):
         block = flat[start : start + _BLOCK]
         if wide:
@@ -119,6 +174,11 @@ def _count_on_device(tensor: Any, bins: int, scale: float) -> Reader:
         return _histogram(first, last, amounts, total, squares, others, scale)
 
     return read
+
+
+def _is_wide(first: float, last: float) -> bool:
+    """Whether float32 has no room for the sum of squares or for the width of such bins."""
+    return max(abs(first), abs(last)) > 1e15 or last - first < 1e-30
 
 
 def _range(low: float, high: float) -> tuple[float, float]:

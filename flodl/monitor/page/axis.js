@@ -2,7 +2,7 @@
 /* What the x of a chart counts: epochs or steps, time since the start, or the time of day. */
 
 const NICE_SECONDS = [
-  0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
 ];
 
 const AXIS_KINDS = ["number", "relative", "wall"];
@@ -129,6 +129,7 @@ function timeScale(first, last, wanted, text, shift) {
 /** 90 -> "1m30s"; with the digits that ticks `step` seconds apart need. */
 function spanText(seconds, step) {
   if (seconds < 1e-9) return "0s";
+  if (step < 0.1) return `${Math.round(seconds * 1000)}ms`;
   if (seconds < 60) return `${step < 1 ? seconds.toFixed(1) : Math.round(seconds)}s`;
   if (seconds < 86400) return formatDuration(seconds + 1e-6).replace(/(\d)m00s$/, "$1m").replace(/h00m$/, "h");
   return `${Number((seconds / 86400).toFixed(1))}d`;
@@ -136,9 +137,11 @@ function spanText(seconds, step) {
 
 /** The time of day of seconds since 1970 in a zone `zone` seconds ahead of UTC. */
 function clockText(at, zone, step) {
-  const date = new Date((at + zone) * 1000);
+  const date = new Date(Math.round((at + zone) * 1000));
   const two = (part) => String(part).padStart(2, "0");
   if (step >= 86400) return `${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
   const time = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
-  return step < 60 ? `${time}:${two(date.getUTCSeconds())}` : time;
+  if (step >= 60) return time;
+  const part = step < 1 ? `.${String(date.getUTCMilliseconds()).padStart(3, "0")}` : "";
+  return `${time}:${two(date.getUTCSeconds())}${part}`;
 }

@@ -88,7 +88,7 @@ class LineChart extends Plot {
     this.series = series.map((one) => axis.of(one));
     // The width is read before anything is written, so that reading it needs no layout.
     this.width ||= this.area.clientWidth;
-    if (this.title.textContent !== title) this.title.textContent = title;
+    if (this.title.textContent !== title) this.title.textContent = this.title.title = title;
     this.xs = merged(this.series.map((one) => one.xs));
     this.description.textContent = this.series.map((one) => describe(one, axis)).join(" ");
     this.area.setAttribute("aria-valuemin", this.xs[0] ?? 0);

@@ -66,7 +66,7 @@ class MetricSection {
     const count = `${series.length} ${series.length === 1 ? "metric" : "metrics"}`;
     const values = open ? [] : series.slice(0, 6).map((one) => `${one.name} ${formatMetric(one.last.y)}`);
     const text = [count, ...values].join(" · ");
-    if (this.#note.textContent !== text) this.#note.textContent = text;
+    if (this.#note.textContent !== text) this.#note.textContent = this.#note.title = text;
     if (this.part.open !== open) this.part.open = open;
   }
 

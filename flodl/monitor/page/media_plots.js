@@ -199,6 +199,7 @@ class HistogramPlot {
     context.fillStyle = ink.get("soft");
     context.textAlign = "right";
     context.fillText(COUNT.format(most), LEFT_ROOM - 6, 14);
+    context.fillText("values", LEFT_ROOM - 6, 28);
     context.fillText(formatMetric(record.high), width, BARS_HEIGHT - 4);
     context.textAlign = "left";
     context.fillText(formatMetric(record.low), LEFT_ROOM, BARS_HEIGHT - 4);

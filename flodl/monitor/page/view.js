@@ -208,7 +208,7 @@ class RunView {
     const left = this.#panel.show(all, unit, this.#focus());
     for (const id of ["smoothing-control", "axis-control"]) place(id).hidden = !all.length;
     place("search-control").hidden = all.length <= FEW_METRICS;
-    const found = left < all.length ? `${left} of ${all.length}` : `${all.length}`;
+    const found = `${left < all.length ? `${left} of ` : ""}${all.length} metrics`;
     if (place("found").textContent !== found) place("found").textContent = found;
     place("no-metrics").hidden = left > 0;
     const none = model.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";

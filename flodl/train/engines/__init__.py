@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.train.engines.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
+from flodl.train.engines.auto import AutoEngine as AutoEngine
+from flodl.train.engines.auto_policy import AutoPolicy as AutoPolicy
 from flodl.train.engines.base import StepEngine as StepEngine, StepSettings as StepSettings
 from flodl.train.engines.closure import ClosureEngine as ClosureEngine
 from flodl.train.engines.compiled import CompiledEngine as CompiledEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from flodl import log
 from flodl.monitor.formats import format_duration
 from flodl.train.engines import heap
+from flodl.train.engines.auto_policy import AutoPolicy
 from flodl.train.engines.comparing import Extent, step_ratio
 from flodl.train.engines.compiling import first_line
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
@@ -22,7 +23,7 @@ from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
 from flodl.train.engines.pure import PureStep, free_bytes
 from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
 from flodl.train.engines.routing import route_verdict
-from flodl.train.engines.thread_trials import ThreadPolicy, ThreadTrials
+from flodl.train.engines.thread_trials import ThreadTrials
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
@@ -48,41 +49,6 @@ _OBSERVED = 3
 
 _OF_A_PHASE = 0.2
 """Part of the usual gain that such a tuning must bring, because its measurement is more precise."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoPolicy:
-    """Limits that decide when a trial pays.
-
-    Attributes:
-        least_steps: A run with fewer steps tries nothing.
-        least_seconds: A run that the plain engine would finish in less than this tries nothing.
-        compile_gain: Part of the remaining time that compiling is expected to save.
-        compile_seconds: Seconds that compiling is expected to take.
-        gain: A tuning must save this part of a step to be kept.
-        doubt: Part of the remaining steps that one comparison may use if its result is not clear.
-        faults: Page faults per step from which on keeping the heap is tried.
-        block: Largest number of steps that are measured together.
-        short_step: Fewer threads are tried for steps up to this many seconds.
-        slow_route: A trial of oneDNN is skipped if its products take more than this part of the
-            usual time.
-        only: The fields of :class:`Tuning` that are tried; None tries all.
-        threads: Limits for trials of the number of threads on a busy machine.
-    """
-
-    least_steps: int = 200
-    least_seconds: float = 3.0
-    compile_gain: float = 0.15
-    compile_seconds: float = 20.0
-    gain: float = 0.02
-    doubt: float = 0.02
-    faults: int = 2000
-    block: int = 40
-    short_step: float = 0.02
-    slow_route: float = 1.0
-    only: frozenset[str] | None = None
-    threads: ThreadPolicy = field(default_factory=ThreadPolicy)
 
 
 @final
@@ -143,6 +109,7 @@ class AutoEngine(TunedEngine):
         self._course: Steps[None] | None = None
         self._clock = PhaseClock(self._lap)
         self._settled = Tuning()
+        self._thread_ratio = 1.0
         self._threads: ThreadTrials | None = None
 
     @property
@@ -339,15 +306,17 @@ class AutoEngine(TunedEngine):
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
-        yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
-        faults, best, threads = heap.page_faults(), Tuning(), self._threads
-        if threads is not None:
-            threads.watch()
-        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
+        # The first steps allocate, and make the optimizer's state.
+        self._seconds = yield from median_of_steps(3)
+        best = Tuning()
+        if self._threads is not None and self._threads.crowded():
+            best = yield from self._fewer_if_busy()
+        faults = heap.page_faults()
+        self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
-        if threads is not None and threads.busy() and threads.pays(self._seconds, self._steps_left):
-            best, ratio = yield from threads.choose(best, self._notes)
-            self._seconds *= ratio
+        self._plain_seconds = self._seconds / self._thread_ratio
+        if self._threads is not None and not self._threads.was_busy:
+            best = yield from self._fewer_if_busy()
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
@@ -362,9 +331,20 @@ class AutoEngine(TunedEngine):
         if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         self.use(best)
-        if threads is not None:
-            threads.watch()
+        if self._threads is not None:
+            self._threads.watch()
         self._decide(best)
+
+    def _fewer_if_busy(self) -> Steps[Tuning]:
+        """Try fewer threads if the machine was busy in the last steps; return the best tuning."""
+        threads, best = self._threads, Tuning()
+        if threads is None:
+            return best
+        if threads.busy() and threads.pays(self._seconds, self._steps_left):
+            best, self._thread_ratio = yield from threads.choose(best, self._notes)
+            self._seconds *= self._thread_ratio
+        threads.watch()
+        return best
 
     def _decide(self, best: Tuning) -> None:
         self._source = "measured"
@@ -499,16 +479,24 @@ class AutoEngine(TunedEngine):
         return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
-        """Compare the best tuning with the plain step again, because gains need not add up."""
+        """Compare the best tuning with the plain step again, because gains need not add up.
+
+        On a busy machine, the number of threads was chosen before all trials, and both have it.
+        """
+        plain = Tuning()
+        if self._threads is not None and self._threads.was_busy:
+            plain = replace(plain, threads=best.threads)
+            if best == plain:
+                return best
         least = self._policy.gain / 2
         # A gain in one phase was measured precisely. Here it must only not cost time elsewhere.
         of_phases = not best.changes() - PHASE_OF.keys()
         bar = 1 + abs(least) if of_phases else 1 - least
-        ratio = yield from step_ratio(self, Tuning(), best, bar, self._extent())
-        self._seconds = self._plain_seconds * min(1.0, ratio)
+        ratio = yield from step_ratio(self, plain, best, bar, self._extent())
+        self._seconds = self._plain_seconds * self._thread_ratio * min(1.0, ratio)
         if ratio > bar:
             self._notes["all together"] = f"{ratio:.3f}x: not kept"
-            return Tuning()
+            return plain
         self._notes["all together"] = f"{ratio:.3f}x"
         return best
 

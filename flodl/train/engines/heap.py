@@ -10,8 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import resource
 import sys
+from types import ModuleType
+from typing import Any
+
+resource: ModuleType | Any
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
 _KEPT = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20))
@@ -49,8 +56,10 @@ def release() -> None:
 
 
 def page_faults() -> int:
-    """Return the page faults of this process so far that did not read a disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    """Return the page faults of this process so far that did not read a disk; 0 on Windows."""
+    if resource is None:
+        return 0
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 
 def _tell(settings: tuple[tuple[int, int], ...]) -> None:

@@ -17,6 +17,8 @@ from flodl.train.engines.live_steps import is_clear, median_of_steps
 from flodl.train.engines.tuning import thread_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Size
 
     from flodl.train.engines.live_steps import Steps, Taken
@@ -36,12 +38,17 @@ class ThreadPolicy:
     Attributes:
         waited: The training waits for a core in more than this part of the time: the machine is
             busy.
-        freed: As many more idle cores than before are a reason to try more threads.
+        freed: So many idle cores are a reason to try more threads than on the busy machine.
         change: The time of a step changes by this factor: the numbers are tried again.
+        crowded: If it waits for more than this part, the first three steps are enough to see it.
         gain: Another number must save this part of a step to be used.
+        share: On a busy machine, fewer threads are used even if a step takes this part longer:
+            the steps are faster as soon as the other program does the same, and it may be another
+            training.
         window: Seconds of steps whose mean is compared with the earlier one.
         least: Fewest steps in a window.
-        block: Seconds of steps with one number in a trial.
+        block: Seconds of steps with one number in a trial; at least one step.
+        evident: If the first two comparisons save more than this part of a step, they suffice.
         steps: A run with fewer steps left tries nothing.
         seconds: A run with less time left tries nothing.
         rest: After a trial, the next one waits until this many times its duration has passed.
@@ -50,10 +57,13 @@ class ThreadPolicy:
     waited: float = 0.1
     freed: float = 0.7
     change: float = 1.5
+    crowded: float = 0.3
     gain: float = 0.05
+    share: float = 0.1
     window: float = 0.5
     least: int = 8
     block: float = 0.025
+    evident: float = 0.4
     steps: int = 100
     seconds: float = 0.5
     rest: float = 20.0
@@ -91,12 +101,17 @@ class ThreadTrials:
         self._rest = 0.0
         self._before: _Pace | None = None
         self._odd = ""
+        self._shares = False
         self.was_busy = self.overruled = False
 
     def watch(self) -> None:
         """Start to watch: the next steps become those that later steps are compared with."""
         self._before = None
         self._restart()
+
+    def crowded(self) -> bool:
+        """Whether the training had to wait so much that a few steps show it."""
+        return self._use.waited() > self._policy.crowded
 
     def busy(self) -> bool:
         """Whether the training had to wait for a core since the watch began."""
@@ -120,6 +135,7 @@ class ThreadTrials:
             was_busy: Whether the machine was busy then.
             steps: Steps that are left; False if a trial does not pay for so few.
         """
+        self._shares = was_busy and bool(self._engine.tuning.threads)
         yield  # it makes what later steps use again
         self.watch()
         seconds = yield from median_of_steps(_FIRST)
@@ -166,7 +182,7 @@ class ThreadTrials:
             return "steps have become slower"
         if ratio <= 1 / policy.change:
             return "steps have become faster"
-        if self._engine.tuning.threads and now.idle - before.idle >= policy.freed:
+        if self._shares and not self.was_busy and now.idle >= policy.freed:
             return "a core has become free"
         return ""
 
@@ -180,9 +196,12 @@ class ThreadTrials:
         Returns:
             The best tuning, and the time of its step divided by the time with ``best``.
         """
-        bar, total = 1 - self._policy.gain, 1.0
+        total = 1.0
         spent = 0.0
         for count in other_numbers(best.threads, self._most):
+            fewer = (count or self._most) < (best.threads or self._most)
+            shares = self.was_busy and fewer
+            bar = 1 + self._policy.share if shares else 1 - self._policy.gain
             other = replace(best, threads=count)
             ratio, seconds = yield from self._compare(best, other, bar)
             spent += seconds
@@ -191,6 +210,7 @@ class ThreadTrials:
             notes[thread_words(count or self._most)] = f"{ratio:.3f}x"
             if ratio <= bar:
                 best, total = other, total * ratio
+        self._shares = self.was_busy and bool(best.threads)
         self._engine.use(best)
         self._rest = self._policy.rest * spent
         self.watch()
@@ -199,14 +219,14 @@ class ThreadTrials:
     def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[tuple[float, float]]:
         """Return the time with ``other`` by the time with ``one``, and the seconds of the trial."""
         engine, ratios, spent = self._engine, list[float](), 0.0
-        while len(ratios) < 3 or (len(ratios) < 7 and not is_clear(ratios, bar)):
+        while not self._suffice(ratios, bar):
             means: dict[Tuning, float] = {}
             for tuning in (one, other) if len(ratios) % 2 else (other, one):
                 engine.use(tuning)
                 taken = yield  # do not measure the first step after a change
                 spent += taken.seconds
                 steps, total = 0, 0.0
-                while steps < 3 or total < self._policy.block:
+                while not steps or total < self._policy.block:
                     taken = yield
                     steps, total = steps + 1, total + taken.seconds
                     if engine.tuning != tuning:
@@ -215,6 +235,16 @@ class ThreadTrials:
                 means[tuning], spent = total / steps, spent + total
             ratios.append(means[other] / means[one])
         return statistics.median(ratios), spent
+
+    def _suffice(self, ratios: Sequence[float], bar: float) -> bool:
+        """Whether so many comparisons tell which number is faster.
+
+        On a busy machine, a step with too many threads can take five times as long, so each
+        comparison that is not needed costs a noticeable part of a short training.
+        """
+        if len(ratios) == 2:
+            return max(ratios) < 1 - self._policy.evident
+        return len(ratios) >= 7 or (len(ratios) >= 3 and is_clear(ratios, bar))
 
 
 def other_numbers(present: int, most: int) -> list[int]:

@@ -25,7 +25,7 @@ class Guards:
             At least 16.
         snapshots: States kept in host memory, the oldest is dropped first. At least 1.
         every: Optimizer steps between two snapshots; None chooses the number so that they take at
-            most 0.5 % of the time. Several ranks then use 100.
+            most 0.25 % of the time. Several ranks then use 100.
         memory: Most bytes of all snapshots of a process; None for half of the available memory.
         attempts: How often it goes back for one place in the data before it gives up. At least 1.
         lower_lr: Factor of the learning rate from the second attempt at one place on; above 0, at

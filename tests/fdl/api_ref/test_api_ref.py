@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.api_ref import scan
+from fdl.__main__ import main
+from fdl.api_ref import find, scan
 from fdl.api_ref.scan import category
 from fdl.errors import FdlError, UsageError
 
@@ -176,10 +177,29 @@ def test_the_reference_is_json_and_torch_is_never_loaded():
     ]
 
 
-def test_every_public_class_that_flodl_exports_is_there():
+@pytest.fixture(scope="module")
+def flodl_reference():
+    """What a scan of flodl finds, which takes seconds."""
+    return scan(ROOT / "flodl")
+
+
+@pytest.fixture
+def shown(flodl_reference, monkeypatch, capsys):
+    """What ``fdl api-ref ARGS`` prints in this checkout, without another scan."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("fdl.commands.api_ref.scan", {ROOT / "flodl": flodl_reference}.__getitem__)
+
+    def run(*args):
+        assert main(["api-ref", *args]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_every_public_class_that_flodl_exports_is_there(flodl_reference):
     import flodl
 
-    entries = scan(ROOT / "flodl").entries
+    entries = flodl_reference.entries
     classes = {name for name in flodl.__all__ if isinstance(getattr(flodl, name), type)}
     assert len(classes) > 30
     assert {("flodl", name) for name in classes} <= {(one.module, one.name) for one in entries}
@@ -308,11 +328,11 @@ def test_a_package_that_exports_nothing_is_listed_whole(fdl, project):
     assert lines[2:] == ["other", "  own.model.Net  A net.", "  own.model.run"]
 
 
-def test_the_list_of_flodl_fits_a_reader_and_holds_what_it_exports(fdl):
+def test_the_list_of_flodl_fits_a_reader_and_holds_what_it_exports(shown):
     import flodl
 
-    lines = fdl("api-ref", cwd=ROOT).out.splitlines()
-    shown = {line.split()[0] for line in lines if line.startswith("  ")}
+    lines = shown().splitlines()
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
     # Some losses are torch's own functions.
     own = {
         f"flodl.{name}"
@@ -320,9 +340,9 @@ def test_the_list_of_flodl_fits_a_reader_and_holds_what_it_exports(fdl):
         if str(getattr(getattr(flodl, name), "__module__", "")).startswith("flodl")
     }
     assert len(own) > 150
-    assert own - shown == set()
-    assert "flodl.hf.AutoModel" in shown
-    assert all(name.count(".") <= 2 for name in shown)
+    assert own - names == set()
+    assert "flodl.hf.AutoModel" in names
+    assert all(name.count(".") <= 2 for name in names)
     assert len(lines) < 600
 
 
@@ -398,11 +418,11 @@ def test_an_unknown_name_is_an_error_that_suggests(fdl, project, typed, hint):
     assert done.err == f"error: there is no `{typed}` in zoo 3.2.1\nhint: {hint}\n"
 
 
-def test_the_trainer_of_flodl_is_shown_on_a_page(fdl):
-    done = fdl("api-ref", "Trainer", cwd=ROOT)
-    assert done.out.startswith("flodl.Trainer")
-    assert len(done.out.splitlines()) < 100
-    assert fdl("api-ref", "flodl.nn.Adam", cwd=ROOT).out.startswith("flodl.Adam")
+def test_the_trainer_of_flodl_is_shown_on_a_page(shown):
+    page = shown("Trainer")
+    assert page.startswith("flodl.Trainer")
+    assert len(page.splitlines()) < 100
+    assert shown("flodl.nn.Adam").startswith("flodl.Adam")
 
 
 def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
@@ -415,9 +435,10 @@ def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
         }
     )
     assert json.loads(fdl("api-ref", "--json", cwd=folder / "a/b/c/d/e").out)["version"] == "9.9"
-    assert json.loads(fdl("api-ref", "--json", cwd=folder / "a/b/c/d/e/f").out)["version"] != "9.9"
+    assert find(None, folder / "a/b/c/d/e", {}) == folder / "flodl"
+    assert find(None, folder / "a/b/c/d/e/f", {}) == ROOT / "flodl"
     (folder / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    assert json.loads(fdl("api-ref", "--json", cwd=folder).out)["version"] != "9.9"
+    assert find(None, folder, {}) == ROOT / "flodl"
 
 
 def test_the_flodl_of_the_project_is_read_before_our_own(fdl, project):
@@ -473,8 +494,8 @@ def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
         source.find(tmp_path, tmp_path, {})
 
 
-def test_what_is_printed_as_a_signature_is_python():
-    entries = scan(ROOT / "flodl").entries
+def test_what_is_printed_as_a_signature_is_python(flodl_reference):
+    entries = flodl_reference.entries
     calls = [one.sig for entry in entries for one in entry.methods if "(" in one.sig.split(":")[0]]
     assert len(calls) > 200
     for sig in calls:

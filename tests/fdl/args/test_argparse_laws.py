@@ -149,9 +149,13 @@ def test_a_schema_lets_pass_what_only_looks_wrong(declarations, argv):
     check_tail(schema_of(parser), argv, "program", "program")
 
 
-@settings(max_examples=400, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
+LAWS = {"derandomize": True, "suppress_health_check": list(HealthCheck)}
+FEW = settings(max_examples=80, **LAWS)
+MANY = settings(max_examples=1000, **LAWS)
+"""Every run of the tests looks at few parsers, and the slow ones at many."""
+
+
+def refuses_nothing_that_argparse_accepts(data: st.DataObject) -> None:
     parser = data.draw(parsers())
     schema = schema_of(parser)
     argv = data.draw(words(parser))
@@ -162,14 +166,25 @@ def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
             pytest.fail(f"argparse accepts {argv}, and the schema says: {refusal.message}")
 
 
-@settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(parser=parsers())
-def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
+@FEW
+@given(data=st.data())
+def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
+    refuses_nothing_that_argparse_accepts(data)
+
+
+@pytest.mark.slow
+@MANY
+@given(data=st.data())
+def test_many_schemas_never_refuse_what_argparse_accepts(data: st.DataObject):
+    refuses_nothing_that_argparse_accepts(data)
+
+
+def has_the_defaults_that_argparse_takes(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         action.required = False
     optional = argparse.ArgumentParser(parents=[], add_help=False)
     for action in parser._actions:
-        if action.option_strings and action.dest not in ("help", "version"):
+        if action.option_strings and action.dest != "help":
             with contextlib.suppress(argparse.ArgumentError):
                 optional._add_action(action)
     try:
@@ -182,9 +197,20 @@ def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
             assert one.default == found[actions[one.flag].dest]
 
 
-@settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
+@FEW
 @given(parser=parsers())
-def test_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentParser):
+def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
+    has_the_defaults_that_argparse_takes(parser)
+
+
+@pytest.mark.slow
+@MANY
+@given(parser=parsers())
+def test_many_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
+    has_the_defaults_that_argparse_takes(parser)
+
+
+def has_the_values_that_argparse_takes(parser: argparse.ArgumentParser) -> None:
     actions = parser._option_string_actions
     for one in schema_of(parser).options.values():
         action = actions[one.flag]
@@ -196,3 +222,16 @@ def test_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentPars
         for choice in one.choice_texts():
             value = parser._get_value(action, choice)
             parser._check_value(action, value)
+
+
+@FEW
+@given(parser=parsers())
+def test_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentParser):
+    has_the_values_that_argparse_takes(parser)
+
+
+@pytest.mark.slow
+@MANY
+@given(parser=parsers())
+def test_many_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentParser):
+    has_the_values_that_argparse_takes(parser)

@@ -76,7 +76,7 @@ def program(tmp_path):
         hidden = ("FDL_PLAN", "LR", "FORCE_COLOR", "NO_COLOR", "FLODL_COLOR")
         base = {name: value for name, value in os.environ.items() if name not in hidden}
         return fork_server.python(
-            "main.py", *words, cwd=tmp_path, env={**base, "COLUMNS": "80", **env}
+            *("main.py", *words), cwd=tmp_path, env={**base, "COLUMNS": "80", **env}, abrupt=True
         )
 
     return run

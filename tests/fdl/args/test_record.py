@@ -49,12 +49,12 @@ MANIFESTS = {
 
 
 @pytest.fixture
-def train(fdl, project):
+def train(light_fdl, project):
     """Type ``fdl train WORDS`` and return the record of the run."""
     project(MANIFESTS)
 
     def run(*words: str, **env: str) -> Any:
-        done = fdl(*words, env=env)
+        done = light_fdl(*words, env=env)
         assert done.exit == 0, done.err
         return json.loads(done.out)
 

@@ -31,6 +31,12 @@ OTHER = pack(library(seed=1))
 IMPATIENT = replace(QUICK, attempts=1, restarts=0)
 
 
+def some(offsets: list[int]) -> list[object]:
+    """Six of these for every run of the tests; the slow suite has the rest."""
+    return [pytest.param(one, marks=pytest.mark.slow) if n > 5 else one
+            for n, one in enumerate(offsets)]  # fmt: skip
+
+
 def held(journal: Path) -> int:
     """How many bytes a journal says are there."""
     if not journal.exists():
@@ -80,7 +86,7 @@ def test_an_archive_smaller_than_the_first_request(server, fetch, ranges):
     assert fetch.tree == {"lib/a.so": b"small"}
 
 
-@pytest.mark.parametrize("offset", random.Random(4).sample(range(1, len(ARCHIVE)), 20))
+@pytest.mark.parametrize("offset", some(random.Random(4).sample(range(1, len(ARCHIVE)), 20)))
 def test_a_connection_cut_anywhere_is_taken_up_within_the_call(server, fetch, offset):
     server.put("/a.zip", ARCHIVE, cuts=[offset])
     assert fetch(server.url("/a.zip")).digest == BLAKE3
@@ -88,7 +94,9 @@ def test_a_connection_cut_anywhere_is_taken_up_within_the_call(server, fetch, of
     assert server.sent <= len(ARCHIVE) + (offset if offset > len(ARCHIVE) - 66_000 else 0)
 
 
-@pytest.mark.parametrize("offset", random.Random(5).sample(range(1, len(ARCHIVE) - 66_000), 20))
+@pytest.mark.parametrize(
+    "offset", some(random.Random(5).sample(range(1, len(ARCHIVE) - 66_000), 20))
+)
 def test_a_call_that_was_cut_off_is_continued_by_the_next(server, fetch, offset):
     server.put("/a.zip", ARCHIVE, cuts=[offset])
     with pytest.raises(FetchError, match="the connection broke off") as error:
@@ -432,7 +440,7 @@ with Progress("archive") as progress:
     "share",
     [
         pytest.param(
-            n / 30 + random.Random(n).random() / 30, marks=() if n % 3 == 1 else pytest.mark.slow
+            n / 30 + random.Random(n).random() / 30, marks=() if n % 6 == 1 else pytest.mark.slow
         )
         for n in range(30)
     ],

@@ -5,7 +5,8 @@ make a child process see these cards, through the real pynvml::
 
     fdl("diagnose", env=nvidia(folder, [card("8.6")]))
 
-The dynamic loader reads its search path when a process starts, so it has to be a child.
+The dynamic loader reads its search path when a process starts, so it has to be a child. The
+library is the same for all machines, and is compiled once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from tests import fork_server
 
 GIB = 1 << 30
 
@@ -35,6 +40,7 @@ ABSENT = -1
 """Instead of an exit code of ``nvidia-smi``: there is no such program."""
 
 _SOURCE = Path(__file__).with_suffix(".c")
+_FOLDER = tempfile.TemporaryDirectory(prefix="fake-nvml-")
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def nvidia(
     """The environment of a machine with these cards.
 
     Args:
-        folder: Where the library and the programs are put.
+        folder: Where the programs are put.
         cards: The cards, in the order in which NVML lists them.
         driver: Version of the driver.
         cuda: CUDA version of the driver.
@@ -109,10 +115,11 @@ def nvidia(
         smi: What ``nvidia-smi`` exits with: 0 when it works, else an error of NVML.
     """
     major, minor = map(int, cuda.split("."))
-    _compile(folder)
+    library_path = os.pathsep.join([_library(), os.environ.get("LD_LIBRARY_PATH", "")])
+    fork_server.share_library_path(library_path)
     _write_smi(folder, _answers(cards, driver, cuda), smi)
     return {
-        "LD_LIBRARY_PATH": os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")]),
+        "LD_LIBRARY_PATH": library_path,
         "PATH": os.pathsep.join(
             [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
         ),
@@ -136,20 +143,21 @@ def only_smi(
     return nvidia(folder, cards, driver=driver, cuda=cuda, fail=absent, smi=0)
 
 
-def _compile(folder: Path) -> None:
+@cache
+def _library() -> str:
+    """The folder of the compiled library."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("the fake driver needs Linux and a C compiler")
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libnvidia-ml.so.1"
-    if not library.exists():
-        flags = ["-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{library.name}"]
-        subprocess.run([compiler, *flags, "-o", str(library), str(_SOURCE)], check=True)
+    library = Path(_FOLDER.name) / "libnvidia-ml.so.1"
+    flags = ["-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{library.name}"]
+    subprocess.run([compiler, *flags, "-o", str(library), str(_SOURCE)], check=True)
+    return _FOLDER.name
 
 
 def _write_smi(folder: Path, answers: Mapping[str, object], code: int) -> None:
     program = folder / "bin" / "nvidia-smi"
-    program.parent.mkdir(exist_ok=True)
+    program.parent.mkdir(parents=True, exist_ok=True)
     body = f"""
         import json, sys
 

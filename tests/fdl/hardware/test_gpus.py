@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from fdl.hardware import nvidia_smi
+from tests import fork_server
 from tests.fdl.hardware.fake_nvml import (
     DRIVER_NOT_LOADED,
     GIB,
@@ -40,14 +40,8 @@ print(json.dumps({**dataclasses.asdict(found), "problem": found.problem}))
 def seen(environ: Mapping[str, str], root: Path) -> dict[str, Any]:
     """What a process with these variables finds, where ``root`` is the whole file system."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
-    done = subprocess.run(
-        [sys.executable, "-c", _QUESTION, str(root)],
-        env={**own, **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = fork_server.python("-c", _QUESTION, str(root), env={**own, **environ})
+    assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -283,7 +277,7 @@ def test_wsl_keeps_its_library_from_the_loader(tmp_path, root):
     environ = nvidia(tmp_path / "nvidia", [card("8.9")])
     folder = root / "usr/lib/wsl/lib"
     folder.parent.mkdir(parents=True)
-    folder.symlink_to(tmp_path / "nvidia")
+    folder.symlink_to(environ["LD_LIBRARY_PATH"].split(os.pathsep)[0])
     found = seen({**environ, "LD_LIBRARY_PATH": ""}, root)
     if found["driver"] not in ("", "570.86.10"):
         pytest.skip("this machine has an NVIDIA library of its own")

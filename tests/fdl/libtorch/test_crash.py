@@ -81,7 +81,7 @@ def test_two_installs_of_different_variants_do_not_disturb_each_other(
     assert lock.count("blake3") == 2
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
     start, libtorch, store, mirror, kills
 ):

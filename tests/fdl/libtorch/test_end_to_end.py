@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.fdl.fetch.server import Server
+from tests.fdl.libtorch import archives
+from tests.fdl.prove.cuda import compile_library
 
 TORCH = "2.13.0"
 
@@ -199,9 +201,11 @@ fn main() {
 """
 
 
-@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
-def test_a_crate_links_and_runs_through_the_cargo_snippet(from_the_wheel, tmp_path):
-    folder = tmp_path / "crate"
+needs_cargo = pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
+
+
+def crate(folder: Path, home: Path) -> str:
+    """What a crate prints that is linked against the libtorch in use."""
     (folder / "src").mkdir(parents=True)
     (folder / ".cargo").mkdir()
     (folder / "Cargo.toml").write_text(
@@ -209,9 +213,35 @@ def test_a_crate_links_and_runs_through_the_cargo_snippet(from_the_wheel, tmp_pa
     )
     (folder / "build.rs").write_text(BUILD_RS)
     (folder / "src" / "main.rs").write_text(MAIN_RS)
-    env = environment(from_the_wheel)
+    env = environment(home)
     (folder / ".cargo" / "config.toml").write_text(
         fdl("libtorch", "env", "--format", "cargo", cwd=folder, env=env)
     )
     run("cargo", "build", "--offline", cwd=folder, env=env)
-    assert run("./target/debug/uses-torch", cwd=folder, env=env) == "0 6\n"
+    return run("./target/debug/uses-torch", cwd=folder, env=env)
+
+
+@pytest.mark.slow
+@needs_cargo
+def test_a_crate_links_and_runs_through_the_cargo_snippet(from_the_wheel, tmp_path):
+    assert crate(tmp_path / "crate", from_the_wheel) == "0 6\n"
+
+
+FUNCTIONS = {"torch_cpu": ("aoti_torch_device_type_cpu", 3), "c10": ("aoti_torch_dtype_float32", 7)}
+"""Library -> the function of it that the crate calls, and what it answers here."""
+
+
+@needs_cargo
+def test_a_crate_links_and_runs_with_a_small_library(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    made = {}
+    for name, (function, answer) in FUNCTIONS.items():
+        source = tmp_path / f"{name}.cpp"
+        source.write_text(f'extern "C" int {function}() {{ return {answer}; }}\n')
+        library = compile_library(tmp_path / f"lib{name}.so", source)
+        made[f"torch/lib/{library.name}"] = library.read_bytes()
+    wheel = archives.torch_wheel(tmp_path / "wheels", f"{TORCH}+cpu", extra=made)
+    words = ("libtorch", "install", "cpu", "--from", str(wheel))
+    fdl(*words, cwd=home, env=environment(home))
+    assert crate(tmp_path / "crate", home) == "3 7\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import typed_in
 from tests.fdl.libtorch.archives import torch_wheel
 from tests.test_guides import files_of
 
@@ -27,6 +28,26 @@ def wheels(tmp_path, libtorch):
     torch_wheel(links, "2.14.1+cpu")
     torch_wheel(links, "2.14.1+cu130", cuda="13.0")
     return lambda *words: libtorch("install", *words, env=env, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def home_with_cpu(tmp_path_factory):
+    """The folder of a user who has installed the newer version."""
+    folder = tmp_path_factory.mktemp("installed")
+    torch_wheel(folder / "wheels", "2.14.1+cpu")
+    env = {
+        "FLODL_HOME": str(folder / "home"), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": str(folder / "wheels"),
+    }  # fmt: skip
+    done = typed_in(folder)("libtorch", "install", "cpu", "--source", "wheel", env=env, timeout=120)
+    assert done.exit == 0, done.err
+    return folder / "home"
+
+
+@pytest.fixture
+def installed(home_with_cpu, home):
+    """The same for a test of its own."""
+    return shutil.copytree(home_with_cpu, home)
 
 
 def test_the_locked_version_is_installed_and_no_other(wheels, home, store):
@@ -50,8 +71,7 @@ def test_the_locked_version_is_installed_and_no_other(wheels, home, store):
     assert json.loads(lock.read_text()) == document
 
 
-@pytest.mark.parametrize("variant", [["cpu"], []], ids=["named", "auto"])
-def test_a_wheel_whose_name_has_no_variant_is_locked_too(tmp_path, libtorch, home, store, variant):
+def test_a_wheel_whose_name_has_no_variant_is_locked_too(tmp_path, libtorch, home, store):
     """As on Linux aarch64 and macOS, and as the CUDA build of PyPI."""
     links = tmp_path / "plain"
     env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": "/dev/null"}
@@ -62,18 +82,22 @@ def test_a_wheel_whose_name_has_no_variant_is_locked_too(tmp_path, libtorch, hom
 
     assert install("cpu", "--source", "wheel").exit == 0
     torch_wheel(links, "2.15.0")
-    (store / "precompiled/cpu/build-version").write_text("2.0.0+cpu\n")
     document = (home / "libtorch.lock").read_text()
-    done = install("--locked", *variant)
-    assert done.exit == 0, done.err
-    assert (store / "precompiled/cpu/build-version").read_text().startswith("2.14.1")
-    assert (home / "libtorch.lock").read_text() == document
+    for variant in (["cpu"], []):
+        (store / "precompiled/cpu/build-version").write_text("2.0.0+cpu\n")
+        done = install("--locked", *variant)
+        assert done.exit == 0, done.err
+        assert (store / "precompiled/cpu/build-version").read_text().startswith("2.14.1")
+        assert (home / "libtorch.lock").read_text() == document
 
 
-def test_what_the_lock_does_not_name_is_refused(wheels):
+def test_without_a_lock_nothing_is_named(wheels):
     done = wheels("--locked")
     assert (done.exit, "libtorch.lock has no libtorch for this platform" in done.err) == (1, True)
-    assert wheels("cpu", "--source", "wheel").exit == 0
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_the_lock_does_not_name_is_refused(wheels):
     done = wheels("cu130", "--locked")
     assert (done.exit, "has no libtorch for cu130" in done.err) == (1, True)
     assert wheels("cpu", "--torch", "2.12.0", "--source", "wheel").exit == 0
@@ -82,8 +106,8 @@ def test_what_the_lock_does_not_name_is_refused(wheels):
     assert "fdl libtorch install --locked cpu --torch 2.12.0 --source wheel" in done.err
 
 
+@pytest.mark.usefixtures("installed")
 def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
-    assert wheels("cpu", "--source", "wheel").exit == 0
     lock = home / "libtorch.lock"
     document = json.loads(lock.read_text())
     for entry in document["files"].values():
@@ -95,8 +119,8 @@ def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
     assert "is not what it was before" in done.err
 
 
+@pytest.mark.usefixtures("installed")
 def test_an_installed_variant_of_other_bytes_is_not_taken_for_the_locked_one(wheels, home):
-    assert wheels("cpu", "--source", "wheel").exit == 0
     assert "already installed" in wheels("--locked").err
     lock = home / "libtorch.lock"
     lock.write_text(re.sub(r'"blake3": "\w+"', f'"blake3": "{"0" * 64}"', lock.read_text()))
@@ -113,16 +137,16 @@ def test_files_on_disk_are_not_locked(wheels, tmp_path):
 
 
 @pytest.fixture
-def repository(tmp_path, wheels, home):
+def repository(tmp_path, installed):
     """A folder of C++ sources with the lock of the user's own store, and no manifest."""
-    assert wheels("cpu", "--source", "wheel").exit == 0
     folder = tmp_path / "repository"
     (folder / "src").mkdir(parents=True)
-    shutil.move(home / "libtorch.lock", folder)
-    shutil.rmtree(home)
+    shutil.move(installed / "libtorch.lock", folder)
+    shutil.rmtree(installed)
     return folder
 
 
+@pytest.mark.usefixtures("wheels")
 def test_a_folder_with_a_lock_is_a_project(libtorch, tmp_path, repository, home):
     env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
     done = libtorch("install", "--locked", cwd=repository / "src", env=env, timeout=120)
@@ -142,6 +166,7 @@ def steps_of_the_guide():
                     for line in runs]  # fmt: skip
 
 
+@pytest.mark.usefixtures("wheels")
 @pytest.mark.parametrize(("name", "lines"), [*steps_of_the_guide()])
 def test_the_lines_of_the_guide_install_what_the_lock_names(
     name, lines, tmp_path, repository, home

@@ -126,7 +126,7 @@ ANY = suitable(DOCUMENT, anything(SCALARS | BEYOND))
 def test_the_manifests_tried_are_of_both_sorts() -> None:
     verdicts = []
 
-    @settings(max_examples=300, database=None, derandomize=True)
+    @settings(max_examples=150, database=None, derandomize=True)
     @given(TELLABLE)
     def collect(value: Any) -> None:
         verdicts.append(is_accepted(node_of(value)))
@@ -147,13 +147,13 @@ def never_stricter(value: Any) -> None:
 
 
 @given(TELLABLE)
-@settings(max_examples=400)
+@settings(max_examples=120)
 def test_fdl_and_the_schema_accept_the_same_manifests(value: Any) -> None:
     agree(value)
 
 
 @given(ANY)
-@settings(max_examples=250)
+@settings(max_examples=80)
 def test_the_schema_refuses_nothing_that_fdl_accepts(value: Any) -> None:
     never_stricter(value)
 

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from struct import pack
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -36,12 +38,19 @@ def nvcc_release() -> str:
 
 def library(folder: Path, *flags: str, name: str = "libkernels.so", cudart: str = "shared") -> Path:
     """A folder whose ``lib/NAME`` nvcc made with some flags."""
-    source = folder / f"{name}.cu"
     (folder / "lib").mkdir(parents=True, exist_ok=True)
-    source.write_text(KERNEL.replace("NAME", name.partition(".")[0].removeprefix("lib")))
-    output = ("-shared", "-cudart", cudart, "-Xcompiler", "-fPIC", "-o", folder / "lib" / name)
-    nvcc(*output, *flags, source)
+    (folder / "lib" / name).write_bytes(_compiled(flags, name, cudart))
     return folder
+
+
+@cache
+def _compiled(flags: tuple[str, ...], name: str, cudart: str) -> bytes:
+    """The library: nvcc takes seconds, so several tests look at one."""
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder, f"{name}.cu"), Path(folder, name)
+        source.write_text(KERNEL.replace("NAME", name.partition(".")[0].removeprefix("lib")))
+        nvcc("-shared", "-cudart", cudart, "-Xcompiler", "-fPIC", "-o", target, *flags, source)
+        return target.read_bytes()
 
 
 def targets(*codes: str) -> list[str]:

@@ -48,16 +48,18 @@ def test_every_architecture_asked_for_is_read_and_no_other(tmp_path, codes, arch
     assert " ".join(map(str, facts_of(folder).architectures)) == archs
 
 
+COMPRESSED = targets("sm_75", "sm_90a", "compute_90")
+
+
 @pytest.mark.parametrize("mode", ["none", sweep("speed"), sweep("balance"), "size"])
 def test_compressed_fat_binaries_are_read_like_plain_ones(tmp_path, mode):
-    folder = library(tmp_path, *targets("sm_75", "sm_90a", "compute_90"), f"--compress-mode={mode}")
+    folder = library(tmp_path, *COMPRESSED, f"--compress-mode={mode}")
     assert code_of(folder) == ["compute_90", "sm_75", "sm_90a"]
 
 
 def test_the_modes_of_compression_differ_in_size_so_the_test_above_means_something(tmp_path):
-    flags = targets("sm_75", "compute_75")
     sizes = [
-        (library(tmp_path / mode, *flags, f"--compress-mode={mode}") / "lib" / "libkernels.so")
+        (library(tmp_path / mode, *COMPRESSED, f"--compress-mode={mode}") / "lib" / "libkernels.so")
         .stat()
         .st_size
         for mode in ("none", "size")
@@ -91,7 +93,7 @@ def test_a_static_library_linked_on_the_device_is_read(tmp_path):
 
 
 def test_of_two_libraries_the_one_that_lacks_code_decides(tmp_path):
-    library(tmp_path, *targets("sm_80"), name="libwide.so")
+    library(tmp_path, *targets("sm_80"))
     library(tmp_path, *targets("sm_86"), name="libnarrow.so")
     assert code_of(tmp_path) == ["sm_80", "sm_86"]
     assert outcomes(tmp_path, "8.0;8.6;8.9;9.0") == {

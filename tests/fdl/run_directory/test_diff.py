@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -16,6 +15,7 @@ import pytest
 from fdl.run_directory.causes import kind_of
 from fdl.run_directory.code_changes import changed_lines
 from tests import fork_server
+from tests.conftest import training_path
 
 PROGRAM = """
 import sys
@@ -80,7 +80,7 @@ class Bench:
         (folder / "fdl.yml").write_text("commands: {train: }\n")
         (folder / "train/fdl.yml").write_text("entry: python main.py\ntraining: {lr: 0.1}\n")
         (folder / "train/main.py").write_text(dedent(PROGRAM))
-        subprocess.run([sys.executable, "-c", DATA], cwd=folder, check=True)
+        self.python(DATA, folder)
         self.git("init", "-q", ".")
         self.git("add", "-A")
         self.git("commit", "-qm", "one")
@@ -92,13 +92,19 @@ class Bench:
     def change_sample(self, number: int) -> None:
         """Change the values of one sample in the file of the data."""
         change = f"import torch; x = torch.load('x.pt'); x[{number}] += 1; torch.save(x, 'x.pt')"
-        subprocess.run([sys.executable, "-c", change], cwd=self.folder / "train", check=True)
+        self.python(change, self.folder / "train")
+
+    @staticmethod
+    def python(program: str, folder: Path) -> None:
+        """Run a program that imports torch."""
+        done = fork_server.python("-c", program, cwd=folder, torch=True, abrupt=True)
+        assert done.returncode == 0, done.stderr
 
     def fdl(self, *words: str, timeout: float = 120):
-        env = {**os.environ, "CI": "1", "COLUMNS": "200"}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-        env = {**env, "PATH": path}
-        return fork_server.python("-m", "fdl", *words, cwd=self.folder, env=env, timeout=timeout)
+        env = {**os.environ, "CI": "1", "COLUMNS": "200", "PATH": training_path(os.environ)}
+        return fork_server.python(
+            *("-m", "fdl", *words), cwd=self.folder, env=env, timeout=timeout, abrupt=True
+        )
 
     def train(self, name: str, *words: str) -> str:
         """Train into a folder of its own; the path of the run."""

@@ -68,6 +68,12 @@ FILES = {
 }
 
 
+@pytest.fixture
+def fdl(torch_fdl):
+    """The program of these tests imports torch."""
+    return torch_fdl
+
+
 def listed(fdl, *words):
     session = fdl("runs", "list", "--json", *words)
     assert (session.exit, session.err) == (0, "")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.fdl.fetch.server import Server
 from tests.fdl.hardware.fake_nvml import card, nvidia, without_nvidia
 from tests.fdl.libtorch.archives import archive, listed
@@ -142,13 +143,12 @@ def setup(variables, tmp_path):
     """Type ``fdl setup ARGS`` where nobody answers."""
 
     def run(*args, cwd=tmp_path, env=None, before=()):
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM, *before, "setup", *args],
+        return fork_server.python(
+            *("-c", PROGRAM, *before, "setup", *args),
             cwd=cwd,
             env={**os.environ, **variables, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            timeout=250,
+            abrupt=True,
         )
 
     return run

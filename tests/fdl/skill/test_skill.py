@@ -154,7 +154,7 @@ def test_the_worked_example_of_the_guide_does_what_it_shows(tmp_path):
             target = tmp_path / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
-    assert commands == 9
+    assert commands == 10
 
 
 def test_the_fragments_of_the_guide_are_python():
@@ -171,6 +171,7 @@ def test_every_name_of_flodl_in_the_table_exists():
 
     table = TEXTS["guide.md"].rpartition("## From PyTorch to flodl")[2] + TEXTS["instructions.md"]
     methods = set(re.findall(r"`\.(\w+)\(", table)) - {"to"}
+    methods |= set(re.findall(r"`(also|also_with|split|merge|tag)\(", table))
     assert {"also", "split", "scheduler", "max_grad_norm"} <= methods
     known = {*dir(flodl.FlowBuilder), *dir(TrainerBuilder)}
     assert methods - known == set()

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file, save_checkpoint_file
+from tests import fork_server
 
 # Imports torch once; each line of its input forks a process that saves ever higher numbers and
 # tells of every save that is done. When that one is gone, "gone" follows.
@@ -47,7 +47,7 @@ for line in sys.stdin:
 def nursery():
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", NURSERY]
+    command = [fork_server.torch_program(environment), "-c", NURSERY]
     with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
         yield process
         process.stdin.close()

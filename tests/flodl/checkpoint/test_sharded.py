@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from flodl import FlowBuilder, Trainer
 from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
 from flodl.checkpoint.sharded import has_memory
 from flodl.checkpoint.snapshot import snapshot
+from tests import fork_server
 
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 ALONE = PROGRAM.with_name("sharded_alone.py")
@@ -35,17 +35,11 @@ def told(request, tmp_path_factory):
     """What each rank of the program says, by rank."""
     ranks = request.param
     folder = tmp_path_factory.mktemp("ranks")
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
+    python = fork_server.torch_program(os.environ)
     with (folder / "log").open("w") as log:
         started = [
             subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(rank), str(ranks), str(folder)],
-                env=environ,
+                [python, str(PROGRAM), str(rank), str(ranks), str(folder)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -110,13 +104,7 @@ def test_a_training_is_resumed_exactly(told, kind):
 
 
 def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ALONE), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = fork_server.python(str(ALONE), str(tmp_path), timeout=120, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr[-5000:]
     assert done.stdout.split() == [
         "auto_leaves_a_sharded_model_as_it_is",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from flodl.data.cifar import Cifar10
 from flodl.data.download import RemoteFile, fetch
 from flodl.data.shakespeare import Shakespeare
 from flodl.errors import DataError
+from tests import fork_server
 from tests.flodl.data.test_parsers import images, labels, record
 
 CONTENT = bytes(range(256)) * 1000
@@ -228,9 +227,7 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_used(tmp_path: Path) -> No
     )
     tmp_path.chmod(0o555)
     try:
-        run = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-        )
+        run = fork_server.python("-c", program, cwd=tmp_path, torch=True, abrupt=True)
     finally:
         tmp_path.chmod(0o700)
     assert (run.returncode, run.stdout, run.stderr) == (0, "data.bin\n", "")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests import fork_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -54,13 +54,8 @@ print([batch[0].tolist() for batch in epoch][-1], len(orders(loader, 1)))
 @pytest.fixture(scope="module", params=["dict(streaming=True)", "dict(workers=1)"])
 def told(request: pytest.FixtureRequest) -> list[str]:
     """The lines of the program: three children, then the parent."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("{way}", request.param)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    program = PROGRAM.replace("{way}", request.param)
+    done = fork_server.python("-c", program, timeout=120, torch=True)
     # Errors that interpreters only print, as those of finalizers, are errors here.
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from tests import fork_server
+
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 ROOT = PROGRAM.parents[4]
 
@@ -43,8 +45,14 @@ class Job:
         self._options = folder / "options.json"
         self._options.write_text(json.dumps(options))
         self._log = (folder / f"log-{len(list(folder.iterdir()))}").open("w+b")
-        command = [*within, sys.executable, "-m", "torch.distributed.run", *torchrun, str(PROGRAM)]
-        told = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(environ or {})}
+        told = {"OMP_NUM_THREADS": "1", **(environ or {})}
+        python = sys.executable
+        if not within:
+            python = fork_server.torch_program({**os.environ, **told})
+            told["PYTHON_EXEC"] = python
+        else:
+            told["PYTHONPATH"] = str(ROOT)
+        command = [*within, python, "-m", "torch.distributed.run", *torchrun, str(PROGRAM)]
         self.process = subprocess.Popen(
             [*command, str(self._options)],
             stdout=self._log,

@@ -23,6 +23,7 @@ from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.planning.spans import insert
 from flodl.launch.settings import Policy
+from tests import fork_server
 
 ROOT = Path(__file__).parents[3]
 TWO = Cluster(ms=(40, 100), sync_ms=0)
@@ -263,12 +264,8 @@ def test_nothing_behind_a_barrier_is_trained_before_it(cluster, policy, batches,
 def test_the_same_question_has_the_same_answer_in_another_process(capsys):
     asked = ["--simulate", "25,40,100", "--epochs", "2", "--json"]
     assert main(asked) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "flodl.distributed.ghost", *asked],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    words = ("-m", "flodl.distributed.ghost", *asked)
+    done = fork_server.python(*words, cwd=ROOT, torch=True, abrupt=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == capsys.readouterr().out
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ from flodl import Trainer
 from flodl.distributed.training import train_ranks
 from flodl.launch.group import Group
 from flodl.train import Callback, RunDirectory
+from tests import fork_server
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of
 
 PROGRAM = """
+import multiprocessing, sys
 import torch
 from torch import nn
 from flodl import DataLoader, TensorDataSet, Trainer
@@ -41,6 +42,7 @@ def loss(net, batch):
 
 
 if __name__ == "__main__":
+    multiprocessing.set_executable(sys.argv[1])  # ranks do not import torch each time
     given, alone = start(), start()
     builder = Trainer.builder(given, sgd(given.parameters()), loss)
     builder.dataset(TensorDataSet(inputs)).batch_size(4).num_epochs(2).ranks(2).policy("sync")
@@ -58,9 +60,8 @@ if __name__ == "__main__":
 def test_ranks_of_its_own_train_the_model_that_a_program_gives(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=240, cwd=tmp_path
-    )
+    words = (str(program), fork_server.torch_program(os.environ))
+    done = fork_server.python(*words, cwd=tmp_path, timeout=240, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True True"
     assert "earlier run()" not in done.stderr

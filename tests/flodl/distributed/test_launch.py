@@ -57,6 +57,7 @@ def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
     return device, launched.rank, launched.world_size
 
 
+@pytest.mark.usefixtures("forked_spawns")
 def test_ranks_meet_and_give_back_what_the_function_returns(capfd: Any) -> None:
     results = launch_ranks(introduce, ("hello",), 2, simulated=True)
     assert results == {rank: ("hello", rank, 0, None, 1, [[0.0], [1.0]]) for rank in (0, 1)}
@@ -64,6 +65,7 @@ def test_ranks_meet_and_give_back_what_the_function_returns(capfd: Any) -> None:
 
 
 @pytest.mark.case("distributed", 47)
+@pytest.mark.usefixtures("forked_spawns")
 def test_an_exception_on_a_rank_reaches_the_parent_with_its_traceback() -> None:
     with pytest.raises(WorkersFailed) as caught:
         launch_ranks(fail_on_rank_1, ("raise",), 2, max_restarts=0)
@@ -74,6 +76,7 @@ def test_an_exception_on_a_rank_reaches_the_parent_with_its_traceback() -> None:
 
 
 @pytest.mark.case("distributed", 44)
+@pytest.mark.usefixtures("forked_spawns")
 def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     kept = tmp_path / "last.fdl"
     kept.touch()

@@ -24,6 +24,7 @@ from flodl.distributed.sample_ledger import (
 )
 from flodl.distributed.verify import main, verify_run
 from flodl.errors import RunDirectoryError
+from tests import fork_server
 
 from .recorded_runs import (
     DEFAULT,
@@ -221,6 +222,7 @@ def test_memory_grows_by_four_bytes_a_sample(tmp_path: Path) -> None:
 
 @on_linux
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # sixteen million batches are written first, one by one
 def test_a_billion_samples_take_four_bytes_each_and_no_more(tmp_path: Path) -> None:
     in_another_process("write", tmp_path, 10**9)
     found = in_another_process("verify", tmp_path)
@@ -457,13 +459,8 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: Any) -> None
 
 def test_the_module_can_be_run_and_gives_json(tmp_path: Path) -> None:
     run = recorded_run(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "flodl.distributed.verify", str(run.path), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = ("-m", "flodl.distributed.verify", str(run.path), "--json")
+    done = fork_server.python(*words, timeout=120, torch=True, abrupt=True)
     assert (done.returncode, done.stderr) == (0, "")
     form = json.loads(done.stdout)
     assert (form["proven"], form["complete_epochs"], form["samples_once"]) == (True, 3, 3009)

@@ -73,6 +73,7 @@ def test_a_wrapped_graph_trains_like_the_graph_itself(kind: str, tmp_path: Path)
     assert_same(wrapped, train(kind, 0, 1, wrapped=False))
 
 
+@pytest.mark.usefixtures("forked_spawns")
 def test_two_processes_agree_with_one_that_sees_the_whole_batch(tmp_path: Path):
     other = get_context("spawn").Process(target=train_both, args=(1, 2, tmp_path))
     other.start()

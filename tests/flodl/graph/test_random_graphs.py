@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, given, note, settings, strategies as st
+from torch.nn.functional import dropout
 
 from .reference.agreement import Pair, draw_inputs
 from .reference.assembly import Assembly
@@ -159,6 +160,21 @@ def test_hundreds_of_compiled_graphs_do_the_same(recipe, calls, lead, backend):
 @given(CAPTURABLE, CALLS, LEADS)
 def test_so_does_generated_machine_code(recipe, calls, lead):
     compiled_agree(recipe, calls, lead, "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False])
+def test_compiled_dropout_that_drops_nothing_returns_a_copy(training):
+    """The reason why ``Pair`` treats recipes with dropout apart; without it, nothing has to."""
+    torch._dynamo.reset()
+    rate = 0.0 if training else 0.5
+    compiled = torch.compile(lambda x: dropout(x, rate, training), backend="aot_eager")
+    value = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert dropout(value, rate, training) is value
+        copied = compiled(value)
+    assert not copied.requires_grad
+    assert torch.equal(copied, value)
 
 
 def traced_whole_agrees(recipe, lead, backend):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -24,6 +22,7 @@ from flodl.graph.routing import (
     ThresholdHalt,
 )
 from flodl.nn.layers import GaussianBlur, SelfAttention
+from tests import fork_server
 
 
 def double(x):
@@ -383,15 +382,15 @@ def test_a_graph_made_in_another_process_is_the_same(tmp_path):
     graph.save_checkpoint(tmp_path / "weights.fdl")
     x = torch.randn(2, 4)
     program = f"""
-import json, torch
+import json, torch, warnings
+warnings.simplefilter("error")
 from flodl.graph import Graph
 graph = Graph.from_spec(json.load(open({str(tmp_path / "spec.json")!r})))
 graph.load_checkpoint({str(tmp_path / "weights.fdl")!r})
 print(graph.structural_hash(), *graph(torch.tensor({x.tolist()})).flatten().tolist())
 """
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
-    )
+    ran = fork_server.python("-c", program, torch=True, abrupt=True)
+    assert ran.returncode == 0, ran.stderr
     there = ran.stdout.split()
     assert there[0] == graph.structural_hash()
     assert [float(v) for v in there[1:]] == pytest.approx(graph(x).flatten().tolist(), abs=1e-6)

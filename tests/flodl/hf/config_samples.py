@@ -1,4 +1,4 @@
-"""The six families: their classes, the reference's, and small configurations as text."""
+"""The seven families: their classes, the reference's, and small configurations as text."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flodl.hf.config_json import (
     DebertaV2Config,
     DistilBertConfig,
     EncoderConfig,
+    ModernBertConfig,
     RobertaConfig,
     XlmRobertaConfig,
 )
@@ -43,6 +44,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
     },
     "albert": {"model_type": "albert", "embedding_size": 8, **SHAPE},
     "deberta-v2": {"model_type": "deberta-v2", **SHAPE},
+    "modernbert": {"model_type": "modernbert", "pad_token_id": 0, **SHAPE},
 }
 FAMILIES = tuple(SMALLEST)
 
@@ -53,6 +55,7 @@ CLASSES = {
     "distilbert": DistilBertConfig,
     "albert": AlbertConfig,
     "deberta-v2": DebertaV2Config,
+    "modernbert": ModernBertConfig,
 }
 REFERENCES = {
     "bert": transformers.BertConfig,
@@ -61,6 +64,7 @@ REFERENCES = {
     "distilbert": transformers.DistilBertConfig,
     "albert": transformers.AlbertConfig,
     "deberta-v2": transformers.DebertaV2Config,
+    "modernbert": transformers.ModernBertConfig,
 }
 DISTILBERT = {
     "hidden_size": "dim",
@@ -72,12 +76,9 @@ DISTILBERT = {
     "attention_probs_dropout_prob": "attention_dropout",
 }
 RATES = {
-    family: (
-        ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout")
-        if family == "distilbert"
-        else ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    )
-    for family in FAMILIES
+    **dict.fromkeys(FAMILIES, ("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
+    "modernbert": ("embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"),
 }
 
 

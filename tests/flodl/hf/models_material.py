@@ -14,6 +14,7 @@ from flodl.hf.config_json import (
     DebertaV2Config,
     DistilBertConfig,
     EncoderConfig,
+    ModernBertConfig,
     RobertaConfig,
     XlmRobertaConfig,
 )
@@ -28,6 +29,7 @@ FAMILIES: dict[str, type[EncoderConfig]] = {
     "distilbert": DistilBertConfig,
     "albert": AlbertConfig,
     "deberta-v2": DebertaV2Config,
+    "modernbert": ModernBertConfig,
 }
 
 
@@ -43,6 +45,8 @@ def small_config(family: str, kind: HeadKind = HeadKind.BASE, **fields: Any) -> 
             "position_buckets": 4,
             **fields,
         }
+    if family == "modernbert":
+        fields = {"local_attention": 4, "pad_token_id": 1, **fields}
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 16,

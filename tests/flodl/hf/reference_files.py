@@ -14,7 +14,7 @@ from flodl.hf.config_json import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.source import WeightFiles
 
-FAMILIES = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV2")
+FAMILIES = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV2", "ModernBert")
 MLM_TABLES = {
     "Bert": "cls.predictions.decoder.weight",
     "Roberta": "lm_head.decoder.weight",
@@ -22,6 +22,7 @@ MLM_TABLES = {
     "DistilBert": "vocab_projector.weight",
     "Albert": "predictions.decoder.weight",
     "DebertaV2": "cls.predictions.decoder.weight",
+    "ModernBert": "decoder.weight",
 }
 """The second name of the word table in a masked language model of each family."""
 
@@ -42,6 +43,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "hidden_dim": 24,
         "max_position_embeddings": 20,
     },
+    "ModernBert": {**_COMMON, "pad_token_id": 0, "local_attention": 4},
     "Albert": {**_COMMON, "embedding_size": 8},
     "DebertaV2": {
         **_COMMON,
@@ -94,6 +96,12 @@ def config_of(folder: Path, **changes: Any) -> Any:
     if changes:
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return AutoConfig.from_json_str(path.read_text())
+
+
+def words_in(tensors: Any) -> str:
+    """The key of the table of words."""
+    tables = ("word_embeddings.weight", "tok_embeddings.weight")
+    return next(key for key in tensors if key.endswith(tables))
 
 
 def weights_of(folder: Path) -> WeightFiles:

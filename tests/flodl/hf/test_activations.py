@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers.activations import ACT2FN
 
 from flodl.hf.activations import NAMES, activation
 from flodl.hf.errors import ConfigError
@@ -56,6 +55,9 @@ def test_every_activation_gives_the_references_values_and_gradients(name, dtype)
     # A fused kernel and the steps of the name round differently.
     fused = dtype == torch.float32 and name.startswith("gelu_")
     tolerance = 2e-6 if fused else 1e-7
+
+    # Here, because it takes seconds that every collection of the tests would need.
+    from transformers.activations import ACT2FN
 
     found, expected = activation(name)(ours), ACT2FN[name](theirs)
     found.sum().backward()

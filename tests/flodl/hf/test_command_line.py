@@ -63,7 +63,15 @@ def failed(capsys, *words):
 
 
 def test_the_commands_are_those_of_the_specified_line():
-    families = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2")
+    families = [
+        "bert",
+        "roberta",
+        "distilbert",
+        "xlm-roberta",
+        "albert",
+        "deberta-v2",
+        "modernbert",
+    ]
     assert list(commands()) == [
         "convert",
         "export",
@@ -220,7 +228,7 @@ def test_examples_are_listed_and_an_unknown_one_is_refused(capsys):
     listed = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert list(listed) == list(EXAMPLES)
     assert listed["bert-ner"] == "dslim/bert-base-NER"
-    assert len(EXAMPLES) == 1 + 6 * 5 + 2
+    assert len(EXAMPLES) == 1 + 7 * 5 + 2
     assert main(["example", "bert-embde"]) == 2
     assert "did you mean `bert-embed`?" in capsys.readouterr().err
 

@@ -50,7 +50,8 @@ def test_unknown_fields_and_numbers_survive(family):
 def test_a_change_is_written_and_the_rest_kept(family):
     config = read(family, **UNKNOWN)
     changed = config.replace(hidden_dropout_prob=0, problem_type="regression")
-    key = "dropout" if family == "distilbert" else "hidden_dropout_prob"
+    other = {"distilbert": "dropout", "modernbert": "mlp_dropout"}
+    key = other.get(family, "hidden_dropout_prob")
     assert changed.source == config.source | {key: 0.0, "problem_type": "regression"}
     assert f'"{key}": 0.0' in changed.to_json_str()
     assert changed.hidden_dropout_prob == 0.0
@@ -111,6 +112,8 @@ FIELDS = sorted(
     | set(REFERENCES["deberta-v2"]().to_dict())
     | set(REFERENCES["distilbert"]().to_dict())
     | set(REFERENCES["albert"]().to_dict())
+    | set(REFERENCES["modernbert"]().to_dict())
+    | {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "rope_scaling"}
     | {"classifier_dropout", "cls_dropout", "attention_head_size", "norm_rel_ebd", "torch_dtype"}
     | {"conv_kernel_size", "conv_groups", "conv_act", "position_buckets", "share_att_key"}
     | {"pruned_heads", "quantization_config", "is_decoder", "position_embedding_type"}

@@ -116,7 +116,8 @@ def test_frozen_tensors_stay_bit_for_bit_while_the_rest_is_trained(family: str) 
 
     step()  # so that the optimizer remembers all of them
     graph.freeze("*.embeddings")
-    layers = "*.transformer.layer.[0-1]" if family == "distilbert" else "*.encoder.layer.[0-1]"
+    other = {"distilbert": "*.transformer.layer.[0-1]", "modernbert": "model.layers.[0-1]"}
+    layers = other.get(family, "*.encoder.layer.[0-1]")
     graph.freeze("albert.encoder.albert_layer_groups.0" if family == "albert" else layers)
     kept = {name: p.detach().clone() for name, p in graph.named_parameters()}
     assert 0 < len(frozen(graph)) < len(kept)

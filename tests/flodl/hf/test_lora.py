@@ -31,6 +31,7 @@ from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 ATTENTION = {
     "distilbert": ["q_lin", "v_lin"],
     "deberta-v2": ["query_proj", "value_proj"],
+    "modernbert": ["Wqkv", "Wo"],
 }
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import peft
+import lazy_loader
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from flodl.hf.lora_layers import LoraEmbedding, LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, stored, targets, trained, values
 from tests.flodl.hf.test_lora_peft import attended, output_of, reference
+
+# Its import takes seconds that every collection of the tests would need.
+peft = lazy_loader.load("peft")
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import peft
+import lazy_loader
 import pytest
 import torch
 import transformers
@@ -22,21 +22,25 @@ from flodl.hf.lora_layers import LoraLinear
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, scramble, targets, train
 
+# Its import takes seconds that every collection of the tests would need.
+peft = lazy_loader.load("peft")
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
-_CLASSES: dict[HeadKind, Any] = {
-    HeadKind.BASE: transformers.AutoModel,
-    HeadKind.SEQCLS: transformers.AutoModelForSequenceClassification,
-    HeadKind.TOKCLS: transformers.AutoModelForTokenClassification,
-    HeadKind.QA: transformers.AutoModelForQuestionAnswering,
-    HeadKind.MLM: transformers.AutoModelForMaskedLM,
+_CLASSES = {
+    HeadKind.BASE: "AutoModel",
+    HeadKind.SEQCLS: "AutoModelForSequenceClassification",
+    HeadKind.TOKCLS: "AutoModelForTokenClassification",
+    HeadKind.QA: "AutoModelForQuestionAnswering",
+    HeadKind.MLM: "AutoModelForMaskedLM",
 }
 
 
 def reference(graph: Graph, kind: HeadKind) -> Any:
     """The same model in transformers, with the same weights."""
     fields = json.loads(graph.source_config or "{}")
-    model = _CLASSES[kind].from_config(transformers.AutoConfig.for_model(**fields))
+    made = getattr(transformers, _CLASSES[kind])
+    model = made.from_config(transformers.AutoConfig.for_model(**fields))
     model.load_state_dict(graph.state_dict(), strict=True)
     return model.eval()
 

@@ -26,7 +26,11 @@ from flodl.hf.losses import (
 )
 from tests.flodl.hf.predict.reference import write
 
-FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2"]
+FAMILIES = [
+    *("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2"),
+    # verify-matrix compares its losses at every change.
+    pytest.param("modernbert", marks=pytest.mark.slow),
+]
 IGNORED_WARNING = "no label of this batch counts"
 ROWS, LENGTH = 4, 7
 

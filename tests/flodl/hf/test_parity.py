@@ -10,11 +10,11 @@ from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.parity import batch_for, parity
 
 
-def test_all_thirty_cells_agree(tmp_path, capsys):
+def test_all_thirty_five_cells_agree(tmp_path, capsys):
     assert main(["parity", "all", "--synthetic", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["PASS"] * 30
-    assert len(list(tmp_path.glob("*.safetensors"))) == 30
+    assert [line.split()[0] for line in lines] == ["PASS"] * 35
+    assert len(list(tmp_path.glob("*.safetensors"))) == 35
     first = load_file(tmp_path / "bert.safetensors")
     assert {name for name in first if name.startswith("outputs.")} == {
         "outputs.last_hidden_state",

@@ -76,7 +76,7 @@ def test_the_offline_profile_loads_every_model_from_a_directory(tmp_path):
     done = run(OFFLINE + _LOAD_CELLS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == sorted(f"{family} {kind}" for family, kind in CELLS)
-    assert len(CELLS) == 30
+    assert len(CELLS) == 35
 
 
 @pytest.mark.case("hf", 27)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests import fork_server
 
 PROGRAM = """
 import math
@@ -33,12 +33,9 @@ assert watching.error is None, watching.error
 def test_a_run_is_in_the_offline_store(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},
-    )
+    env = {**os.environ, "GIT_PYTHON_REFRESH": "quiet"}
+    done = fork_server.python("-c", PROGRAM, cwd=tmp_path, env=env, torch=True, abrupt=True)
+    assert done.returncode == 0, done.stderr
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=(tmp_path / "store").as_uri())

@@ -17,6 +17,7 @@ from flodl.log import set_verbosity
 from flodl.monitor import EpochMetrics, GpuSnapshot, Monitor, ResourceSample
 from flodl.monitor.records import to_json
 from flodl.monitor.sinks import TerminalSink
+from tests import fork_server
 
 from .test_sinks import record
 
@@ -243,9 +244,8 @@ sys.stderr.flush()
 import os; os._exit(0)
 """
     reader, writer = os.pipe()
-    training = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True
-    )
+    command = [fork_server.torch_program(os.environ), "-c", program]
+    training = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     os.read(reader, 100)
     os.close(reader)

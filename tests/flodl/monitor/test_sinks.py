@@ -7,7 +7,6 @@ import csv
 import math
 import os
 import shutil
-import subprocess
 import sys
 import threading
 
@@ -29,6 +28,7 @@ from flodl.monitor import (
 )
 from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import finish_line
+from tests import fork_server
 
 GIB = 1024**3
 
@@ -359,9 +359,7 @@ monitor.finish()
 
 
 def test_a_full_disk_stops_the_files_between_two_lines_and_not_the_training(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", DISK_FULL, str(tmp_path)], capture_output=True, text=True
-    )
+    done = fork_server.python("-c", DISK_FULL, str(tmp_path), torch=True, abrupt=True)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 201
     assert done.stderr.count("is detached, training continues") == 3

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import pytest
 
 from flodl.monitor.records import StepSeries
 from flodl.monitor.tensorboard import TensorBoardSink
+from tests import fork_server
 
 BLOCKED = """
 import importlib.util, sys
@@ -72,9 +71,8 @@ def test_epochs_steps_and_facts_are_in_the_event_file(tmp_path, monitor, clock, 
 
 @pytest.mark.parametrize("package", ["tensorboard", "mlflow"])
 def test_without_the_package_the_error_names_what_to_install(package):
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, package], capture_output=True, text=True, check=True
-    )
+    done = fork_server.python("-c", BLOCKED, package, torch=True, abrupt=True)
+    assert done.returncode == 0, done.stderr
     assert f"needs the package {package}, which is not installed" in done.stdout
     assert f"pip install {package}" in done.stdout
 

@@ -29,6 +29,7 @@ from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
+from tests.flodl.train.compiling import compile_with
 
 # Inductor uses what torch deprecates.
 
@@ -429,13 +430,7 @@ def test_auto_goes_on_plainly_when_compiling_fails(monkeypatch):
 def test_a_compiled_step_agrees_and_records_scalars(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     if backend != "inductor":  # which takes a minute on a busy machine
-        real = torch.compile
-
-        def quick(function: object, *, options: object, **settings: object) -> object:
-            assert options == {"fallback_random": True}
-            return real(function, backend=backend, **settings)
-
-        monkeypatch.setattr(torch, "compile", quick)
+        compile_with(backend, monkeypatch)
 
     def recording(model: nn.Module, batch: Batch) -> torch.Tensor:
         loss = loss_fn(model, batch)

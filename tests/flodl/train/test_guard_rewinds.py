@@ -17,7 +17,7 @@ from flodl.checkpoint.generators import generator_states
 from flodl.errors import DivergedError
 from flodl.graph.routing import StateAdd
 from flodl.train import TrainerBuilder
-from flodl.train.engines.auto import AutoEngine, AutoPolicy
+from flodl.train.engines import AutoEngine, AutoPolicy
 from flodl.train.engines.decision import Decision
 from flodl.train.engines.tuning import Tuning
 from flodl.train.training_state import carried_state

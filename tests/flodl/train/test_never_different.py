@@ -169,10 +169,12 @@ def distances(one: Ran, other: Ran) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("make", "steps"),
     [
-        pytest.param(make, steps, marks=() if everyday else pytest.mark.slow)
-        for make in PROGRAMS
-        for steps in (400, 900)
-        for everyday in [steps == 400 and make.__name__ in EVERYDAY]
+        *(pytest.param(make, 240) for make in PROGRAMS if make.__name__ in EVERYDAY),
+        *(
+            pytest.param(make, steps, marks=pytest.mark.slow)
+            for make in PROGRAMS
+            for steps in (400, 900)
+        ),
     ],
 )
 def test_auto_leaves_behind_what_eager_does(

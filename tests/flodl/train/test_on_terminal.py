@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests import fork_server
 from tests.flodl.terminal_session import DRAWN_EACH_STEP, ROOT, Session, last
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
@@ -286,15 +285,10 @@ def test_a_terminal_that_cannot_erase_gets_lines(env: dict[str, str]) -> None:
 
 def test_a_pipe_gets_only_lines() -> None:
     program = TRAINING.replace("gate()", "pass") + "training().monitor(Monitor(2)).run()\n"
-    done = subprocess.run(
-        [sys.executable, "-c", "import os, sys\n" + program],
-        cwd=ROOT,
-        env={**os.environ, "FLODL_VERBOSITY": "normal"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    env = {**os.environ, "FLODL_VERBOSITY": "normal"}
+    words = ("-c", "import os, sys\n" + program)
+    done = fork_server.python(*words, cwd=ROOT, env=env, torch=True, abrupt=True)
+    assert (done.returncode, done.stderr) == (0, "")
     heads = [line[:14] for line in done.stdout.splitlines()]
     assert heads[:2] == ["  epoch 1/2  l", "  epoch 2/2  l"]
     assert heads[2].startswith("  2 epochs in ")

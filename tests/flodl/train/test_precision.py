@@ -17,6 +17,7 @@ from flodl.monitor import Monitor
 from flodl.nn.amp import GradScaler
 from flodl.processor import bfloat16_instructions
 
+from .compiling import compile_with
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
 
@@ -196,8 +197,19 @@ def test_a_stopped_bf16_training_resumes_to_the_bit_and_compares_only_once(
     assert one == other
 
 
-@pytest.mark.parametrize("engine", ["auto", "compiled"])
-def test_every_engine_computes_in_bf16(engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "backend"),
+    [
+        ("auto", "inductor"),
+        ("compiled", "aot_eager"),
+        pytest.param("compiled", "inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_every_engine_computes_in_bf16(
+    engine: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend != "inductor":
+        compile_with(backend, monkeypatch)
     seen: list[torch.dtype] = []
 
     class Watching(nn.Linear):

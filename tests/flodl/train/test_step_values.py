@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from flodl.monitor import EpochRecord, Monitor, StepProgress
 from flodl.monitor.records import Finish, RunInfo, StepSeries
 from flodl.nn.clip import limited_norm
 from flodl.train.step_values import StepValues
+from tests import fork_server
 
 STEPS = 8
 
@@ -240,8 +239,8 @@ time.sleep(0.3)
 
 def test_the_time_after_the_training_is_in_the_report(tmp_path: Path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "program.py", "runs"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    done = fork_server.python("program.py", "runs", cwd=tmp_path, torch=True, abrupt=True)
+    assert done.returncode == 0, done.stderr
     (page,) = tmp_path.glob("runs/*/report.html")
     text = page.read_text()
     (ledger,) = re.findall(r'"ledger":(\{[^}]*\}),"media"', text)

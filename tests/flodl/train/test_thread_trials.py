@@ -6,9 +6,8 @@ The machine here is a stand-in: a step sleeps as long as the simulated machine w
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.engines.cores import CoreUse, idle_seconds
 from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
 from flodl.train.losses import loss_log
+from tests import fork_server
 
 POLICY = AutoPolicy(
     least_steps=10**5,
@@ -118,6 +118,62 @@ def test_a_busy_machine_is_noticed_in_the_first_steps(machine):
     assert engine.report()["trials"]["1 thread"].startswith("0.")
 
 
+def test_after_the_trial_of_threads_no_step_of_a_busy_machine_has_more(machine):
+    machine.use = "busy"
+    policy = replace(
+        POLICY, least_steps=50, least_seconds=0.0, only=frozenset({"threads", "channels_last"})
+    )
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 1))
+    counts: list[int] = []
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        counts.append(torch.get_num_threads())
+        faster = 0.5 if engine.tuning.channels_last else 1.0
+        machine.now += faster * MILLISECONDS["busy", counts[-1]] / 1e3
+        machine.waited += 1e-3
+        return model(batch["x"]).sum()
+
+    settings = StepSettings(train_fn=step)
+    engine = AutoEngine(
+        model, torch.optim.Adagrad(model.parameters()), settings, total_steps=2000, policy=policy
+    )
+    losses = loss_log(torch.device("cpu"), 0)
+    while not engine.decided:
+        engine.step(Batch((torch.ones(2, 1, 4, 4),), ("x",)), losses)
+        assert len(counts) < 1000
+    report = engine.report()
+    assert str(engine.tuning) == "channels last + 1 thread", report
+    assert report["trials"]["all together"] == "0.500x"
+    assert report["step_ms"] == pytest.approx(1.5, rel=0.01)
+    assert 2 not in counts[40:]
+
+
+@pytest.mark.parametrize(("busy_ms", "kept"), [(3.0, 1), (2.75, 1), (2.6, 0)])
+def test_a_busy_machine_is_shared_if_that_costs_little(machine, monkeypatch, busy_ms, kept):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), busy_ms)  # one thread needs 3 ms
+    machine.use = "busy"
+    engine = engine_on(machine, steps=400)
+    assert train(engine, 60) == kept
+    machine.use = "idle"
+    assert train(engine, 300, until=0) == 0
+
+
+def test_two_evident_comparisons_suffice(machine, monkeypatch):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), 40.0)
+    machine.use = "busy"
+    counts: list[int] = []
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        counts.append(torch.get_num_threads())
+        return machine.step(model, batch)
+
+    policy = replace(POLICY, threads=replace(POLICY.threads, block=0.025))
+    engine = engine_on(machine, steps=1000, step=step, policy=policy)
+    assert train(engine, 60, until=1) == 1
+    # Six steps show it. Each of two comparisons has one step before the one that counts.
+    assert counts.count(2) == 6 + 2 * 2
+
+
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
 def test_nothing_is_tried_on_an_idle_machine_or_in_a_short_run(machine, use, steps):
     machine.use = use
@@ -201,7 +257,7 @@ def test_a_thread_that_shares_its_core_waits(tmp_path):
         "while time.monotonic() < end: pass\n"
         "print(use.waited()) if other else os._exit(0)\n"
     )
-    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    ran = fork_server.python(str(program), torch=True, abrupt=True)
     assert float(ran.stdout) > 0.2, ran.stderr
     assert idle_seconds() > 0
     assert CoreUse().idle() <= (os.cpu_count() or 1) + 1

@@ -14,7 +14,7 @@ from .assembly import Assembly
 from .grammar import Call
 from .interpreter import Reference
 from .parts import Parts, instantiate
-from .recipe import Recipe
+from .recipe import Leaf, Recipe
 
 # Both sides do the same operations on the same numbers; a sum or a batched matrix product may
 # still be grouped differently, which moves the last bits of a float64.
@@ -49,7 +49,9 @@ class Pair:
         graph: A graph made in another way than by the builder, a copy for instance; its nested
             graphs are then not looked into.
         compiled: Whether the graph is compiled: what the loss does not depend on then has
-            gradients of zero instead of none.
+            gradients of zero instead of none. Torch's own dropout returns its input itself where
+            it drops nothing; compiled, it returns a copy, which does not require a gradient under
+            ``no_grad``. So a recipe with dropout gets plain inputs there.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class Pair:
         self.reference = Reference(recipe, parts)
         self.run: Callable[..., Tensor] = self.graph
         self.compiled = compiled
+        kinds = {module.kind for module in recipe.modules() if isinstance(module, Leaf)}
+        self.copies = compiled and "dropout" in kinds
         self.inputs: list[Tensor] = []
         self.idle: set[int] = set()
         self.losses: list[tuple[Tensor, Tensor]] = []
@@ -75,6 +79,8 @@ class Pair:
     def call(self, inputs: list[Tensor], *, grad: bool = True, whole: bool = True) -> None:
         """Call both and compare whatever they left; ``whole`` losses use tags and traces, too."""
         before = {slot: player.calls for slot, player in self.reference.players.items()}
+        if self.copies and not grad:
+            inputs = [value.detach() for value in inputs]
         with torch.set_grad_enabled(grad):
             ours, theirs = self.run(*inputs), self.reference(*inputs)
         assert_close(ours, theirs, **CLOSE)

@@ -38,6 +38,8 @@ OWN: dict[str, dict[str, Any]] = {
         "position_biased_input": False,
         "type_vocab_size": 0,
     },
+    # Every other layer sees two tokens to each side, so both masks show in short rows.
+    "modernbert": {"pad_token_id": 0, "global_attn_every_n_layers": 2, "local_attention": 4},
 }
 FAMILIES = tuple(OWN)
 PREFIXES = {
@@ -47,12 +49,16 @@ PREFIXES = {
     "distilbert": "DistilBert",
     "albert": "Albert",
     "deberta-v2": "DebertaV2",
+    "modernbert": "ModernBert",
 }
 CELLS = [(family, kind) for family in FAMILIES for kind in HeadKind]
 NO_DROPOUT = {
     "distilbert": {
         "dropout": 0.0, "attention_dropout": 0.0, "qa_dropout": 0.0, "seq_classif_dropout": 0.0
     },
+    "modernbert": dict.fromkeys(
+        ("embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"), 0.0
+    ),
 }  # fmt: skip
 _NO_DROPOUT = {
     "hidden_dropout_prob": 0.0,

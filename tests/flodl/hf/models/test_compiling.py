@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import CELLS, batch, counted, pair
@@ -12,6 +11,14 @@ SOME = (("deberta-v2", HeadKind.BASE), ("bert", HeadKind.SEQCLS))
 tests compile all cells with all layers."""
 
 LENGTHS = ((11, 4, 7, 9), (8, 8, 3, 5), (17, 2, 9, 6), (5, 4, 4, 3), (13, 13, 12, 1))
+
+
+def counting(backend):
+    """A backend that counts compilations."""
+    # Here, because it takes seconds that every collection of the tests would need.
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    return CompileCounterWithBackend(backend)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +32,7 @@ def runs_alike(family, kind, backend, **fields):
     """Run a compiled and a plain model on batches of five lengths; returns compilations."""
     _, graph = pair(family, kind, **fields)
     _, plain = pair(family, kind, **fields)
-    counter = CompileCounterWithBackend(backend)
+    counter = counting(backend)
     graph.compile(backend=counter, fullgraph=True)
     for lengths in LENGTHS:
         inputs = batch(family, lengths)
@@ -52,7 +59,7 @@ def test_every_cell_is_right_and_one_piece_when_compiled(family, kind):
 def test_places_given_from_outside_let_a_compiled_model_leave_padding_out():
     _, graph = pair("bert", HeadKind.BASE, num_hidden_layers=1)
     _, plain = pair("bert", HeadKind.BASE, num_hidden_layers=1)
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = counting("aot_eager")
     graph.compile(backend=counter, fullgraph=True)
     for lengths in LENGTHS:
         inputs = batch("bert", lengths)

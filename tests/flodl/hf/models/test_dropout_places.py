@@ -16,6 +16,12 @@ FIELDS = {
         "pooler_dropout",
         "cls_dropout",
     ),
+    "modernbert": (
+        "embedding_dropout",
+        "attention_dropout",
+        "mlp_dropout",
+        "classifier_dropout",
+    ),
 }
 USUAL = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 

@@ -16,7 +16,7 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 
 def layers_of(graph):
     """What the encoder runs, in the order of the first call of each."""
-    ends = ("TransformerLayer", "DebertaLayer")
+    ends = ("TransformerLayer", "DebertaLayer", "ModernBertLayer")
     return [module for module in graph.modules() if type(module).__name__ in ends]
 
 

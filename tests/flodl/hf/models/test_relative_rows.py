@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from flodl.hf.models.deberta import relative_rows
 
@@ -12,6 +11,9 @@ from flodl.hf.models.deberta import relative_rows
     [(256, 512), (4, 4), (6, 59), (7, 9), (8, 38), (10, 12), (14, 100), (32, 128), (320, 1024)],
 )
 def test_every_distance_has_the_references_row(buckets, farthest):
+    # Here, because it takes seconds that every collection of the tests would need.
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
     length = 2 * farthest + 3
     distances = torch.arange(1 - length, length)
     theirs = make_log_bucket_position(distances, buckets, farthest).long()

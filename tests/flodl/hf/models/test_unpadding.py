@@ -26,7 +26,9 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 def shapes_seen(graph, call):
     """Shapes of what the first layer of an encoder returns during a call."""
     seen = []
-    layer = next(module for name, module in graph.named_modules() if name.endswith("layer.0"))
+    layer = next(
+        module for name, module in graph.named_modules() if name.endswith(("layer.0", "layers.0"))
+    )
     hook = layer.register_forward_hook(lambda _, __, output: seen.append(list(output.shape)))
     call()
     hook.remove()

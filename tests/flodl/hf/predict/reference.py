@@ -35,7 +35,13 @@ _SPECIAL = {
     "roberta": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
 }
 _OUTPUTS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
-_KIND = {"roberta": "bytes", "xlm-roberta": "pieces", "albert": "pieces", "deberta-v2": "pieces"}
+_KIND = {
+    "roberta": "bytes",
+    "xlm-roberta": "pieces",
+    "albert": "pieces",
+    "deberta-v2": "pieces",
+    "modernbert": "bytes",
+}
 
 
 def kind_of(family: str) -> str:
@@ -127,6 +133,8 @@ def config_of(family: str, **fields: Any) -> Any:
         known = {names.get(name, name): value for name, value in known.items()}
     if family == "albert":
         known["embedding_size"] = 8
+    if family == "modernbert":
+        known |= {"num_hidden_layers": 3, "local_attention": 8}
     return transformers.AutoConfig.for_model(family, **{**known, **fields})
 
 
@@ -146,7 +154,7 @@ def model_of(family: str, head: str, *, seed: int = 0, spread: float = 1.0, **fi
         model = getattr(transformers, f"AutoModel{head}").from_config(config_of(family, **fields))
         for name, parameter in model.named_parameters():
             # Tokens and labels that differ much, so that predictions do too.
-            scale = spread if "word_embeddings" in name else 0.1
+            scale = spread if "word_embeddings" in name or "tok_embeddings" in name else 0.1
             scale = 0.5 if name.endswith(_OUTPUTS) else scale
             parameter.add_(scale * torch.randn(parameter.shape))
     return model.eval()

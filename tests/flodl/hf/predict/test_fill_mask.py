@@ -11,7 +11,7 @@ from flodl.hf.families import AutoModelForMaskedLM
 from flodl.hf.predict.fill_mask import MaskFill
 from tests.flodl.hf.predict.reference import pipeline, write
 
-FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2"]
+FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

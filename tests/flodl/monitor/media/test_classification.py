@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ import torch
 
 from flodl.monitor.media import confusion_matrix, normalized, pr, roc
 
-sklearn = pytest.importorskip("sklearn.metrics")
+
+@cache
+def metrics():
+    """Those of scikit-learn; importing it would lengthen every collection of the tests."""
+    return pytest.importorskip("sklearn.metrics")
 
 
 def samples(seed: int, classes: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -29,14 +34,14 @@ def test_two_classes(seed, ties):
     labels, scores = samples(seed, 2, ties)
     scores = scores[:, 1] - scores[:, 0]
     [curve] = roc(labels, scores).curves
-    assert curve.area == sklearn.roc_auc_score(labels, scores)
-    x, y, thresholds = sklearn.roc_curve(labels, scores)
+    assert curve.area == metrics().roc_auc_score(labels, scores)
+    x, y, thresholds = metrics().roc_curve(labels, scores)
     assert (list(x), list(y), list(thresholds)) == (
         list(curve.x), list(curve.y), list(curve.thresholds),
     )  # fmt: skip
     [curve] = pr(labels, scores).curves
-    assert curve.area == sklearn.average_precision_score(labels, scores)
-    precision, recall, _ = sklearn.precision_recall_curve(labels, scores)
+    assert curve.area == metrics().average_precision_score(labels, scores)
+    precision, recall, _ = metrics().precision_recall_curve(labels, scores)
     assert (list(recall), list(precision)) == (list(curve.x), list(curve.y))
     assert (curve.positives, curve.negatives) == (labels.sum(), (1 - labels).sum())
     two = np.stack([-scores, scores], 1)
@@ -49,12 +54,12 @@ def test_each_class_against_the_others(ties):
     found, precise = roc(labels, scores), pr(labels, scores)
     for at in range(4):
         one = labels == at
-        assert found.curves[at].area == sklearn.roc_auc_score(one, scores[:, at])
-        assert precise.curves[at].area == sklearn.average_precision_score(one, scores[:, at])
+        assert found.curves[at].area == metrics().roc_auc_score(one, scores[:, at])
+        assert precise.curves[at].area == metrics().average_precision_score(one, scores[:, at])
     odds = np.exp(scores)
     odds /= odds.sum(1, keepdims=True)
     mean = np.mean([curve.area for curve in roc(labels, odds).curves])
-    assert mean == sklearn.roc_auc_score(labels, odds, multi_class="ovr")
+    assert mean == metrics().roc_auc_score(labels, odds, multi_class="ovr")
 
 
 def test_by_hand():
@@ -76,7 +81,7 @@ def test_by_hand():
 def test_scores_of_any_dtype(kind):
     labels = torch.tensor([0, 1, 0, 1, 1])
     scores = torch.tensor([0, 200, 100, 200, 50]).to(kind)
-    expected = sklearn.roc_auc_score(labels.numpy(), scores.double().numpy())
+    expected = metrics().roc_auc_score(labels.numpy(), scores.double().numpy())
     assert roc(labels, scores).curves[0].area == expected
 
 
@@ -93,14 +98,14 @@ def test_a_long_curve_is_thinned_and_its_area_is_not():
     [curve] = roc(labels, scores).curves
     assert len(curve.x) == 500
     assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)
-    assert curve.area == sklearn.roc_auc_score(labels, scores)
+    assert curve.area == metrics().roc_auc_score(labels, scores)
 
 
 @pytest.mark.parametrize("normalize", [None, "true", "pred", "all"])
 def test_a_confusion_matrix(normalize):
     labels, scores = samples(3, 5, ties=True)
     made = confusion_matrix(torch.tensor(labels), torch.tensor(scores), normalize=normalize)
-    expected = sklearn.confusion_matrix(labels, scores.argmax(1), normalize=normalize)
+    expected = metrics().confusion_matrix(labels, scores.argmax(1), normalize=normalize)
     assert (normalized(made) == expected).all()
     assert made.classes == ("0", "1", "2", "3", "4")
     same = confusion_matrix(labels, scores.argmax(1), classes=list("abcde"))

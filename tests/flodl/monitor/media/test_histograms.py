@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.monitor.media.histograms import _count_on_device, histogram_of
+from flodl.monitor.media.histograms import Reader, _count_on_device, histogram_of, histograms_of
+
+
+def third(values: torch.Tensor, bins: int = 64) -> Reader:
+    """Count values together with those of other tensors."""
+    others = [(torch.arange(7.0), 2.0), (torch.randn(20_000), 1.0)]
+    return histograms_of([*others, (values, 1.0), others[0]], bins)[2]
+
 
 # The counting of a GPU, on tensors of the CPU: the same operations in the same order.
 WAYS = [
     pytest.param(histogram_of, id="cpu"),
+    pytest.param(third, id="together"),
     pytest.param(lambda values, bins=64: _count_on_device(values, bins, 1.0), id="device"),
 ]
 
@@ -90,6 +98,18 @@ def test_gradients_of_a_scaled_loss_are_divided_by_the_scale():
     values = torch.tensor([-2.0, 4.0, 6.0])
     made = histogram_of(values * 1024, 4, scale=1024)()
     assert made == histogram_of(values, 4)()
+
+
+def test_tensors_that_are_counted_together_keep_their_order_and_scale():
+    tensors = [torch.randn(size).mul(size) for size in (1, 5, 9000, 300, 8192)]
+    scales = [1.0, 2.0, 4.0, 0.5, 1024.0]
+    made = histograms_of(list(zip(tensors, scales, strict=True)))
+    for tensor, scale, reader in zip(tensors, scales, made, strict=True):
+        alone, together = histogram_of(tensor, scale=scale)(), reader()
+        assert together.counts == alone.counts
+        assert (together.low, together.high) == (alone.low, alone.high)
+        assert together.total == pytest.approx(alone.total)
+        assert together.squares == pytest.approx(alone.squares)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from flodl.errors import FlodlError
 from flodl.monitor import Monitor
 from flodl.monitor.tensorboard import TensorBoardSink
+from tests import fork_server
 
 from .wandb_files import history, offline_files, offline_records
 
@@ -94,12 +93,11 @@ def test_tensorboard(tmp_path):
 
 
 def run(tmp_path: Path, sink: str, **environ: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}\nrecord({sink})"],
+    done = fork_server.python(
+        *("-c", f"{PROGRAM}\nrecord({sink})"),
         cwd=tmp_path,
         env={**os.environ, "GIT_PYTHON_REFRESH": "quiet", **environ},
-        capture_output=True,
-        text=True,
+        torch=True,
     )
     assert done.returncode == 0, done.stderr
 
@@ -186,13 +184,8 @@ train(2, 1, before)
 
 def test_a_continued_run_of_weights_and_biases_has_each_epoch_once(tmp_path):
     pytest.importorskip("wandb")
-    done = subprocess.run(
-        [sys.executable, "-c", CONTINUED],
-        cwd=tmp_path,
-        env={**os.environ, "WANDB_MODE": "offline"},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "WANDB_MODE": "offline"}
+    done = fork_server.python("-c", CONTINUED, cwd=tmp_path, env=env, torch=True)
     assert done.returncode == 0, done.stderr
     first, second = offline_files(tmp_path)
     for file in (first, second):
@@ -207,13 +200,11 @@ def test_weights_and_biases_without_a_key_asks_nothing(tmp_path):
     pytest.importorskip("wandb")
     program = f"{PROGRAM}\nrecord(WandbSink(mode='online'))"
     environ = {name: text for name, text in os.environ.items() if not name.startswith("WANDB")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
+    done = fork_server.python(
+        *("-c", program),
         cwd=tmp_path,
         env={**environ, "HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+        torch=True,
     )
     assert "is detached, training continues: Weights & Biases has no API key" in done.stderr
 

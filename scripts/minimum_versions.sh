@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The lowest version of each dependency that pyproject.toml allows, installed and tested:
+#   bash scripts/minimum_versions.sh [core|train] [pytest arguments]
+# `core` is fdl alone, `train` has the extras train and hf. Dependencies of dependencies are the
+# newest ones. The lowest torch comes with some gigabytes of CUDA.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$here/scripts/venv.sh"
+
+which=${1:-train}
+[ $# -eq 0 ] || shift
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+python=$(find_python)
+"$python" -m venv "$folder/tools"
+"$folder/tools/bin/pip" install --quiet --disable-pip-version-check uv
+uv=("$folder/tools/bin/uv" pip install --quiet --python "$folder/lowest/bin/python")
+"$python" -m venv --without-pip "$folder/lowest"
+
+cd "$here"
+case $which in
+core)
+    "${uv[@]}" --resolution lowest-direct --requirement pyproject.toml
+    tests=(tests/fdl/manifest tests/fdl/args tests/fdl/schema tests/fdl/fetch tests/fdl/hardware
+        tests/fdl/test_help.py tests/fdl/test_run.py tests/fdl/test_plan.py)
+    ;;
+train)
+    "${uv[@]}" --resolution lowest-direct --requirement pyproject.toml --extra train --extra hf
+    tests=(tests/flodl/graph tests/flodl/checkpoint tests/flodl/data tests/flodl/nn
+        tests/flodl/train/test_trainer.py tests/flodl/train/test_resume.py)
+    ;;
+*) fail "no such set: $which" "Type core or train." ;;
+esac
+"${uv[@]}" --no-deps --editable .
+"${uv[@]}" pytest pytest-timeout pytest-xdist hypothesis pyte jsonschema
+"$folder/tools/bin/uv" pip freeze --python "$folder/lowest/bin/python"
+[ $# -gt 0 ] || set -- -q
+PATH="$folder/lowest/bin:$PATH" "$folder/lowest/bin/python" -m pytest -p no:cacheprovider "$@" "${tests[@]}"

@@ -1,0 +1,201 @@
+"""The programs of :mod:`tests.fork_server`: its servers, and what stands for a fork."""
+
+from __future__ import annotations
+
+# Nothing is imported before the first program is asked for.
+WAIT = """
+import select, socket, sys
+channel, listener = map(int, sys.argv[1:])
+if listener not in select.select([channel, listener], [], [])[0]:
+    asks = socket.socket(fileno=channel)
+    if not asks.recv(1, socket.MSG_PEEK):
+        sys.exit()
+    asks.detach()
+"""
+
+LIGHT = """
+import collections, concurrent.futures.thread, contextlib, csv, ctypes.util, dataclasses, datetime
+import email.message, enum, functools, hashlib, importlib.metadata, importlib.resources
+import importlib.util, json, logging, re, secrets, shlex, shutil, string, subprocess, tempfile
+import threading, tomllib, typing
+import pydantic, pydantic.fields, pydantic.types, rich.console, rich.panel, rich.table, rich.text
+import typer, yaml
+pydantic.BaseModel
+"""
+
+TORCH = """
+import html, importlib.resources, json, lazy_loader, netrc, numpy.typing, resource, zoneinfo
+import pydantic, pydantic.fields, pydantic.types
+import torch, torch.utils.data
+pydantic.BaseModel
+torch.set_num_threads(1)
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
+"""
+
+SERVER = """
+import atexit, contextlib, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading
+import types, weakref
+
+def run(first, arguments):
+    sys.argv[:] = [first, *arguments]
+    if first == "-m":
+        del sys.argv[1]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        del sys.argv[1]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(arguments[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        runpy.run_path(first, run_name="__main__")
+
+of_imports = list(weakref.finalize._registry)
+gc.freeze()
+channel, listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+woken, wakes = os.pipe()
+for end in (woken, wakes):
+    os.set_blocking(end, False)
+signal.set_wakeup_fd(wakes)
+signal.signal(signal.SIGCHLD, lambda number, frame: None)
+running = {}  # Process id -> where to tell how it ended, and who stands for it.
+
+def tell(status, text):
+    # Nobody may be left to read it.
+    with contextlib.suppress(OSError):
+        os.write(status, text)
+
+def reap():
+    with contextlib.suppress(BlockingIOError):
+        os.read(woken, 4096)
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            status, caller = running.pop(ended[0])
+            tell(status, b"%d\\n" % os.waitstatus_to_exitcode(ended[1]))
+            os.close(status)
+            if caller is not channel:
+                caller.close()
+
+while True:
+    callers = {caller: child for child, (_, caller) in running.items() if caller is not channel}
+    ready = select.select([channel, woken, listener, *callers], [], [])[0]
+    if woken in ready:
+        reap()
+        continue
+    caller = ready[0]
+    if caller in callers:
+        # Who stands for the program on somebody's PATH was killed: so is the program.
+        os.kill(callers[caller], signal.SIGKILL)
+        running[callers[caller]] = (running[callers[caller]][0], channel)
+        caller.close()
+        continue
+    if caller is not channel:
+        caller, _ = caller.accept()
+    data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 64)
+    if not data and caller is channel:
+        sys.exit()
+    child = os.fork() if data else -1
+    if child == 0:
+        break
+    *streams, status = streams or [None]
+    for stream in streams:
+        os.close(stream)
+    if data:
+        tell(status, b"%d\\n" % child)
+        running[child] = (status, caller)
+
+signal.set_wakeup_fd(-1)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+*streams, status = streams
+for number in (woken, wakes, status, *(one for one, _ in running.values())):
+    os.close(number)
+for one in (channel, listener, caller, *(one for _, one in running.values())):
+    one.close()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+request = json.loads(data)
+lifted = [fcntl.fcntl(stream, fcntl.F_DUPFD, 100) for stream in streams]
+for stream in streams:
+    os.close(stream)
+for number, stream in zip(request.get("numbers", range(len(lifted))), lifted, strict=True):
+    os.dup2(stream, number)
+    os.close(stream)
+if request["terminal"]:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+os.chdir(request["cwd"])
+os.environ.clear()
+os.environ.update(request["env"])
+if request.get("unbuffered"):
+    sys.stdout.reconfigure(write_through=True)
+sys.orig_argv[:] = [sys.executable, *request["words"]]
+try:
+    run(request["words"][0], request["words"][1:])
+    code = 0
+except SystemExit as end:
+    code = end.code or 0
+    if not request["abrupt"] or not isinstance(code, int):
+        raise
+if request["abrupt"]:
+    threading._shutdown()
+    for one in of_imports:  # torch would take its registered operators apart
+        one.atexit = False
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+"""
+
+# A program on a PATH: asks the server for a fork of itself, then stands for it.
+ON_PATH = """
+import json, os, signal, socket, sys
+
+folder = "/proc/self/fd"
+numbers = [int(name) for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}")]
+numbers = sorted(filter(os.get_inheritable, numbers))  # also those beside the usual three
+words = [*FIRST, *sys.argv[1:]]
+at_start = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
+at_start.pop("PYTHON_EXEC", None)
+if not at_start.get("LD_LIBRARY_PATH"):
+    at_start.pop("LD_LIBRARY_PATH", None)
+unbuffered = words[:1] == ["-u"]
+if unbuffered:
+    del words[0]
+option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
+if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, range(3))):
+    os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect(ADDRESS)
+reader, writer = os.pipe()
+request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
+request |= {"abrupt": True, "unbuffered": unbuffered, "numbers": numbers}
+text = json.dumps(request).encode()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
+socket.send_fds(server, [text], [*numbers, writer])
+os.close(writer)
+status = os.fdopen(reader)
+child = int(status.readline())
+
+def pass_on(number, frame):
+    os.kill(child, number)
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, pass_on)
+code = int(status.readline())
+if code < 0:
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+# Makes the terminal on stdin the controlling one, as a login does, then becomes Python.
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+further, *words = sys.argv[1:]
+for number, stream in enumerate(further.split(), 3):
+    os.dup2(int(stream), number)
+os.execv(sys.executable, [sys.executable, *words])
+"""

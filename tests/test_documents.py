@@ -1,0 +1,183 @@
+"""Every command with ``--json`` prints what docs/reference/documents.schema.json says.
+
+After a change that the changelog names, write the file again:
+
+    UPDATE_DOCUMENTS=1 pytest -m slow tests/test_documents.py
+"""
+
+import json
+import os
+from functools import partial, reduce
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from torch import nn
+
+from fdl.builtins.table import TABLE
+from flodl import RunDirectory, TensorDataSet, Trainer
+
+FILE = Path(__file__).parent.parent / "docs/reference/documents.schema.json"
+
+COMMANDS = {
+    "fdl --dry-run --json": [["--dry-run", "--json", "train", "quick"]],
+    "fdl list": [["list"]],
+    "fdl config show": [["config", "show", "train", "quick"]],
+    "fdl config show (no command)": [["config", "show"]],
+    "fdl why": [["why", "training.epochs", "train", "quick"]],
+    "fdl why-run": [["why-run", "train", "quick"], ["why-run", "count"]],
+    "fdl plan": [["plan", "train"]],
+    "fdl plan --simulate": [["plan", "train", "--simulate", "40,100", "--batches", "9"]],
+    "fdl schema list": [["schema", "list"]],
+    "fdl runs list": [["runs", "list"]],
+    "fdl runs show": [["runs", "show", "FIRST"]],
+    "fdl runs compare": [["runs", "compare", "FIRST", "SECOND"]],
+    "fdl runs diff": [["runs", "diff", "FIRST", "SECOND"]],
+    "fdl runs tag": [["runs", "tag", "FIRST", "good"], ["runs", "tag", "SECOND"]],
+    "fdl runs note": [["runs", "note", "FIRST", "a note"]],
+    "fdl sweep list": [["sweep", "list"]],
+    "fdl warm": [["warm", "status"]],
+    "fdl libtorch list": [["libtorch", "list"]],
+    "fdl api-ref": [["api-ref", "Rng"]],
+}
+"""Command -> calls of it, without ``--json``. Together they show each form of the document."""
+
+UNVERSIONED = {
+    *("fdl config show (no command)", "fdl libtorch list", "fdl schema list", "fdl warm"),
+}
+"""Documents without ``schema_version``: they are arrays."""
+
+ELSEWHERE = {
+    "diagnose": "diagnose.schema.json",
+    "libtorch check": "libtorch-check.md",
+    "libtorch info": "needs an installed libtorch",
+    "rehearse": "needs a whole training",
+    "runs import": "needs runs of another program",
+    "runs tell": "run-record.md",
+    "sweep show": "needs a sweep",
+    "verify-run": "needs a run of several ranks",
+}
+"""Commands whose document another page or test describes, or that this file cannot show."""
+
+OPEN = {
+    *("args", "best", "config", "env", "environment", "exchange", "files", "metrics"),
+    *("settings", "slurm", "values", "variables"),
+}
+"""Keys whose value is a mapping with names of the project or the run."""
+
+ANY = {"left", "right", "value"}
+"""Keys whose value has the type of a setting or metric."""
+
+
+def describe(value, key=""):
+    """The JSON Schema of one value. Below the top, every value may be null."""
+    if isinstance(value, dict):
+        if key in OPEN:
+            return {"type": {"object"}}
+        return {"type": {"object"}, "properties": {k: describe(v, k) for k, v in value.items()}}
+    if isinstance(value, list):
+        schema = {"type": {"array"}}
+        for one in map(describe, value):
+            schema["items"] = join(schema["items"], one) if "items" in schema else one
+        return schema
+    if value is None or key in ANY:
+        return {"type": set()}
+    return {"type": {{bool: "boolean", int: "number", float: "number", str: "string"}[type(value)]}}
+
+
+def join(first, second):
+    """The schema that both values meet."""
+    both = {"type": first["type"] | second["type"]}
+    if "properties" in first or "properties" in second:
+        one, other = first.get("properties", {}), second.get("properties", {})
+        both["properties"] = {
+            key: join(one[key], other[key]) if key in one and key in other else (one | other)[key]
+            for key in [*one, *(key for key in other if key not in one)]
+        }
+    items = [part["items"] for part in (first, second) if "items" in part]
+    if items:
+        both["items"] = join(*items) if len(items) == 2 else items[0]
+    return both
+
+
+def written(schema, top=True):
+    """The schema as JSON."""
+    kinds = sorted(schema["type"])
+    made = {"type": kinds if top else [*kinds, "null"]} if kinds else {}
+    if "properties" in schema:
+        below = schema["properties"].items()
+        made["properties"] = {key: written(one, top=False) for key, one in below}
+    if "items" in schema:
+        made["items"] = written(schema["items"], top=False)
+    return made
+
+
+def closed(schema):
+    """The same schema, which refuses keys that it does not know."""
+    made = dict(schema)
+    if "properties" in made:
+        made["properties"] = {key: closed(one) for key, one in made["properties"].items()}
+        made["additionalProperties"] = False
+    if "items" in made:
+        made["items"] = closed(made["items"])
+    return made
+
+
+@pytest.fixture
+def printed(fdl, fixture_project):
+    """Command -> the documents that it prints, in a project with two real runs."""
+    root = fixture_project("vision")
+    data = TensorDataSet(torch.arange(8.0).reshape(8, 1), names=["x"])
+
+    def step(model, batch):
+        return model(batch["x"]).square().mean()
+
+    names = []
+    for rate in (0.01, 0.02):
+        torch.manual_seed(0)
+        trainer = Trainer.builder(
+            lambda device: nn.Linear(1, 1).to(device), partial(torch.optim.SGD, lr=rate), step
+        )
+        trainer.dataset(data).batch_size(4).num_epochs(2).engine("eager")
+        run = RunDirectory.create(root / "runs", config={"training": {"lr": rate}})
+        trainer.run_dir(run).run().join()
+        names.append(run.path.name)
+    first, second = names
+
+    def ask(words):
+        words = [word.replace("FIRST", first).replace("SECOND", second) for word in words]
+        done = fdl(*(words if "--json" in words else [*words, "--json"]), cwd=root)
+        return json.loads(done.out) if done.out else pytest.fail(f"{words}: {done.err}")
+
+    return {name: [ask(words) for words in calls] for name, calls in COMMANDS.items()}
+
+
+# Twenty-one programs and two trainings take too long for every change.
+@pytest.mark.slow
+def test_every_command_prints_the_document_of_its_schema(printed):
+    if os.environ.get("UPDATE_DOCUMENTS") == "1":
+        made = {}
+        for name, documents in printed.items():
+            joined = reduce(join, map(describe, documents))
+            keys = {}
+            if isinstance(documents[0], dict):
+                keys["required"] = sorted(set.intersection(*map(set, documents)))
+            made[name] = written(joined) | keys
+        text = json.dumps({"$defs": made}, indent=1, ensure_ascii=False)
+        FILE.write_text(text + "\n", encoding="utf-8")
+    schemas = json.loads(FILE.read_text(encoding="utf-8"))["$defs"]
+    assert set(schemas) == set(printed)
+    for name, documents in printed.items():
+        for document in documents:
+            # What the schema does not name would be no promise, so nothing may be missing in it.
+            jsonschema.validate(document, closed(schemas[name]))
+            version = document.get("schema_version") if isinstance(document, dict) else None
+            assert version == (None if name in UNVERSIONED else 1), name
+
+
+def test_every_command_with_json_is_described():
+    with_json = {name for name, about in TABLE.items() if "json" in about.get("options", {})}
+    here = {name.removeprefix("fdl ") for name in COMMANDS}
+    here -= {"--dry-run --json", "config show (no command)", "plan --simulate"}
+    assert with_json == here | set(ELSEWHERE)

@@ -1,0 +1,79 @@
+"""A program on a PATH that is a fork behaves as the program that was started would."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import fork_server
+from tests.waiting import wait_for
+
+
+def start(program: str, *options: str, **more: object) -> subprocess.Popen[str]:
+    """Start ``python -c PROGRAM`` from a PATH whose python is forked."""
+    path = fork_server.on_path("python", (), "import decimal, json\n", os.environ)
+    words = [*options, "-c", f"import os, signal, sys, time\n{program}"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    env = {**os.environ, "PATH": path, "OWN": "1"}
+    return subprocess.Popen(["python", *words], env=env, **{**pipes, **more})
+
+
+def test_it_is_a_fork_with_its_own_words_folder_and_variables(tmp_path: Path) -> None:
+    program = "print('decimal' in sys.modules, sys.argv, os.getcwd(), os.environ['OWN'])"
+    with start(program, "-u", cwd=tmp_path) as child:
+        told = child.stdout.read()
+    assert told == f"True ['-c'] {tmp_path} 1\n"
+    assert child.returncode == 0
+
+
+def test_other_options_of_python_start_it_the_ordinary_way() -> None:
+    with start("print('decimal' in sys.modules, sys.flags.optimize)", "-O") as child:
+        assert child.stdout.read() == "False 1\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("sys.exit(3)", 3),
+        ("raise ValueError('x')", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_it_ends_as_the_program_does(end: str, code: int) -> None:
+    with start(end, stderr=subprocess.DEVNULL) as child:
+        assert child.wait(60) == code
+
+
+def test_signals_reach_the_program() -> None:
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    with start(program) as child:
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 5
+
+
+def test_a_killed_one_takes_the_program_with_it() -> None:
+    with start("print(os.getpid(), flush=True)\ntime.sleep(60)") as child:
+        pid = int(child.stdout.readline())
+        assert pid != child.pid
+        child.kill()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_further_descriptors_keep_their_numbers() -> None:
+    reader, writer = os.pipe()
+    with start(f"os.write({writer}, b'here')", pass_fds=[writer]):
+        os.close(writer)
+        assert os.read(reader, 10) == b"here"
+    os.close(reader)
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are forked on Linux")
