@@ -222,11 +222,10 @@ def sections(rows: Mapping[str, Row]) -> list[str]:
     return shown
 
 
-def checkpoint(folder: Path, *, small: bool) -> Path:
-    """The model: of bert-base's size, or tiny for a quick run."""
-    if (folder / "config.json").exists():
-        return folder
-    return material.tiny_bert(folder) if small else material.bert(folder)
+def checkpoint(folder: Path, *, small: bool) -> None:
+    """Make the model, if it is not there: of bert-base's size, or narrow for a quick run."""
+    if not (folder / "config.json").exists():
+        (material.tiny_bert if small else material.bert)(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -241,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.command = "python -m benchmarks.hf_memory" + (" --quick" if options.quick else "")
     kept = Kept.beside(options.output)
     with tempfile.TemporaryDirectory() as made:
-        folder = checkpoint((options.folder or Path(made)) / "model", small=options.quick)
+        folder = (options.folder or Path(made)) / "model"
+        if options.only:
+            checkpoint(folder, small=options.quick)
         bench = Bench(folder, options.rounds, options.rows, options.length, options.requests)
         for name in options.only:
             sys.stderr.write(f"{name}\n")
