@@ -1,7 +1,8 @@
 """Trainings that run in turns, for ``benchmarks.trace_cost``.
 
-Each runs in a process of its own, as a user's training does. In threads of one process, each training
-had OpenMP threads of its own, and steps took longer. The processes share the parameters of the model.
+Each runs in a process of its own, as a user's training does. In threads of one process, each
+training had OpenMP threads of its own, and steps took longer. The processes share the parameters
+of the model.
 """
 
 from __future__ import annotations
