@@ -224,8 +224,12 @@ def sections(rows: Mapping[str, Row]) -> list[str]:
 
 def checkpoint(folder: Path, *, small: bool) -> None:
     """Make the model, if it is not there: of bert-base's size, or narrow for a quick run."""
-    if not (folder / "config.json").exists():
-        (material.tiny_bert if small else material.bert)(folder)
+    if (folder / "config.json").exists():
+        return
+    if small:
+        material.tiny_bert(folder)
+    else:
+        material.bert(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
