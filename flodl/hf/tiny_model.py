@@ -47,7 +47,7 @@ def write_tiny_model(
     folder: str | os.PathLike[str],
     *,
     family: str = "bert",
-    head: HeadKind = HeadKind.BASE,
+    head: HeadKind | str = HeadKind.BASE,
     words: Iterable[str] = (),
     seed: int = 0,
 ) -> Path:
@@ -59,7 +59,7 @@ def write_tiny_model(
     Args:
         folder: The directory to write.
         family: One of :data:`flodl.hf.matrix.FAMILIES`.
-        head: What the model predicts.
+        head: What the model predicts; also the word, ``"seqcls"`` for instance.
         words: Texts whose words become tokens of their own. All other words are spelled.
         seed: Seed of the weights.
 
@@ -67,12 +67,12 @@ def write_tiny_model(
         The folder.
 
     Raises:
-        ValueError: There is no such family.
+        ValueError: There is no such family or head.
         FlodlError: The folder holds something else.
         MissingDependencyError: The package ``tokenizers`` is not installed.
         OSError: The system refused.
     """
-    target = Path(folder)
+    target, head = Path(folder), HeadKind(head)
     if family not in FAMILIES:
         raise ValueError(f"family {family!r} is not one of {', '.join(FAMILIES)}")
     if (target / CONFIG).is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -55,8 +56,8 @@ def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     assert texts(browser, "#booked") == ["2.0s booked"]
     assert {"Processor", "Memory"} <= set(texts(browser, ".gauge h3"))
     monitor.log_progress(0, 450, 450, phase="evaluating")
-    browser.wait_for("flodl.model.progress.phase === 'evaluating'")
-    assert texts(browser, f"{STRIP} strong") == ["Epoch 1 of 2, evaluating"]
+    head = f"document.querySelector({json.dumps(f'{STRIP} strong')}).textContent"
+    browser.wait_for(f"{head} === 'Epoch 1 of 2, evaluating'")
     assert browser.console == []
 
 

@@ -64,7 +64,7 @@ def choose(browser: Browser, **choices: object) -> None:
 
 
 def test_curves_are_overlaid_over_steps_epochs_and_time(served):
-    assert served.evaluate(f"{CHART}.shown.lines") == 20
+    served.wait_for(f"{CHART}.shown.lines === 20")
     assert texts(served, "[aria-label='Curves over'] [aria-pressed=true]") == ["Step"]
     ends = {}
     for axis in ("epoch", "time", "wall", "step"):

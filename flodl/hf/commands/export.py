@@ -96,6 +96,7 @@ def main(args: Args) -> int:
     from flodl.hf.export import export_command
     from flodl.hf.source import Access
 
+    onnx = _onnx_writer() if args.onnx else None
     hub = None if args.hub is None else source(args.hub, args.revision)
     if hub is not None:
         announce(hub, Access(revision=args.revision), companions=True)
@@ -109,7 +110,7 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
-        onnx=_onnx_writer() if args.onnx else None,
+        onnx=onnx,
         force=args.force,
     )
     for line in report.notes:

@@ -75,6 +75,7 @@ for config in (
     hf.XLMRobertaConfig.xlm_roberta_base(),
     hf.AlbertConfig.albert_base_v2(),
     hf.DebertaV2Config.deberta_v3_base(),
+    hf.ModernBertConfig.modernbert_base(),
 ):
     assert isinstance(config, hf.EncoderConfig)
     text = config.with_labels(["a", "b"]).to_json_str()
@@ -254,11 +255,23 @@ hf.load_lora(hf.AutoModel.from_pretrained_for_export(root / "bert/tokcls"), root
 """,
     ),
     (
+        "a tiny model",
+        "hf.AutoModel.from_pretrained(hf.write_tiny_model(root / 'tiny', head='seqcls'))",
+    ),
+    (
         "export",
         """
 head.save_pretrained(root / "saved")
 hf.export_hf_dir(filler.graph, filler.graph.source_config, root / "out")
 assert hf.verify_export(root / "out", structural=True).passed
+sys.modules["onnx"] = None  # as where it is not installed: exporting takes 10 s
+try:
+    hf.export_onnx(filler.graph, root / "onnx")
+except hf.MissingDependencyError as error:
+    assert "flodl[onnx]" in str(error)
+else:
+    raise AssertionError("onnx was found")
+assert hf.OnnxFile(("model.onnx",), ("input_ids",), ("logits",), None).notes()
 """,
     ),
     (
