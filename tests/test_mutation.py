@@ -174,6 +174,7 @@ def test_survivors_run_again_after_a_new_test(checkout):
     assert set(noticed.values()) == {f"{here}::test_same"}
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_by_chance_notices_nothing(checkout, tmp_path):
     done, noticed = checkout(f"""
         from pathlib import Path

@@ -6,9 +6,12 @@ import torch
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import CELLS, batch, counted, pair
 
-SOME = (("deberta-v2", HeadKind.BASE), ("bert", HeadKind.SEQCLS))
-"""What every run of the tests compiles, with one layer: tracing takes seconds for each. The slow
-tests compile all cells with all layers."""
+SOME = (
+    pytest.param("deberta-v2", HeadKind.BASE, marks=pytest.mark.slow),
+    ("bert", HeadKind.SEQCLS),
+)
+"""What is compiled with one layer. Tracing DeBERTa takes longest. Other slow tests
+compile all cells with all layers."""
 
 LENGTHS = ((11, 4, 7, 9), (8, 8, 3, 5), (17, 2, 9, 6), (5, 4, 4, 3), (13, 13, 12, 1))
 
