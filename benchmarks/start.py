@@ -232,7 +232,7 @@ def _of_looks(seconds: Sequence[float]) -> str:
     return (
         f"A start in a project without a warm process spends {middle(seconds, '.3f', 1e3)} ms on "
         f"it (spread {spread(seconds, '.3f', 1e3)}, {len(seconds)} starts on a terminal; bar "
-        f"{bar}, in ms): it looks for one, and notes the start for the offer of `fdl warm`."
+        f"{bar}, in ms). It looks for one, and notes the start for the offer of `fdl warm`."
     )
 
 
