@@ -34,7 +34,6 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from flodl.processor import bfloat16_instructions
 from flodl.train.engines.routing import route_verdict
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
@@ -253,7 +252,7 @@ SHORT = {GIVEN: Bar(4.0, least=True)}
 
 def short_shown(found: Sequence[Measured]) -> str:
     """The comparison in bfloat16; the bar holds where the processor has instructions for it."""
-    instructions = bfloat16_instructions()
+    instructions = found[0].instructions
     shown = compared(found, bars=SHORT if instructions else None, base=BFLOAT16)
     has = f"has {instructions}" if instructions else "has no instructions for bfloat16: no bar"
     return f"{shown} The processor {has}."
@@ -304,6 +303,7 @@ def added(row: Row | None, found: Sequence[Measured]) -> Row:
             "seconds": {subject: list(times) for subject, times in one.seconds.items()},
             "difference": one.difference,
             "amount": one.amount,
+            "instructions": one.instructions,
         }
         for one in found
     ]
@@ -335,10 +335,9 @@ def sections(rows: Mapping[str, Row]) -> list[str]:
             shown.append(f"## {part.title}\n\nThe package of the model is not installed.")
             continue
         rounds = len(next(iter(found[0].seconds.values())))
-        when = " and ".join(row["dates"])
-        shown.append(
-            f"## {part.title}\n\n{part.show(found)}\n\n{found[0].title}: {rounds} rounds, {when}."
-        )
+        machine = row["where"].partition(", Python")[0]
+        told = f"{found[0].title}: {rounds} rounds, {' and '.join(row['dates'])}, {machine}."
+        shown.append(f"## {part.title}\n\n{part.show(found)}\n\n{told}")
     return shown
 
 

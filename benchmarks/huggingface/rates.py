@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import interleaved
+from flodl.processor import bfloat16_instructions
 
 Scoring = Callable[[Sequence[str]], Tensor]
 """Texts -> scores of the classes."""
@@ -28,12 +29,15 @@ class Measured:
         seconds: Of each round, by subject; the first subject is ours.
         difference: Largest difference of the outputs, relative to the largest one.
         amount: How many texts or calls a round has.
+        instructions: Those of the processor that multiply in bfloat16, where they matter; empty
+            for none.
     """
 
     title: str
     seconds: Mapping[str, Sequence[float]]
     difference: float
     amount: int = 1
+    instructions: str = ""
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -88,7 +92,8 @@ def in_bfloat16(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
             rows, lambda some: logits(short, tokenizer, some, 32)
         ),
     }
-    return classified(subjects, texts, rounds, BFLOAT16)
+    found = classified(subjects, texts, rounds, BFLOAT16)
+    return replace(found, instructions=bfloat16_instructions() or "")
 
 
 def reference_of(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:

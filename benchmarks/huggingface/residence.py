@@ -177,7 +177,7 @@ def train(subject: Subject, rows: int, length: int) -> None:
 def stages(name: str, folder: str, rows: int, length: int) -> dict[str, Stage]:
     """Use a model, and read the memory of the process after each stage."""
     subject = SUBJECTS[name]()
-    # The first optimizer loads the compiler of torch, which is no memory of the model.
+    # The first optimizer loads torch's compiler. That memory does not belong to the model.
     torch.optim.AdamW([torch.zeros(1)])
     resident()
     found = {IMPORTED: resident()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, final
 
 from flodl.openmp import ShortSpin
 from flodl.train.engines.cores import CoreUse
@@ -69,13 +69,6 @@ class ThreadPolicy:
     rest: float = 20.0
 
 
-class _Pace(NamedTuple):
-    """What a window of steps looked like: seconds per step, and idle cores of the machine."""
-
-    seconds: float
-    idle: float
-
-
 @final
 class ThreadTrials:
     """Chooses the number of threads for the steps of an engine, and watches whether it still fits.
@@ -99,7 +92,7 @@ class ThreadTrials:
         self._shapes: list[Size] = []
         self._seconds, self._steps = 0.0, 0
         self._rest = 0.0
-        self._before: _Pace | None = None
+        self._before: float | None = None
         self._odd = ""
         self._shares = False
         self.was_busy = self.overruled = False
@@ -162,12 +155,12 @@ class ThreadTrials:
         if self._seconds < policy.window or self._steps < policy.least:
             return ""
         self.busy()
-        now = _Pace(self._seconds / self._steps, self._use.idle())
+        now, idle = self._seconds / self._steps, self._use.idle()
         self._restart()
         if self._before is None:
             self._before = now
             return ""
-        reason, told = self._changed(self._before, now), self._odd
+        reason, told = self._changed(now / self._before, idle), self._odd
         self._odd = reason
         # One odd window may be an accident.
         return reason if reason == told and self._rest <= 0 else ""
@@ -176,13 +169,14 @@ class ThreadTrials:
         self._seconds, self._steps = 0.0, 0
         self._use.restart()
 
-    def _changed(self, before: _Pace, now: _Pace) -> str:
-        policy, ratio = self._policy, now.seconds / before.seconds
+    def _changed(self, ratio: float, idle: float) -> str:
+        """Why a window calls for a trial: its time per step by the earlier one, and idle cores."""
+        policy = self._policy
         if ratio >= policy.change:
             return "steps have become slower"
         if ratio <= 1 / policy.change:
             return "steps have become faster"
-        if self._shares and not self.was_busy and now.idle >= policy.freed:
+        if self._shares and not self.was_busy and idle >= policy.freed:
             return "a core has become free"
         return ""
 
