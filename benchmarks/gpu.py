@@ -1,9 +1,9 @@
-"""Everything that has to be measured on a GPU, with one command, and the list of what never ran.
+"""Everything that has to be measured on a GPU, with one command, and the list of what ran there.
 
 On a machine without a GPU it says so and ends with code 77, which test runners read as *skipped*.
 
     python -m benchmarks.gpu --output docs/benchmarks/gpu_rows.md     # on a machine with a GPU
-    python -m benchmarks.gpu --list --output docs/benchmarks/gpu.md   # anywhere: what never ran
+    python -m benchmarks.gpu --list --output docs/benchmarks/gpu.md   # anywhere: what ran there
     python -m benchmarks.gpu --device cpu --quick                     # try the program
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
 
 import torch
 
@@ -27,18 +29,20 @@ from benchmarks.gpu_lines import ROOT, Place, places
 from benchmarks.huggingface import material
 from benchmarks.measure import (
     command_line,
+    environment,
     in_turns,
     interleaved,
     median_ratio,
     middle,
-    page,
     publish,
     ratios,
     read_options,
     spread,
     table,
 )
+from benchmarks.rows import Kept
 from benchmarks.ten_models_networks import networks
+from fdl.rewrite import put
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +69,7 @@ WAYS: dict[str, Way] = {
 }
 """Column of the ten models -> how the step is computed. Ratios are to the first."""
 
+MODELS, PREDICTIONS = "ten models", "predictions"
 DTYPES = ("float32", "bfloat16")
 PROGRAMS = {
     "trainer overhead": ["trainer_overhead", "--alone"],
@@ -89,9 +94,9 @@ class Planned(NamedTuple):
 
 def planned() -> list[Planned]:
     """Every figure, in the order of the page."""
-    models = [Planned("ten models", *cell) for cell in itertools.product(networks(), WAYS)]
+    models = [Planned(MODELS, *cell) for cell in itertools.product(networks(), WAYS)]
     answers = [
-        Planned("predictions", f"256 sentences, {dtype}", name)
+        Planned(PREDICTIONS, f"256 sentences, {dtype}", name)
         for dtype in DTYPES
         for name in ("flodl", "transformers")
     ]
@@ -102,18 +107,13 @@ def planned() -> list[Planned]:
 # --- Measured on a GPU -------------------------------------------------------------------------
 
 
-def ten_models_rows(options: argparse.Namespace) -> str:
-    """All ways take turns, network by network."""
-    rows = []
-    for name in options.models:
-        seconds, steps, notes = train(name, options)
-        base = seconds[PLAIN]
-        cells = [f"{median_ratio(taken, base):.3f}" for taken in list(seconds.values())[1:]]
-        about = [spread(ratios(seconds["auto"], base)), notes]
-        rows.append([name, middle(base, ".3f", 1e3 / steps), *cells, *about])
-        sys.stderr.write(f"gpu: {' '.join(rows[-1])}\n")
-    header = ["model", "plain ms", *list(WAYS)[1:], "spread of auto", "fell back"]
-    return table(header, rows)
+def model_row(name: str, options: argparse.Namespace) -> list[str]:
+    """The cells of one network; all ways take turns."""
+    seconds, steps, notes = train(name, options)
+    base = seconds[PLAIN]
+    cells = [f"{median_ratio(taken, base):.3f}" for taken in list(seconds.values())[1:]]
+    about = [spread(ratios(seconds["auto"], base)), str(options.rounds), notes]
+    return [name, middle(base, ".3f", 1e3 / steps), *cells, *about]
 
 
 def train(name: str, options: argparse.Namespace) -> tuple[dict[str, list[float]], int, str]:
@@ -224,24 +224,53 @@ def program_rows(words: Sequence[str], options: argparse.Namespace) -> str:
     return body.strip().replace("\n## ", "\n### ")
 
 
-def measured(options: argparse.Namespace) -> str:
-    """The page of a machine with a GPU."""
-    parts = ["## Ten models", ten_models_rows(options)]
-    parts += ["## Predictions of a model of bert-base's size", prediction_rows(options)]
-    for name, words in PROGRAMS.items():
-        parts += [f"## {name.capitalize()}", program_rows(words, options)]
-    where = "the CPU, to try the program"
+def measure(options: argparse.Namespace, kept: Kept) -> None:
+    """Measure what was asked for, and keep each row at once."""
+    where = environment("torch", "flodl", "transformers").rsplit(", ", 1)
     if options.device != "cpu":
-        where = torch.cuda.get_device_name(torch.device(options.device))
-    return page(
-        options,
-        "Rows of a GPU",
-        f"Measured on {where}; {options.rounds} interleaved rounds, medians and the middle 80 %. "
-        "Ten models: time per step as a ratio to plain PyTorch with Adam as it comes; below 1 is "
-        "faster. *fused* and *compile* are by hand. *cuda_graph* and *auto* are engines of flodl.",
-        *parts,
-        packages=("torch", "flodl", "transformers"),
+        where[0] = f"{torch.cuda.get_device_name(torch.device(options.device))}; {where[0]}"
+    stamp = {"where": where[0], "date": where[1]}
+
+    def keep(name: str, row: Mapping[str, object]) -> None:
+        kept.rows[name] = {**stamp, **row}
+        kept.write()
+        sys.stderr.write(f"gpu: {name} is measured\n")
+
+    if MODELS in options.parts:
+        for name in options.models:
+            keep(name, {"cells": model_row(name, options)})
+    if PREDICTIONS in options.parts:
+        keep(PREDICTIONS, {"text": prediction_rows(options)})
+    for part in (part for part in PROGRAMS if part in options.parts):
+        keep(part, {"text": program_rows(PROGRAMS[part], options)})
+
+
+def assembled(options: argparse.Namespace, kept: Kept) -> str:
+    """The page of all rows that are kept."""
+    header = ["model", "plain ms", *list(WAYS)[1:], "spread of auto", "rounds", "fell back"]
+    rows = [kept.rows[name]["cells"] for name in networks() if name in kept.rows]
+    machines = {_machine(kept.rows[name]): None for name in networks() if name in kept.rows}
+    missing = [name for name in networks() if name not in kept.rows]
+    parts = ["## Ten models", *machines, table(header, rows)]
+    if missing:
+        parts.append(f"Not measured yet: {', '.join(missing)}.")
+    titles = {PREDICTIONS: "Predictions of a model of bert-base's size"}
+    for name in (PREDICTIONS, *PROGRAMS):
+        row = kept.rows.get(name)
+        text = [_machine(row), row["text"]] if row else ["Not measured yet."]
+        parts += [f"## {titles.get(name, name.capitalize())}", *text]
+    small = ["Quick run with the smallest sizes: no figure here counts."] if options.quick else []
+    intro = (
+        "Each part names its machine. Interleaved rounds, medians and the middle 80 %. Ten models: "
+        "time per step as a ratio to plain PyTorch with Adam as it comes; below 1 is faster. "
+        "*fused* and *compile* are by hand. *cuda_graph* and *auto* are engines of flodl. "
+        f"`{options.command}`"
     )
+    return "\n\n".join(["# Rows of a GPU", intro, *small, *parts]).rstrip()
+
+
+def _machine(row: Mapping[str, str]) -> str:
+    return f"{row['where']}, {row['date']}."
 
 
 # --- What never ran on one ---------------------------------------------------------------------
@@ -261,34 +290,87 @@ def gpu_tests() -> list[str]:
     return [line for line in listed.splitlines() if "::" in line]
 
 
+RAN = ROOT / "docs/benchmarks/gpu_ran.json"
+"""What ran on a GPU the last time: where and when, the tests that passed, and places of code."""
+
+
+def what_ran(junit: Path, coverage: Path) -> dict[str, object]:
+    """What a run of ``pytest -m gpu`` on this machine proves.
+
+    Args:
+        junit: Its ``--junitxml``.
+        coverage: The lines that it ran, from ``coverage json``.
+    """
+    cases = ElementTree.parse(junit).iter("testcase")
+    passed = Counter(
+        f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').split('[')[0]}"
+        for case in cases
+        if all(case.find(kind) is None for kind in ("skipped", "failure", "error"))
+    )
+    files = json.loads(coverage.read_text(encoding="utf-8"))["files"]
+    # The lines of bodies: those of `def` and `class` run where nothing is called, too.
+    lines = {
+        name: {
+            line
+            for body, part in file["functions"].items()
+            if body
+            for line in part["executed_lines"]
+        }
+        for name, file in files.items()
+    }
+    code = [
+        _key(place)
+        for place in places()
+        if not lines.get(place.file, set()).isdisjoint(range(place.line, place.last + 1))
+    ]
+    where, _, today = environment("torch").rpartition(", ")
+    name = torch.cuda.get_device_name()
+    return {"where": f"{name}; {where}", "date": today, "tests": dict(passed), "code": code}
+
+
+def _key(place: Place) -> list[str]:
+    """What a place is known by after lines were added above it."""
+    return [place.file, place.function, place.why]
+
+
 def never_run() -> str:
-    """The page of what never ran on a GPU."""
+    """The page of what has run on a GPU, and what never has."""
     cells = planned()
     figures = Counter((one.part, one.row) for one in cells)
     columns = {key: [one.column for one in cells if one[:2] == key] for key in figures}
     tests = Counter(name.partition("[")[0] for name in gpu_tests())
-    code = places()
-    count = sum(place.lines for place in code)
-    files = len({place.file for place in code})
+    ran = json.loads(RAN.read_text(encoding="utf-8"))
+    every = places()
+    code = [place for place in every if _key(place) not in ran["code"]]
+    known, count = (sum(place.lines for place in some) for some in (every, code))
+    passed = {name: min(many, ran["tests"].get(name, 0)) for name, many in tests.items()}
     return "\n\n".join(
         [
-            "# What has never run on a GPU",
+            "# What has run on a GPU, and what has not",
             "Made by `python -m benchmarks.gpu --list`; do not edit. The project is developed on "
             "machines without a GPU. Tests skip there, and stand-ins answer for drivers. This "
-            "page lists what they leave out: figures, tests and code.",
+            f"page lists what ran on a GPU the last time: {ran['where']}, {ran['date']}. "
+            "`python -m benchmarks.gpu --ran JUNIT COVERAGE` keeps it, on the machine that ran "
+            "the tests.",
             "## Figures",
             f"`python -m benchmarks.gpu` measures these {len(cells)} figures on a machine with a "
-            "GPU. Without one it says so and ends with code 77.",
+            "GPU. Without one it says so and ends with code 77. The figures are on "
+            "[another page](gpu_rows.md).",
             table(
                 ["part", "row", "ways"],
                 [[part, row, ", ".join(columns[part, row])] for part, row in figures],
             ),
             "## Tests",
-            f"{tests.total()} tests are marked `gpu`. `pytest -m gpu` runs them.",
-            table(["test", "cases"], [[f"`{name}`", str(many)] for name, many in tests.items()]),
-            "## Code",
-            f"{count} lines in {files} files. `benchmarks/gpu_lines.py` has the rules by which it "
-            "finds them in the syntax. The last column is the condition under which they run.",
+            f"{tests.total()} tests are marked `gpu`; {sum(passed.values())} of them passed there. "
+            "`pytest -m gpu` runs them.",
+            table(
+                ["test", "cases", "passed"],
+                [[f"`{name}`", str(many), str(passed[name])] for name, many in tests.items()],
+            ),
+            "## Code that has never run on one",
+            f"{count} of {known} lines. `benchmarks/gpu_lines.py` has the rules by which it "
+            "finds lines that only a GPU runs. A place counts as run as soon as one of its lines "
+            "did. The last column is the condition under which they run.",
             table(["lines", "function", "when"], [_row(place) for place in code]),
         ]
     )
@@ -306,9 +388,14 @@ def _row(place: Place) -> list[str]:
 def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = command_line("gpu", __doc__, rounds=9)
-    parser.add_argument("--list", action="store_true", help="list what has never run on a GPU")
+    parser.add_argument(
+        "--list", action="store_true", help="list what has run on a GPU, and what has not"
+    )
+    parser.add_argument("--ran", nargs=2, type=Path, help="keep what `pytest -m gpu` ran here")
     parser.add_argument("--device", default="cuda", help="cpu tries the program")
     parser.add_argument("--models", nargs="+", choices=list(networks()), default=list(networks()))
+    every = [MODELS, PREDICTIONS, *PROGRAMS]
+    parser.add_argument("--parts", nargs="+", choices=every, default=every)
     parser.add_argument("--steps", type=int, help="steps of a turn; default: about 1.5 s of plain")
     parser.add_argument("--sentences", type=int, default=256)
     small = {"models": ["mlp"], "rounds": 1, "steps": 1, "settle": 1, "sentences": 4}
@@ -326,13 +413,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.list:
         publish(never_run(), options.output)
         return
+    if options.ran:
+        put(RAN, f"{json.dumps(what_ran(*options.ran), indent=1)}\n".encode())
+        return
     if options.device != "cpu" and not torch.cuda.is_available():
         sys.stderr.write(
             "gpu: this machine has no CUDA device that torch can use, so nothing was measured; "
             "type: python -m benchmarks.gpu --list\n"
         )
         raise SystemExit(NO_GPU)
-    publish(measured(options), options.output)
+    # A quick run shows its own rows only, and leaves nothing for the page.
+    kept = Kept({}, None) if options.quick else Kept.beside(options.output)
+    measure(options, kept)
+    publish(assembled(options, kept), options.output)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
+from fdl.version import __version__
+
 T = TypeVar("T")
 
 # --- The command line --------------------------------------------------------------------------
@@ -186,7 +188,9 @@ def environment(*packages: str) -> str:
     versions = []
     for package in packages:
         try:
-            versions.append(f"{package} {version(package)}")
+            # Also where the project is not installed but lies in the path.
+            found = __version__ if package == "flodl" else version(package)
+            versions.append(f"{package} {found}")
         except PackageNotFoundError:
             versions.append(f"{package} not installed")
     if "torch" in packages and (torch := sys.modules.get("torch")) is not None:

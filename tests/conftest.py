@@ -72,6 +72,12 @@ Fdl = Callable[..., Session]
 Project = Callable[[Mapping[str, str]], Path]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep everyday tests on the processor, also on a machine with a GPU."""
+    if "gpu" not in config.getoption("markexpr") and Path("/dev/nvidiactl").exists():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep Python's cycle collector from what lives to the end: thousands of tests, and torch."""

@@ -169,8 +169,12 @@ def _abandon(graph: CudaGraph) -> None:
     try:
         graph.capture_end()
     except RuntimeError:
-        return  # the failed call has already ended the capture; nothing is left to free
-    graph.reset()
+        # The failed call has already ended the capture; nothing is left to free. But torch's
+        # generator still believes in it, and would refuse the next dropout. A copy does not.
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
+    else:
+        graph.reset()
 
 
 def _need_cuda(name: str) -> None:

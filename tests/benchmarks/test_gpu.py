@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from benchmarks import gpu, ten_models
 from benchmarks.gpu_lines import places_in
+from benchmarks.rows import Kept
 from benchmarks.ten_models_networks import networks
 
 PAGE = Path(__file__).parents[2] / "docs/benchmarks/gpu.md"
@@ -98,11 +100,39 @@ def test_every_network_is_planned_in_every_way():
 def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     monkeypatch.setattr(ten_models, "Player", StandIn)
     options = gpu.options_from(["--models", "mlp", "--rounds", "3"])
-    header, _, row = gpu.ten_models_rows(options).splitlines()
+    kept = Kept({"mlp": {"where": "a GPU", "date": "today"}}, None)
+    kept.rows["mlp"]["cells"] = gpu.model_row("mlp", options)
+    lines = gpu.assembled(options, kept).splitlines()
+    header, row = (
+        next(one for one in lines if one.startswith(f"| m{word}")) for word in ("o", "l")
+    )
     cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
     assert cells["fused"] == "0.500"
     assert cells["cuda_graph"] == cells["auto"] == "0.250"
     assert "cuda_graph: no graph" in row
+    assert "a GPU, today." in lines
+    assert any(line.startswith("Not measured yet: convnet, ") for line in lines)
+
+
+def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    junit, coverage = tmp_path / "gpu.xml", tmp_path / "coverage.json"
+    junit.write_text(
+        '<testsuite><testcase classname="tests.nn.test_a" name="test_one[x]"/>'
+        '<testcase classname="tests.nn.test_a" name="test_one[y]"/>'
+        '<testcase classname="tests.nn.test_a" name="test_two"><skipped/></testcase>'
+        '<testcase classname="tests.nn.test_a" name="test_three"><failure/></testcase></testsuite>'
+    )
+    place = next(one for one in gpu.places() if one.file == "flodl/memory.py")
+    bodies = {place.function: {"executed_lines": [place.line + 1]}}
+    # `def` and `class` run where a module is imported.
+    imported = {"": {"executed_lines": list(range(1, 500))}}
+    files = {place.file: {"functions": bodies}, "flodl/data/transfer.py": {"functions": imported}}
+    coverage.write_text(json.dumps({"files": files}))
+    found = gpu.what_ran(junit, coverage)
+    assert found["tests"] == {"tests/nn/test_a.py::test_one": 2}
+    assert found["code"] == [[place.file, place.function, place.why]]
+    assert str(found["where"]).startswith("A GPU; ")
 
 
 def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():

@@ -53,6 +53,18 @@ def fused_step(optimizer: Optimizer) -> OptimizerStep | None:
     return _Asked(optimizer)
 
 
+def place_step_counts(optimizer: Optimizer, *, fused: bool) -> None:
+    """Move the step counts of a state to where the next kind of step needs them.
+
+    A fused kernel reads them on the device of the parameter. The plain step expects them on the
+    processor; from a GPU it would read every one of them, and wait for it.
+    """
+    for parameter, state in optimizer.state.items():
+        count = state.get("step")
+        if isinstance(count, Tensor):
+            state["step"] = count.to(parameter.device if fused else "cpu")
+
+
 def _runs_torchs_step(optimizer: Optimizer) -> bool:
     for kind in (SGD, Adam, AdamW):
         if isinstance(optimizer, kind):
@@ -82,6 +94,7 @@ class _Asked:
             optimizer.step()
             optimizer.zero_grad()
             return
+        place_step_counts(optimizer, fused=True)
         before = [group["fused"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["fused"] = True

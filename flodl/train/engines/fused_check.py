@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW
 
+from flodl.train.engines.fused import place_step_counts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -119,6 +121,7 @@ def _moved(
     twin.state = defaultdict(dict)
     if state:
         twin.state[copy] = state
+        place_step_counts(twin, fused=bool(fused))
     inspect.unwrap(kind.step)(twin)
     moved = {name: v for name, v in twin.state[copy].items() if isinstance(v, Tensor)}
     return {**moved, _VALUES: copy.detach()}

@@ -13,7 +13,7 @@ from flodl.monitor.ledger import Account
 from flodl.train.engines import heap
 from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.forward import forward_function, scalar_loss
-from flodl.train.engines.fused import fused_step
+from flodl.train.engines.fused import fused_step, place_step_counts
 from flodl.train.engines.fused_check import CheckedStep
 from flodl.train.engines.rewritten import RewrittenGraphs, usable_rewrites
 from flodl.train.engines.routing import OneDnnRoute
@@ -98,7 +98,9 @@ class TunedEngine(StepEngine):
         if not tuning.channels_last:
             self.present()
         if tuning.fused != before.fused:
-            self._update.step = self._fused() if tuning.fused else None
+            mine, self._update.step = self._update.step, self._fused() if tuning.fused else None
+            if mine is not None:
+                place_step_counts(self._optimizer, fused=False)
         self._surround()
 
     @property
@@ -202,6 +204,8 @@ class TunedEngine(StepEngine):
         """Restore the usual heap, and the layout of weights that other code expects."""
         self._observes = False
         self.use(replace(self.tuning, heap=False, channels_last=False))
+        if self._update.step is not None:
+            place_step_counts(self._optimizer, fused=False)
 
     # --- Memory layout ------------------------------------------------------------------------
 

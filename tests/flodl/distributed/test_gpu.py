@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from flodl.ddp_bench.request import Request, cells_of, ensure_data
 from flodl.ddp_bench.summary import read_folder, summarise
 from flodl.ddp_bench.sweep import sweep
+from flodl.distributed.plain_loop.setup import SetupConfig, prepare
 from flodl.launch.group import Group, LocalGroup, ProcessGroups
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, sgd, train
@@ -87,6 +90,43 @@ def test_one_rank_trains_as_it_does_on_the_processor(policy: str) -> None:
     assert there.samples == here.samples
     for mine, theirs in zip(there.params, here.params, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def loop_of_ones_own(group: Group, own_gpu: bool = True, dropout: float = 0.0) -> dict[str, Any]:
+    if not own_gpu and isinstance(group, ProcessGroups):
+        group._device_group = group._host
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 4))
+    setup = prepare(model, None, sgd, SetupConfig(device=str(group.device)), group)
+    draw = torch.Generator().manual_seed(11)
+    for _ in range(30):
+        inputs, labels = torch.randn(70, 6, generator=draw), torch.randint(4, (70,), generator=draw)
+        loss = cross_entropy(setup(inputs.to(group.device)), labels.to(group.device))
+        loss.backward()
+        setup.step()
+    return {
+        "weights": [p.detach().cpu() for p in model.parameters()],
+        "sizes": setup.shard_sizes,
+        "kind": next(model.parameters()).device.type,
+    }
+
+
+def test_a_loop_of_ones_own_shares_batches_among_gpus(ranks: Ranks) -> None:
+    device = "cuda:{rank}" if GPUS > 1 else "cuda:0"
+    shared = ranks(2, loop_of_ones_own, GPUS > 1, device=device, limit=120)
+    alone = loop_of_ones_own(LocalGroup(torch.device("cuda:0")))
+    assert {one["kind"] for one in (*shared, alone)} == {"cuda"}
+    assert sum(shared[0]["sizes"]) == 70
+    assert min(shared[0]["sizes"]) > 0
+    for mine, theirs, whole in zip(*(one["weights"] for one in (*shared, alone)), strict=True):
+        assert torch.equal(mine, theirs)
+        torch.testing.assert_close(mine, whole, rtol=1e-3, atol=1e-5)
+    with_dropout = ranks(2, loop_of_ones_own, GPUS > 1, 0.2, device=device, limit=120)
+    for mine, theirs, plain in zip(
+        *(one["weights"] for one in (*with_dropout, shared[0])), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+        assert not torch.equal(mine, plain)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ sys.addaudithook(_no_sockets)
 
 def without(*packages: str) -> str:
     """The beginning of a program in which these packages cannot be imported."""
-    return _UNIMPORTABLE.format(names=set(packages))
+    return _UNIMPORTABLE.format(names=sorted(packages))
 
 
 def without_sockets() -> str:

@@ -130,3 +130,18 @@ def test_a_function_that_waits_for_the_device_is_refused_and_the_device_goes_on(
     assert any("wait for the device" in note for note in failure.value.__notes__)
     torch.cuda.synchronize()
     assert x.sum().item() == 4.0
+
+
+@pytest.mark.gpu
+@needs_gpu[1]
+def test_random_numbers_go_on_after_a_failed_capture() -> None:
+    x = torch.ones(64, device="cuda")
+    torch.cuda.manual_seed(3)
+    expected = [torch.nn.functional.dropout(x, 0.5) for _ in range(2)]
+    torch.cuda.manual_seed(3)
+    first = torch.nn.functional.dropout(x, 0.5)
+    with pytest.raises(RuntimeError):
+        cuda_graph_capture(0, None, lambda: torch.nn.functional.dropout(x, 0.5).sum().item())
+    second = torch.nn.functional.dropout(x, 0.5)
+    assert torch.equal(first, expected[0])
+    assert torch.equal(second, expected[1])
