@@ -237,8 +237,12 @@ def seconds(rounds: Sequence[Taken]) -> list[float]:
 def shown(rounds: Sequence[Taken]) -> str:
     """The median in seconds, marked if the training was ended at the limit."""
     middle = statistics.median(seconds(rounds))
-    cut = sum(not taken.ended for taken in rounds)
-    return f"{'>' if cut > len(rounds) // 2 else ''}{middle:.2f}"
+    return f"{'>' if cut(rounds) else ''}{middle:.2f}"
+
+
+def cut(rounds: Sequence[Taken]) -> bool:
+    """Whether the median is the limit, so that the true one is not known."""
+    return sum(not taken.ended for taken in rounds) > len(rounds) // 2
 
 
 def best_of(ways: Mapping[str, Sequence[Taken]]) -> str:
@@ -248,10 +252,21 @@ def best_of(ways: Mapping[str, Sequence[Taken]]) -> str:
 
 
 def compared(ways: Mapping[str, Sequence[Taken]], base: str, bar: Bar) -> list[str]:
-    """Ours beside another way: ratio with its spread, and the verdict."""
+    """Ours beside another way: ratio with its spread, and the verdict.
+
+    A training that was ended at the limit gives a bound. Where the bound is on the wrong side of
+    the bar, nothing is decided.
+    """
+    late, slow = cut(ways[OURS]), cut(ways[base])
+    if late and slow:
+        return ["both at the limit", "not decided"]
     mine, theirs = seconds(ways[OURS]), seconds(ways[base])
     ratio = median_ratio(mine, theirs)
-    return [f"{ratio:.2f} ({spread(ratios(mine, theirs))})", bar.verdict(ratio)]
+    verdict = bar.verdict(ratio)
+    if (late and bar.passes(ratio)) or (slow and not bar.passes(ratio)):
+        verdict = "not decided"
+    sign = ">" if late else "<" if slow else ""
+    return [f"{sign}{ratio:.2f} ({spread(ratios(mine, theirs))})", verdict]
 
 
 def trainings_table(models: Mapping[str, Rounds]) -> str:

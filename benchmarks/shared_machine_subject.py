@@ -89,7 +89,7 @@ def transformer_job(scale: float) -> Job:
         tokens[1],
         loss,
         16,
-        max(1, round(8 * scale)),
+        max(1, round(3 * scale)),
     )
 
 

@@ -7,8 +7,11 @@ After a change that the changelog names, write the file again:
 
 import json
 import os
+import tempfile
+from contextlib import ExitStack
 from functools import partial, reduce
 from pathlib import Path
+from textwrap import dedent
 
 import jsonschema
 import pytest
@@ -17,6 +20,13 @@ from torch import nn
 
 from fdl.builtins.table import TABLE
 from flodl import RunDirectory, TensorDataSet, Trainer
+from tests.conftest import training_path, typed_in
+from tests.fdl.libtorch.test_use import variant
+from tests.fdl.run_directory.test_import import mlflow_store
+from tests.fdl.run_directory.test_tell import Training, running
+from tests.fdl.sweeps.conftest import MANIFEST, SCORE, TRAIN
+from tests.fdl.test_rehearse import PROGRAM
+from tests.flodl.distributed.recorded_runs import recorded_run
 
 FILE = Path(__file__).parent.parent / "docs/reference/documents.schema.json"
 
@@ -48,17 +58,8 @@ UNVERSIONED = {
 }
 """Documents without ``schema_version``: they are arrays."""
 
-ELSEWHERE = {
-    "diagnose": "diagnose.schema.json",
-    "libtorch check": "libtorch-check.md",
-    "libtorch info": "needs an installed libtorch",
-    "rehearse": "needs a whole training",
-    "runs import": "needs runs of another program",
-    "runs tell": "run-record.md",
-    "sweep show": "needs a sweep",
-    "verify-run": "needs a run of several ranks",
-}
-"""Commands whose document another page or test describes, or that this file cannot show."""
+ELSEWHERE = {"diagnose": "diagnose.schema.json", "libtorch check": "libtorch-check.md"}
+"""Commands whose document another page describes."""
 
 OPEN = {
     *("args", "best", "config", "env", "environment", "exchange", "files", "metrics"),
@@ -125,7 +126,7 @@ def closed(schema):
 
 
 @pytest.fixture
-def printed(fdl, fixture_project):
+def printed(fdl, fixture_project, tmp_path):
     """Command -> the documents that it prints, in a project with two real runs."""
     root = fixture_project("vision")
     data = TensorDataSet(torch.arange(8.0).reshape(8, 1), names=["x"])
@@ -150,10 +151,79 @@ def printed(fdl, fixture_project):
         done = fdl(*(words if "--json" in words else [*words, "--json"]), cwd=root)
         return json.loads(done.out) if done.out else pytest.fail(f"{words}: {done.err}")
 
-    return {name: [ask(words) for words in calls] for name, calls in COMMANDS.items()}
+    documents = {name: [ask(words) for words in calls] for name, calls in COMMANDS.items()}
+    return documents | {name: [asked(name, tmp_path / name.split()[-1])] for name in PREPARATIONS}
 
 
-# Twenty-one programs and two trainings take too long for every change.
+def asked(name, folder):
+    """The document of a command of :data:`PREPARATIONS`, in a folder of its own."""
+    _, *words = name.split()
+    folder.mkdir()
+    fdl = typed_in(folder, training_path(os.environ) if name == "fdl rehearse" else None)
+    with ExitStack() as stack:
+        words, more = PREPARATIONS[name](folder, words, fdl, stack)
+        done = fdl(*words, **more)
+    # A rehearsal prints what the program prints, and then its document.
+    return json.loads(done.out[done.out.index("{") :]) if "{" in done.out else pytest.fail(done.err)
+
+
+def write(folder, files):
+    for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(dedent(text).lstrip("\n"))
+
+
+def libtorch(folder, words, _fdl, _stack):
+    store = folder / "home/libtorch"
+    variant(store, "precompiled/cpu", "cuda=none", "torch=2.10.0", "archs=cpu")
+    (store / ".active").write_text("precompiled/cpu\n")
+    return [*words, "--json"], {"env": {"FLODL_HOME": str(folder / "home")}}
+
+
+def rehearsal(folder, words, _fdl, _stack):
+    write(folder, {"fdl.yml": "commands: {train: {path: train}}\n"})
+    write(folder, {"train/fdl.yml": "entry: python main.py\n", "train/main.py": PROGRAM})
+    return [*words, "--json", "train"], {}
+
+
+def imported(folder, words, _fdl, _stack):
+    write(folder, {"fdl.yml": "entry: python main.py\n"})
+    mlflow_store(folder / "mlruns")
+    return [*words, "mlruns", "--json"], {}
+
+
+def told(folder, words, _fdl, stack):
+    write(folder, {"fdl.yml": "entry: python main.py\noutput: {dir: out}\n"})
+    training = Training(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fdl-"))))
+    stack.callback(training.close)
+    training.answer = {"ok": True, "act": "lr", "step": 7, "value": 0.01, "old": 0.1, "text": "lr"}
+    running(folder / "out", socket=str(training.path))
+    return [*words, "last", "lr=1e-2", "--json"], {}
+
+
+def swept(folder, words, fdl, _stack):
+    write(folder, {"fdl.yml": MANIFEST, "train/fdl.yml": TRAIN, "train/score.py": SCORE})
+    fdl("train", "--each", "seed=1,13")
+    return [*words, "--json"], {}
+
+
+def verified(folder, words, _fdl, _stack):
+    recorded_run(folder / "run")
+    return [*words, "run", "--json"], {}
+
+
+PREPARATIONS = {
+    "fdl libtorch info": libtorch,
+    "fdl rehearse": rehearsal,
+    "fdl runs import": imported,
+    "fdl runs tell": told,
+    "fdl sweep show": swept,
+    "fdl verify-run": verified,
+}
+"""Command -> what it needs beside a project with two runs; returns the words of the call."""
+
+
+# Thirty programs and three trainings take too long for every change.
 @pytest.mark.slow
 def test_every_command_prints_the_document_of_its_schema(printed):
     if os.environ.get("UPDATE_DOCUMENTS") == "1":
@@ -178,6 +248,6 @@ def test_every_command_prints_the_document_of_its_schema(printed):
 
 def test_every_command_with_json_is_described():
     with_json = {name for name, about in TABLE.items() if "json" in about.get("options", {})}
-    here = {name.removeprefix("fdl ") for name in COMMANDS}
+    here = {name.removeprefix("fdl ") for name in {*COMMANDS, *PREPARATIONS}}
     here -= {"--dry-run --json", "config show (no command)", "plan --simulate"}
     assert with_json == here | set(ELSEWHERE)
