@@ -346,7 +346,7 @@ def never_run() -> str:
     passed = {name: min(many, ran["tests"].get(name, 0)) for name, many in tests.items()}
     return "\n\n".join(
         [
-            "# What has run on a GPU, and what has not",
+            "# What ran on a GPU, and what never did",
             "Made by `python -m benchmarks.gpu --list`; do not edit. The project is developed on "
             "machines without a GPU. Tests skip there, and stand-ins answer for drivers. This "
             f"page lists what ran on a GPU the last time: {ran['where']}, {ran['date']}. "
@@ -389,7 +389,7 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = command_line("gpu", __doc__, rounds=9)
     parser.add_argument(
-        "--list", action="store_true", help="list what has run on a GPU, and what has not"
+        "--list", action="store_true", help="list what ran on a GPU, and what never did"
     )
     parser.add_argument("--ran", nargs=2, type=Path, help="keep what `pytest -m gpu` ran here")
     parser.add_argument("--device", default="cuda", help="cpu tries the program")

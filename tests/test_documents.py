@@ -24,6 +24,7 @@ from tests.conftest import training_path, typed_in
 from tests.fdl.libtorch.test_use import variant
 from tests.fdl.run_directory.test_import import mlflow_store
 from tests.fdl.run_directory.test_tell import Training, running
+from tests.fdl.run_directory.trails import trail
 from tests.fdl.sweeps.conftest import MANIFEST, SCORE, TRAIN
 from tests.fdl.test_rehearse import PROGRAM
 from tests.flodl.distributed.recorded_runs import recorded_run
@@ -208,8 +209,11 @@ def swept(folder, words, fdl, _stack):
 
 
 def verified(folder, words, _fdl, _stack):
-    recorded_run(folder / "run")
-    return [*words, "run", "--json"], {}
+    recorded = recorded_run(folder / "recorded")
+    run = trail(folder / "2026-01-31T10-00-00", epochs=recorded.facts.epochs, ledger=recorded.mark)
+    for file in (recorded.ledger, recorded.path / "last.fdl"):
+        file.rename(run / file.name)
+    return [*words, run.name, "--json"], {}
 
 
 PREPARATIONS = {

@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FlodlError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    form = {**asdict(found), "proven": found.proven}
+    form = {"schema_version": 1, **asdict(found), "proven": found.proven}
     text = json.dumps(form, indent=2) if given.json else "\n".join(_lines(found))
     sys.stdout.write(f"{text}\n")
     return 0 if found.proven else 1
