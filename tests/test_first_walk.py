@@ -19,6 +19,9 @@ from tests.fdl import screen
 from tests.session import Answer, Session
 from tests.test_readme import block
 
+# Journeys and the tests of single commands find most of what could go wrong here.
+pytestmark = pytest.mark.slow
+
 TRANSCRIPT = Path(__file__).parent / "screens/first-walk.txt"
 UPDATE = os.environ.get("UPDATE_SCREENS") == "1"
 

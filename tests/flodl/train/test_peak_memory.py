@@ -38,6 +38,8 @@ print((after - before) / 1024)
 """
 
 
+# Ten seconds of large products, which share their memory with nothing.
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts kilobytes of Linux")
 def test_the_engine_takes_a_small_part_of_what_the_training_takes():
     done = subprocess.run(
