@@ -3,7 +3,7 @@
 The transcript is kept, with names for what differs from run to run. Read a change of it before
 you accept it:
 
-    UPDATE_SCREENS=1 pytest tests/test_first_walk.py && git diff tests/screens
+    UPDATE_SCREENS=1 pytest -m slow tests/test_first_walk.py && git diff tests/screens
 """
 
 import os
