@@ -99,7 +99,7 @@ def request_of(args: Args) -> Request:
     settings = args.ddp_settings()
     if args.sim_ms:
         if args.simulate_ms:
-            raise ValueError("--sim-ms and --simulate-ms are the same: leave one")
+            raise ValueError("--sim-ms and --simulate-ms are the same: give only one of them")
         settings["simulate_ms"] = args.sim_ms
     ranks = settings.pop("ranks", None)
     mode = settings.pop("mode", None)

@@ -58,7 +58,7 @@ def checked(kind: Any) -> Similarity:
         ValueError: There is no such function.
     """
     if kind not in SIMILARITIES:
-        raise ValueError(f"similarity {kind!r} is none of {', '.join(SIMILARITIES)}")
+        raise ValueError(f"similarity {kind!r} is not one of {', '.join(SIMILARITIES)}")
     found: Similarity = kind
     return found
 

@@ -33,7 +33,7 @@ class Args(FdlArgs):
         allowed = FAMILIES if info.field_name == "families" else HEADS
         for name in names:
             if name not in allowed:
-                raise ValueError(f"{name} is none of {', '.join(allowed)}")
+                raise ValueError(f"{name} is not one of {', '.join(allowed)}")
         return names
 
     @field_validator("jobs")

@@ -171,14 +171,14 @@ def test_a_class_reads_its_own_family_only():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "here: line 1, column 1: no valid JSON"),
-        ('{"a": 1,\n  b}', "here: line 2, column 3: no valid JSON"),
+        ("", "here: line 1, column 1: not valid JSON"),
+        ('{"a": 1,\n  b}', "here: line 2, column 3: not valid JSON"),
         ("[1]", "here: a JSON object is needed, this is list"),
         ("null", "here: a JSON object is needed, this is NoneType"),
-        ("9" * 5000, "here: no usable JSON"),
+        ("9" * 5000, "here: JSON that cannot be used"),
         ("[" * 100_000, "here: nested more than"),
         ('{"a": ' + "[" * 150 + "]" * 150 + "}", "here: nested more than"),
-        ("\ufeff{}", "here: line 1, column 1: no valid JSON"),
+        ("\ufeff{}", "here: line 1, column 1: not valid JSON"),
     ],
 )
 def test_text_that_is_no_json_object_is_refused(text, said):
