@@ -21,7 +21,7 @@ class Args(FdlArgs):
     src: str = arg(help="Repository, directory, or .bin file")
     revision: str | None = option(help="Branch, tag or commit of a repository")
     out: Path | None = option(
-        help="Folder for model.safetensors, configuration and tokenizer (default: beside the pickle)"
+        help="Folder for model.safetensors, configuration and tokenizer (default: as above)"
     )
     force: bool = option(help="Convert again, even if the result exists")
 
