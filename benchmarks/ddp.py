@@ -98,15 +98,15 @@ def _earlier() -> str:
     return "\n\n".join(
         [
             "## Published figures of flodl for Rust",
-            "The package flodl for Rust has the same modes. Its figures are from an RTX 5060 Ti and a "
-            "GTX 1060, with real data sets. Hardware, data and protocol differ from those above (its "
-            "single-device runs do not shuffle), so the figures cannot be compared with them. "
+            "The package flodl for Rust has the same modes. Its figures are from an RTX 5060 Ti and "
+            "a GTX 1060, with real data sets. Hardware, data and protocol differ from those above "
+            "(its single-device runs do not shuffle), so the figures cannot be compared with them. "
             "Accuracy in percent / seconds, 200 epochs:",
             table(long, _rows(EARLIER_LONG)),
             "Evaluation / seconds, five epochs:",
             table(short, _rows(EARLIER_SHORT)),
-            "Its two GPUs differ by a factor of 1.2 in speed on the residual network. So the ideal is "
-            "1.8 times one GPU; the 1.2 that was reached is 63–67 % of that.",
+            "Its two GPUs differ by a factor of 1.2 in speed on the residual network. So the ideal "
+            "is 1.8 times one GPU; the 1.2 that was reached is 63–67 % of that.",
         ]
     )
 
