@@ -99,9 +99,9 @@ def _earlier() -> str:
         [
             "## Published figures of flodl for Rust",
             "The package flodl for Rust has the same modes. Its figures are from an RTX 5060 Ti "
-            "and a GTX 1060, with real data sets. Hardware, data and protocol differ from those above "
-            "(its single-device runs do not shuffle), so the figures cannot be compared with them. "
-            "Accuracy in percent / seconds, 200 epochs:",
+            "and a GTX 1060, with real data sets. Hardware, data and protocol differ from those "
+            "above (its single-device runs do not shuffle), so the figures cannot be compared with "
+            "them. Accuracy in percent / seconds, 200 epochs:",
             table(long, _rows(EARLIER_LONG)),
             "Evaluation / seconds, five epochs:",
             table(short, _rows(EARLIER_SHORT)),
