@@ -38,7 +38,7 @@ _ALL: tuple[tuple[int, str, Severity, str], ...] = (
     (204, "driver-mismatch", "error", "the driver was updated, and the old one still runs"),
     (205, "driver-failure", "error", "the driver fails in another way"),
     (206, "driver-silent", "error", "the driver does not answer in time"),
-    (207, "driver-outdated", "error", "the driver cannot tell what its GPUs can do"),
+    (207, "driver-outdated", "error", "the driver does not report what its GPUs can do"),
     (208, "library-missing", "error", "the driver's library cannot be loaded"),
     (209, "gpus-withheld", "error", "the driver runs but offers none of the GPUs"),
     (210, "gpu-lost", "error", "a GPU has fallen off the bus or needs a reset"),
@@ -46,7 +46,7 @@ _ALL: tuple[tuple[int, str, Severity, str], ...] = (
     (212, "gpu-power", "error", "a GPU's power cable is not connected"),
     (213, "gpu-failure", "error", "a GPU cannot be read for another reason"),
     (214, "mig-without-slices", "warning", "MIG mode is on, but the GPU has no slices"),
-    (215, "container-without-gpus", "info", "the machine has a GPU, this container not"),
+    (215, "container-without-gpus", "info", "the machine has a GPU, but this container cannot use it"),
     (216, "driver-without-pytorch", "error", "the driver is too old for every CUDA build of "
      "PyTorch"),
     (220, "visibility-unknown-gpu", "warning", "an entry of `CUDA_VISIBLE_DEVICES` names no "
@@ -60,7 +60,7 @@ _ALL: tuple[tuple[int, str, Severity, str], ...] = (
     (231, "container", "info", "this is a container"),
     (301, "no-active-variant", "error", "no libtorch variant is active"),
     (302, "active-variant-missing", "error", "the active variant is not installed"),
-    (303, "architectures-unknown", "warning", "the variant does not say what it has code for"),
+    (303, "architectures-unknown", "warning", "the variant does not list its GPU architectures"),
     (304, "gpu-uncovered", "error", "the variant has no code that runs on a GPU"),
     (305, "gpu-jit", "info", "a GPU runs code that is compiled when it is loaded"),
     (306, "driver-too-old", "error", "the driver is too old for the variant's CUDA"),
