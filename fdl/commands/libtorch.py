@@ -401,8 +401,8 @@ def _missing_id(name: str, store: Store) -> NoReturn:
     """Say that a variant must be named, and list those that are installed."""
     found = ", ".join(one.id for one in store.installed())
     raise UsageError(
-        f"name a variant; installed in {store.folder}: {found or 'none'}",
-        hint=f"fdl libtorch {name} ID",
+        f"no variant is named; installed in {store.folder}: {found or 'none'}",
+        hint=f"fdl libtorch {name} ID" if found else "fdl libtorch install",
     )
 
 

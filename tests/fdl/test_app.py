@@ -120,6 +120,15 @@ def test_the_application_runs_the_commands_of_a_project(folder):
             ],
         ),
         (
+            ["why"],
+            2,
+            [
+                "error: missing required argument <field>",
+                "Usage: fdl why [OPTIONS] <field> [<command>...]",
+                "see fdl why --help",
+            ],
+        ),
+        (
             ["config", "show", "--jsno"],
             2,
             [
