@@ -46,7 +46,7 @@ _ALL: tuple[tuple[int, str, Severity, str], ...] = (
     (212, "gpu-power", "error", "a GPU's power cable is not connected"),
     (213, "gpu-failure", "error", "a GPU cannot be read for another reason"),
     (214, "mig-without-slices", "warning", "MIG mode is on, but the GPU has no slices"),
-    (215, "container-without-gpus", "info", "the machine has a GPU, but this container cannot use it"),
+    (215, "container-without-gpus", "info", "the machine has a GPU, this container cannot use it"),
     (216, "driver-without-pytorch", "error", "the driver is too old for every CUDA build of "
      "PyTorch"),
     (220, "visibility-unknown-gpu", "warning", "an entry of `CUDA_VISIBLE_DEVICES` names no "
