@@ -152,7 +152,7 @@ def test_an_export_that_contradicts_itself_is_refused(capsys, tmp_path, monkeypa
         (["parity", "bert-lm"], "there is no cell bert-lm"),
         (["convert"], "src"),
         (["convert", "a", "b"], "unexpected argument `b`"),
-        (["info", "a", "--force"], "unknown flag `--force`"),
+        (["info", "a", "--force"], "unknown option `--force`"),
     ],
 )
 def test_other_lines_that_make_no_sense_are_refused_too(capsys, words, told):
