@@ -168,7 +168,7 @@ class TextEncoder:
             second: ``[M, H]`` or ``[H]``.
 
         Returns:
-            ``[N, M]``: larger is more alike; distances are negative.
+            ``[N, M]``: larger is more similar; distances are negative.
         """
         return similarity(self._settings.similarity, first, second)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 Similarity: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""How alike two vectors are; larger is more alike, so distances are negative."""
+"""How similar two vectors are; larger is more similar, so distances are negative."""
 
 SIMILARITIES: Final[tuple[Similarity, ...]] = get_args(Similarity)
 
