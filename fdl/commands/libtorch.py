@@ -215,12 +215,12 @@ def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = F
 @verbs.command("prune", cls=Verb)
 def prune(
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all parts, also those that can be continued")
+        bool, typer.Option("--all", help="Remove all incomplete downloads")
     ] = False,
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Remove parts of downloads that cannot be continued or are older than 30 days."""
+    """Remove incomplete downloads that cannot be continued or are older than 30 days."""
     from fdl.libtorch.prune import prune
 
     found = prune(_store(everywhere), everything=everything, dry_run=dry_run)

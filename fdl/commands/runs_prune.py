@@ -68,7 +68,7 @@ def prune(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Delete runs that are not among the best, or checkpoints; ask first.
+    """Delete all runs but the best, or only checkpoints, after asking.
 
     Without a condition, `output.keep` of the manifest decides. A run must match all given
     conditions. A run that did not measure the metric stays. With --checkpoints the runs stay, and
