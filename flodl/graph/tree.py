@@ -97,7 +97,7 @@ class Tree(GraphBase):
                 label already names something else there.
         """
         if not isinstance(module, nn.Module):
-            raise TypeError(f"replace wants a module, not {type(module).__name__}")
+            raise TypeError(f"replace needs a module, not {type(module).__name__}")
         parent, key = place_of(self._as_graph, path)
         if any(part is parent for part in module.modules()):
             raise ValueError(

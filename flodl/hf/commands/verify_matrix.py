@@ -40,7 +40,7 @@ class Args(FdlArgs):
     @classmethod
     def _at_least_one(cls, jobs: int) -> int:
         if jobs < 1:
-            raise ValueError("there has to be at least 1")
+            raise ValueError("it must be at least 1")
         return jobs
 
 

@@ -324,7 +324,7 @@ def test_only_one_module_can_be_replaced(path: str, message: str) -> None:
 
 
 def test_only_a_module_can_replace_one() -> None:
-    with pytest.raises(TypeError, match="replace wants a module, not function"):
+    with pytest.raises(TypeError, match="replace needs a module, not function"):
         backbone(1).replace("encoder", lambda x: x)  # type: ignore[arg-type]
 
 
