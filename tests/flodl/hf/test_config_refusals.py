@@ -86,7 +86,7 @@ def test_an_epsilon_that_is_no_amount_is_named(family, value):
         ({"is_decoder": True}, "'is_decoder' is True; it must be false"),
         ({"add_cross_attention": True}, "'add_cross_attention' is True; it must be false"),
         ({"pruned_heads": {"1": [0]}}, "'pruned_heads' is {'1': [0]}; it must be empty"),
-        ({"quantization_config": {"bits": 8}}, "'quantization_config' is {'bits': 8}; it has"),
+        ({"quantization_config": {"bits": 8}}, "'quantization_config' is {'bits': 8}; it must"),
         ({"quantization_config": {}}, "'quantization_config' is {}"),
     ],
 )
@@ -128,7 +128,7 @@ def test_others_may_have_no_padding_row(family):
 
 
 def test_values_from_python_are_checked_like_those_of_a_file():
-    with pytest.raises(ConfigError, match=r"^BertConfig: 'hidden_size' is 16\.0; it has to be"):
+    with pytest.raises(ConfigError, match=r"^BertConfig: 'hidden_size' is 16\.0; it must be"):
         BertConfig(**SHAPE | {"hidden_size": 16.0})
     with pytest.raises(ConfigError, match="'hidden_dropout_prob' is 2"):
         BertConfig(**SHAPE).replace(hidden_dropout_prob=2)
