@@ -1,4 +1,4 @@
-"""ddp-bench on unequal ranks, beside the published figures of the original framework.
+"""ddp-bench on unequal ranks, beside the published figures of flodl for Rust.
 
 Run with ``python -m benchmarks.ddp [--output docs/benchmarks/ddp.md]``. Two processes over Gloo, of
 which one is declared 2.5 times as slow: every batch of it is padded. Data that ships with flodl.
@@ -97,16 +97,16 @@ def _earlier() -> str:
     short = ["mode", "logistic", "mlp", "lenet", "char-rnn", "gpt-nano", "conv-ae"]
     return "\n\n".join(
         [
-            "## Published figures of the original framework",
-            "The Rust framework this one follows, on an RTX 5060 Ti and a GTX 1060, with its real "
-            "data sets: other hardware, other data and another protocol (its single-device runs do "
-            "not shuffle), so they stand beside ours and are not compared with them. Accuracy in "
-            "percent / seconds, 200 epochs:",
+            "## Published figures of flodl for Rust",
+            "The package flodl for Rust has the same modes. Its figures are from an RTX 5060 Ti "
+            "and a GTX 1060, with real data sets. Hardware, data and protocol differ from those "
+            "above (its single-device runs do not shuffle), so the figures cannot be compared with "
+            "them. Accuracy in percent / seconds, 200 epochs:",
             table(long, _rows(EARLIER_LONG)),
             "Evaluation / seconds, five epochs:",
             table(short, _rows(EARLIER_SHORT)),
-            "Its two GPUs differ by 1.2 in speed on the residual network, so the ideal is 1.8 "
-            "times one GPU; the 1.2 that was reached is 63–67 % of that.",
+            "Its two GPUs differ by a factor of 1.2 in speed on the residual network. So the ideal "
+            "is 1.8 times one GPU; the 1.2 that was reached is 63–67 % of that.",
         ]
     )
 

@@ -24,7 +24,7 @@ class Args(FdlArgs):
     epochs: int = option(default=2, help="Passes over the images")
     lr: float = option(default=0.01, help="Learning rate")
     seed: int = option(default=42, help="Seed of weights, dropout and order")
-    batch_size: int = option(default=8, help="Images per step")
+    batch_size: int = option(default=8, help="Images per batch")
     dropout: float = option(default=0.1, help="Part that dropout leaves out")
     accumulate: int = option(default=1, help="Batches per step")
     swap: int = option(default=0, help="Swap the samples at this position and the next")

@@ -55,7 +55,7 @@ FULL_POINTS = 100_000
 FULL = "fdl, full length"
 BARS = {FULL: Bar(2.0)}
 
-MISSING: Row = {"why": "this program has not measured it yet"}
+MISSING: Row = {"why": "not run yet"}
 
 # A tool that fails gives a row that says why. The other tools are measured nevertheless.
 FAILURES = (TimeoutError, AssertionError, OSError, subprocess.SubprocessError)

@@ -1,4 +1,4 @@
-"""Training in mixed precision: the products in half precision, the weights in full.
+"""Training in mixed precision: matrix products in half precision, weights in float32.
 
     python examples/mixed_precision.py
 

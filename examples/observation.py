@@ -2,8 +2,8 @@
 
     python examples/observation.py [FOLDER]
 
-Two interleaved spirals are told apart by a network with two parallel branches. Prints a line every
-tenth epoch and what the trends say at the end; writes `curves.html`, `curves.csv`, `training.log`
+A network with two parallel branches learns to separate two interleaved spirals. Prints a line every
+tenth epoch, and the trends at the end; writes `curves.html`, `curves.csv`, `training.log`
 and `network.svg` into FOLDER (default: `runs/observation`).
 """
 

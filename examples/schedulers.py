@@ -1,4 +1,4 @@
-"""Learning-rate schedules side by side: what each one does to the rate, and where that leads.
+"""Learning-rate schedules side by side: the rates, the losses and the accuracies.
 
     python examples/schedulers.py
 

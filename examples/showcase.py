@@ -34,7 +34,7 @@ SENSORS = 32
 
 
 class Memory(NamedInputModule):
-    """Mixes the stream with what it gave last time."""
+    """Mixes the stream with its own previous output."""
 
     def __init__(self) -> None:
         super().__init__()

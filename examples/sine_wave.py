@@ -19,14 +19,14 @@ WIDTH = 32
 
 
 class Refine(LoopBody):
-    """One step of refinement, with the start in view; publishes how far it moved."""
+    """One step of refinement, which also gets the start value; publishes how far it moved."""
 
     def __init__(self) -> None:
         super().__init__()
         self.update = nn.Linear(WIDTH, WIDTH)
 
     def step(self, x: Tensor, refs: Mapping[str, Tensor], emit: TraceEmit) -> Tensor:
-        """Move the state [N, WIDTH] by what the layer makes of it."""
+        """Add the output of the layer to the state [N, WIDTH]."""
         moved = torch.tanh(self.update(x) + refs["start"])
         emit.publish("move", moved.abs().mean())
         return x + moved

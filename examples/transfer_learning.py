@@ -1,4 +1,4 @@
-"""Reuse a trained trunk: learn the digits 0 to 4, then teach the same eyes 5 to 9.
+"""Reuse a trained trunk: train on the digits 0 to 4, then use the same trunk for 5 to 9.
 
     python examples/transfer_learning.py
 

@@ -158,7 +158,7 @@ def _from_manifest(found: Found | None, invocation: Invocation, host: Host | Non
         from fdl.errors import UsageError
 
         raise UsageError(
-            "`--json` before a command goes with `--dry-run`", hint="fdl --dry-run --json COMMAND"
+            "`--json` before a command needs `--dry-run`", hint="fdl --dry-run --json COMMAND"
         )
     asks_for_all = invocation.tokens == ["all"] and invocation.help_word == "all"
     if not invocation.tokens or (found is None and asks_for_all):

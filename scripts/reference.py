@@ -53,21 +53,24 @@ KEYS = """\
 # Keys of a manifest
 
 Made by `python scripts/reference.py` from what fdl checks; do not edit. The
-[guide](../guide/manifest.md) explains how they work together, and
-[fdl.schema.json](fdl.schema.json) says the same to an editor.
+[guide](../guide/manifest.md) explains how they work together.
+[fdl.schema.json](fdl.schema.json) is the JSON Schema for your editor.
 
-A key that is absent or null says nothing. A key that no table has is an error.
+A key that is absent or null sets nothing. A key that is not in these tables is an error. The
+exception is a mapping below `training`: `optim: {lr: 0.1}` becomes `--optim.lr 0.1`.
 """
 
 SECTIONS = (
-    ("Of a manifest", "", ""),
-    ("Of a command", "Command", ""),
-    ("Of `ddp`", "Ddp", "ddp"),
-    ("Of `ddp.speed_hint`", "SpeedHint", ""),
-    ("Of `training`", "Training", "training"),
-    ("Of `training.guards`", "Guards", ""),
-    ("Of `output`", "Output", "output"),
-    ("Of `output.keep`", "Keep", ""),
+    ("Manifest", "", ""),
+    ("Command", "Command", ""),
+    ("`ddp`", "Ddp", "ddp"),
+    ("`ddp.speed_hint`", "SpeedHint", ""),
+    ("`training`", "Training", "training"),
+    ("`training.guards`", "Guards", ""),
+    ("`output`", "Output", "output"),
+    ("`output.keep`", "Keep", ""),
+    ("`slurm`", "Slurm", ""),
+    ("One of `sweeps`", "Sweep", ""),
 )
 
 

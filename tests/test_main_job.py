@@ -126,7 +126,7 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
         (["--batch-size", "0"], 1, "error: batch_size=0: it must be an integer of at least 1"),
         (["--epochs", "0"], 1, "error: num_epochs=0: it must be an integer of at least 1"),
         (["--lr", "fast"], 2, "error: invalid value `fast` for `--lr` -- not a number"),
-        (["--epoch", "3"], 2, "error: unknown flag `--epoch`, did you mean `--epochs`?"),
+        (["--epoch", "3"], 2, "error: unknown option `--epoch`, did you mean `--epochs`?"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(

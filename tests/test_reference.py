@@ -73,7 +73,7 @@ def test_the_ranks_page_knows_the_environment_variables():
 
 
 def test_the_ranks_page_names_events_that_exist():
-    named = {name for row in rows("What is told") for name in re.findall(r"\w+", row[0])}
+    named = {name for row in rows("Metrics and events") for name in re.findall(r"\w+", row[0])}
     assert named <= {kind.value for kind in EventKind}
     assert {"plan", "wait", "guard", "skip"} <= named
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_RULES = "Measured on 2026-11-23 under the earlier rules: no spread."
+_RULES = "Measured on 2026-11-23, before these pages had a spread."
 
 _TABLES: Mapping[str, str] = {
     "import": """\

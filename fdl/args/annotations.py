@@ -50,7 +50,7 @@ def describe(annotation: Any) -> Described:
     """Read ``T``, ``T | None`` or ``list[T]``, with ``Annotated`` anywhere in it.
 
     Raises:
-        TypeError: It is none of these; the message is the rest of a sentence about the field.
+        TypeError: It is not one of these; the message is the rest of a sentence about the field.
     """
     annotation = _bare(annotation)
     shape: Shape = "value"

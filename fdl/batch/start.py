@@ -125,7 +125,10 @@ def refuse(work: Work) -> None:
         UsageError: One of them was given.
     """
     if work.gpus_each:
-        raise UsageError("`--gpus-each` shares out this machine", hint="slurm: {gpus: 1}")
+        raise UsageError(
+            "`--gpus-each` divides the GPUs of this machine, not those of a cluster",
+            hint="slurm: {gpus: 1}",
+        )
     if work.search:
         raise UsageError(
             "`--search` chooses values by what finished runs have measured, and the jobs of an "

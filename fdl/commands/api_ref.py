@@ -33,7 +33,7 @@ def api_ref(
 ) -> int:
     """List flodl's public classes and functions, or show one of them.
 
-    A file that cannot be read costs only its own entries.
+    Files that cannot be read are left out.
 
     Raises:
         FdlError: The source was not found, or it has no class, function or module of this name.

@@ -129,6 +129,8 @@ def _message(names: list[str], tail: list[str], problem: Any) -> str:
     except RefusedError as refused:
         return str(refused)
     message = str(problem.format_message()).replace("'", "`").removesuffix(".")
+    if message.startswith("Missing argument `"):
+        return f"missing required argument <{message.split('`')[1]}>"
     return message[:1].lower() + message[1:]
 
 

@@ -52,7 +52,9 @@ def set_(
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="File to change: a path, an environment, or `base`"),
+        typer.Option(
+            help="File to change: a path, an environment, or `base` (default: the one that wins)"
+        ),
         Complete("layers"),
     ] = None,
     dry_run: DryRun = False,

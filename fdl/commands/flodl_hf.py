@@ -32,7 +32,7 @@ def flodl_hf(
     ctx: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="A command with its arguments; without, list the commands"),
+        typer.Argument(help="A command with its arguments (default: list the commands)"),
     ] = None,
 ) -> int:
     """Convert, export, check and try models of Hugging Face.

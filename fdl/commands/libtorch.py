@@ -72,7 +72,7 @@ def install(
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Install the variant for this machine and put it into use.
+    """Install the variant for this machine and activate it.
 
     It prints how a shell, CMake or Cargo uses it.
 
@@ -105,7 +105,7 @@ def download(
         Path | None, typer.Option(help="Unpack into this folder, not into the store")
     ] = None,
     no_activate: Annotated[
-        bool, typer.Option("--no-activate", help="Install only; keep the variant in use")
+        bool, typer.Option("--no-activate", help="Install only; do not activate it")
     ] = False,
     everywhere: Global = False,
     dry_run: DryRun = False,
@@ -154,7 +154,7 @@ def list_(json: Json = False, everywhere: Global = False) -> int:
 
 @verbs.command("info", cls=Verb)
 def info(json: Json = False, everywhere: Global = False) -> int:
-    """Describe the variant in use.
+    """Describe the active variant.
 
     Raises:
         LibtorchError: There is none.
@@ -175,7 +175,7 @@ def info(json: Json = False, everywhere: Global = False) -> int:
 
 @verbs.command("activate", cls=Verb)
 def activate(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = False) -> int:
-    """Put an installed variant into use.
+    """Activate an installed variant.
 
     Raises:
         LibtorchError: It is not installed.
@@ -215,12 +215,12 @@ def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = F
 @verbs.command("prune", cls=Verb)
 def prune(
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all parts, also those that can be continued")
+        bool, typer.Option("--all", help="Remove all incomplete downloads")
     ] = False,
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Remove parts of downloads that cannot be continued or are older than 30 days."""
+    """Remove incomplete downloads that cannot be continued or are older than 30 days."""
     from fdl.libtorch.prune import prune
 
     found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
@@ -255,12 +255,12 @@ def env(
 @verbs.command("exec", cls=Verb)
 def exec_(
     command: Annotated[
-        list[str] | None, typer.Argument(help="The program and its arguments, behind `--`")
+        list[str] | None, typer.Argument(help="The program and its arguments, after `--`")
     ] = None,
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Run one program with the variables of the variant in use.
+    """Run one program with the variables of the active variant.
 
     Raises:
         LibtorchError: None is in use.
@@ -271,7 +271,7 @@ def exec_(
 
     if not command:
         raise UsageError(
-            "there is no program to run", hint="fdl libtorch exec -- ./build/train --epochs 3"
+            "no program is given", hint="fdl libtorch exec -- ./build/train --epochs 3"
         )
     variant = _store(everywhere).required()
     if dry_run:
@@ -401,8 +401,8 @@ def _missing_id(name: str, store: Store) -> NoReturn:
     """Say that a variant must be named, and list those that are installed."""
     found = ", ".join(one.id for one in store.installed())
     raise UsageError(
-        f"name a variant; installed in {store.folder}: {found or 'none'}",
-        hint=f"fdl libtorch {name} ID",
+        f"no variant is named; installed in {store.folder}: {found or 'none'}",
+        hint=f"fdl libtorch {name} ID" if found else "fdl libtorch install",
     )
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def check(
     target: Annotated[
         str | None,
-        typer.Argument(help="Installed variant, or a folder with lib/; without it, the one in use"),
+        typer.Argument(
+            help="Installed variant, or a folder with lib/ (default: the active variant)"
+        ),
         Complete("variants"),
     ] = None,
     archs: Annotated[

@@ -51,7 +51,9 @@ def plan(
     ] = None,
     sync_ms: Annotated[
         float | None,
-        typer.Option(help="Milliseconds of one averaging", rich_help_panel=_SIMULATION),
+        typer.Option(
+            help="Milliseconds of one average (default: estimated)", rich_help_panel=_SIMULATION
+        ),
     ] = None,
     batches: Annotated[
         int | None,
@@ -81,18 +83,18 @@ def plan(
     from fdl.inspect.command import look_at
 
     if not command:
-        raise UsageError("there is no command to plan", hint="fdl plan train --ranks 2")
+        raise UsageError("no command is given", hint="fdl plan train --ranks 2")
     lengths = {"epochs": epochs, "batches": batches}
     if simulate is not None:
         return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
     if sync_ms is not None:
-        raise UsageError("--sync-ms goes with --simulate", hint=_USAGE)
+        raise UsageError("--sync-ms needs --simulate", hint=_USAGE)
     found = look_at(ctx.obj, _with_own(command, lengths))
     output.warnings(found.warnings)
     if found.plan.kind != "entry":
         raise UsageError(
             f"`fdl {' '.join(found.plan.command)}` is a shell command: it starts once",
-            hint="`fdl --dry-run` shows it; ranks are started of an `entry`",
+            hint="`fdl --dry-run` shows it; only an `entry` has ranks",
         )
     from fdl.distribution import as_json, as_text
 

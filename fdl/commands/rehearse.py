@@ -55,7 +55,7 @@ def rehearse(
     call: Call = ctx.obj
     project, words = behind_environment(call, command or [])
     if not words:
-        raise UsageError("there is no command to rehearse", hint=_USAGE)
+        raise UsageError("no command is given", hint=_USAGE)
     chain = _chain(call, project, words)
     plan = chain.steps[-1].plan
     _check(plan)
@@ -67,7 +67,7 @@ def rehearse(
         raise FdlError(
             f"`fdl {' '.join(plan.command)}` ended without a training: its program did not call "
             "`Trainer.builder(…).run()`",
-            hint="docs/guide/runs.md, section Rehearsing",
+            hint="fdl rehearse --help",
         )
     if result is None:
         return code
@@ -101,7 +101,7 @@ def _check(plan: Plan) -> None:
     typed = f"fdl {' '.join(plan.command)}"
     if plan.kind != "entry" or not mentions(plan.argv, plan.cwd, "flodl"):
         raise UsageError(
-            f"`{typed}` would run in earnest: its program does not use flodl",
+            f"`{typed}` would really run: its program does not use flodl",
             hint="`fdl rehearse` needs an `entry` whose script trains with `Trainer.builder`",
         )
     if plan.service:

@@ -36,7 +36,7 @@ def diff(
     """Find the first step at which two runs differ, and the cause.
 
     It compares samples, losses, gradient norms and weights, to the bit. The exit code is 0 if the
-    runs agree, 1 if they part, and 2 if the records cannot tell.
+    runs agree, 1 if they differ, and 2 if the records cannot tell.
 
     With --bisect, it repeats the steps up to the difference in a temporary folder. It swaps one
     setting, the code, the threads or the ranks at a time, until one gives the second run. Both
@@ -54,7 +54,7 @@ def diff(
     try:
         runs = chosen(ctx.obj, first), chosen(ctx.obj, second)
         if runs[0].path.samefile(runs[1].path):
-            raise UsageError(f"both words mean {runs[0].path}", hint="name two runs")
+            raise UsageError(f"both arguments name {runs[0].path}", hint="name two runs")
         verdict = compare(*runs)
         finding = _searched(verdict, dry_run=dry_run) if bisect and verdict.difference else None
     except FdlError as problem:

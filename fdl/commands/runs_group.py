@@ -34,13 +34,13 @@ Places = Annotated[
 State = Annotated[
     str | None,
     typer.Option(
-        help="Only runs in this state: running, complete, interrupted, diverged, failed or dead"
+        help="Select runs in this state: running, complete, interrupted, diverged, failed or dead"
     ),
     Complete("run-states"),
 ]
 Where = Annotated[
     str | None,
-    typer.Option(help="Only runs that meet a condition: 'val_loss < 0.1 and lr >= 0.01'"),
+    typer.Option(help="Select runs that meet a condition: 'val_loss < 0.1 and lr >= 0.01'"),
     Complete("run-conditions"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
@@ -141,7 +141,9 @@ def remove_all(runs: Sequence[Run]) -> int:
             if remove(run):
                 removed += 1
             else:
-                output.warning(f"{shortened(run.path)} stays: it has changed since it was listed")
+                output.warning(
+                    f"{shortened(run.path)} is not removed: it has changed since it was listed"
+                )
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1

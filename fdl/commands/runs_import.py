@@ -35,7 +35,7 @@ def import_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Read runs that other programs recorded into run directories.
+    """Convert runs of TensorBoard, MLflow and Lightning to run directories.
 
     The files that are read stay as they are. A second import updates the same run directories;
     your tags and notes stay. A run is found by its path, one of MLflow by its id.

@@ -44,7 +44,8 @@ def list_(
         Complete("run-columns"),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Only the first N of the order, else the newest N")
+        int | None,
+        typer.Option(help="Show the first N runs of --sort or --best, else the newest N"),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, numbers in full")] = False,
     json: Json = False,

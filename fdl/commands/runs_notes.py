@@ -33,7 +33,7 @@ def tag(
         Complete("runs-then-tags"),
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", "-r", help="Remove these tags, do not add them")
+        bool, typer.Option("--remove", "-r", help="Remove these tags instead of adding them")
     ] = False,
     json: Json = False,
 ) -> int:
@@ -92,7 +92,7 @@ def note(
     ctx: typer.Context,
     run: OneRun,
     text: Annotated[
-        str | None, typer.Argument(help="The note; '' removes it; without it, print the note")
+        str | None, typer.Argument(help="The note; '' removes it (default: print the note)")
     ] = None,
     json: Json = False,
 ) -> int:

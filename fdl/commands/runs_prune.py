@@ -53,7 +53,7 @@ def prune(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="A setting whose values make the groups of --keep-best, not the folders"),
+        typer.Option(help="Apply --keep-best to each value of this setting, not to each folder"),
         Complete("run-columns"),
     ] = None,
     keep: Keep = None,
@@ -62,13 +62,13 @@ def prune(
     where: Where = None,
     checkpoints: Annotated[
         str | None,
-        typer.Option(help="Keep the runs, and of their checkpoints these: last,best,model or none"),
+        typer.Option(help="Delete only checkpoints, except these: last,best,model or none"),
         Complete("checkpoint-kinds"),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Delete runs that are not among the best, or checkpoints; ask first.
+    """Delete all runs but the best, or only checkpoints, after asking.
 
     Without a condition, `output.keep` of the manifest decides. A run must match all given
     conditions. A run that did not measure the metric stays. With --checkpoints the runs stay, and
@@ -96,7 +96,7 @@ def prune(
     if kept is not None:
         return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
     if not runs:
-        output.note("no run goes")
+        output.note("no run to remove")
         return 0
     return delete(runs, [], yes=yes, dry_run=dry_run)
 
@@ -114,7 +114,7 @@ def _by_manifest(call: Call, path: Sequence[Path] | None, *, yes: bool, dry_run:
     rules = retention.rules(call.project()) if locate() else []
     if not rules:
         raise UsageError(
-            "nothing says what goes",
+            "no condition says which runs or checkpoints to remove",
             hint="give --keep-best N --by METRIC, --where CONDITION or --checkpoints KINDS, or "
             "write `output.keep` into the manifest",
         )
@@ -125,7 +125,7 @@ def _by_manifest(call: Call, path: Sequence[Path] | None, *, yes: bool, dry_run:
     runs = [pair for pair in found.runs if named is None or _is_below(pair[0], named)]
     surplus = [one for one in found.checkpoints if named is None or _is_below(one.run, named)]
     if not runs and not surplus:
-        output.note("no run and no checkpoint goes")
+        output.note("no run and no checkpoint to remove")
         return 0
     if runs:
         list_sizes([run for run, _ in runs], [f"by {rule.origin}" for _, rule in runs])
@@ -150,7 +150,7 @@ def _is_below(run: Run, places: Sequence[Path]) -> bool:
 def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
     """Delete checkpoints, after listing them and asking."""
     if not found:
-        output.note("no checkpoint goes")
+        output.note("no checkpoint to remove")
         return 0
     _show(found)
     if dry_run:
@@ -199,7 +199,9 @@ def _remove(found: list[Surplus]) -> int:
                 freed += one.bytes
                 removed += len(one.names)
             else:
-                output.warning(f"{shortened(one.run.path)} stays: it is running or gone by now")
+                output.warning(
+                    f"{shortened(one.run.path)} is not removed: it is running or no longer exists"
+                )
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
-OlderThan = Annotated[
-    str | None, typer.Option(help="Only runs that began longer ago: 30d, 12h, 2w")
-]
+OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
 @verbs.command("rm", cls=Verb)
@@ -120,6 +118,6 @@ def clean(
     rule = Rule(keep, older_than, state)
     runs = rule.choose(search(places(ctx.obj, path)), datetime.now().astimezone())
     if not runs:
-        output.note("no run goes")
+        output.note("no run to remove")
         return 0
     return delete(runs, [], yes=yes, dry_run=dry_run)

@@ -142,7 +142,7 @@ def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> i
             if not wanted and not _expected_to_answer(one.level):
                 output.note(
                     f"{name}: not asked, because its program does not mention `FdlArgs`; "
-                    f"`fdl schema refresh {name}` asks it all the same"
+                    f"`fdl schema refresh {name}` asks it anyway"
                 )
                 continue
             refresh_one(one.level, call.host, dry_run=dry_run)

@@ -30,7 +30,7 @@ def setup(
         typer.Option("--non-interactive", "-y", help="Ask nothing; use the default answers"),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Install libtorch again, even if a variant is in use")
+        bool, typer.Option("--force", help="Install libtorch again, even if a variant is active")
     ] = False,
     dry_run: DryRun = False,
 ) -> int:

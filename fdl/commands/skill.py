@@ -68,5 +68,5 @@ def _tools(name: str | None, root: Path) -> list[Tool]:
         return [choose(name)]
     found = detected(root)
     if not found:
-        output.note(f"no assistant has left traces here; taking {TOOLS[0].name}")
+        output.note(f"found no coding assistant in this folder; taking {TOOLS[0].name}")
     return found or [TOOLS[0]]

@@ -54,7 +54,7 @@ def resume(
     ctx: typer.Context,
     name: OneSweep = "last",
     failed: Annotated[
-        bool, typer.Option("--failed", help="Run those again that failed, too")
+        bool, typer.Option("--failed", help="Also run the failed runs again")
     ] = False,
 ) -> int:
     """Continue a sweep that was interrupted. Runs that are done do not run again.

@@ -17,7 +17,7 @@ MODULE = "flodl.distributed.verify"
 def verify_run(
     ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
 ) -> int:
-    """Prove that a run trained every sample as often as it should.
+    """Prove that a run trained every sample once per epoch.
 
     The exit code is 0 if it is proved, 1 if not, and 2 if the run has no record of samples.
 

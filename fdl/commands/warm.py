@@ -122,8 +122,7 @@ def _say(kept: Kept, project: Project) -> None:
     names = ", ".join(f"`fdl {one}`" for one in kept.commands)
     output.write(
         sys.stdout,
-        f"{project.directory}: {names} start from a warm process now\n"
-        + (f"{_line(now)}\n" if now else ""),
+        f"{project.directory}: warm process for {names}\n" + (f"{_line(now)}\n" if now else ""),
     )
     for module, why in kept.left_out.items():
         output.note(f"`{module}` is imported at each start: {why}")

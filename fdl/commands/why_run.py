@@ -43,7 +43,7 @@ def why_run(
     call: Call = ctx.obj
     project, words = behind_environment(call, command or [])
     if not words:
-        raise UsageError("there is no command to explain", hint="fdl why-run train")
+        raise UsageError("no command is given", hint="fdl why-run train")
     chain = chain_of(project, [words], call.invocation, call.here())
     verdicts = _verdicts(chain, force=call.invocation.work.force)
     output.warnings(project.warnings)

@@ -221,8 +221,8 @@ def summary(members: Sequence[Member], actual: Digest, sha256: str | None, where
         raise ArchiveError(
             f"{where} is not the archive that is expected: its SHA-256 is {actual.value} "
             f"and has to be {sha256.lower()}",
-            hint="nothing was installed; type the same again, and if the digest stays wrong, "
-            "do not use that source",
+            hint="nothing was installed; type the same command again, and if the digest stays "
+            "wrong, do not use that source",
         )
     return Unpacked(len(members), sum(member.entry.size for member in members), actual, where)
 

@@ -28,7 +28,7 @@ def disk_failure(path: Path | str, error: OSError) -> FetchError:
     if error.errno in _FULL:
         return FetchError(
             f"the disk is full: cannot write {path}",
-            hint="free some space and type the same again; what was fetched so far is kept",
+            hint="free some space and type the same command again; what was fetched so far is kept",
         )
     return FetchError(
         f"cannot write {path}: {error.strerror}", hint="what was fetched so far is kept"
@@ -52,7 +52,7 @@ def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None
             raise FetchError(
                 f"{folder} needs {_amount(needed)} and has {_amount(free)} left: "
                 f"{_amount(needed - free)} are missing",
-                hint="free some space there and type the same again",
+                hint="free some space there and type the same command again",
             )
 
 

@@ -108,7 +108,7 @@ class Places:
         """
         key = _key(check_name(name).removesuffix("/"))
         if key in self._names:
-            raise refused(name, "is there twice")
+            raise refused(name, "appears twice")
         self._names.add(key)
         destination = None if name.endswith("/") else self._select(name)
         if destination is not None:

@@ -164,7 +164,7 @@ def _read_answer(response: httpx2.Response, url: str, known: Version | None) -> 
         return Answer(response, 0, True, _same(version, known))
     match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("Content-Range", ""))
     if match is None:
-        raise UnreachableError(f"{shown(url)} answers with a range that makes no sense")
+        raise UnreachableError(f"{shown(url)} answers with an invalid range")
     version = Version(etag, modified, int(match[3]))
     return Answer(response, int(match[1]), False, _same(version, known))
 

@@ -52,7 +52,7 @@ class Retries:
         if self.failures >= self.options.attempts:
             raise UnreachableError(
                 f"cannot fetch {shown(self.url)}: {failure.reason} ({self.failures} attempts)",
-                hint="check the network and type the same again"
+                hint="check the network and type the same command again"
                 + ("; what was fetched is kept" if self.keeps else ""),
             )
         pause = backoff(self.failures, failure.after, self.options)

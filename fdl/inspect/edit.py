@@ -300,7 +300,7 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
             files = [shown(one.file) for one in (merged, *merged.losers)]
             raise UsageError(
                 f"`{dotted(path)}` is put together from {', '.join(dict.fromkeys(files))}",
-                hint=f"say whose part to change: --where {shown(merged.file)}",
+                hint=f"name the file to change: --where {shown(merged.file)}",
             )
         if lookup(layers.nodes[merged.file], path) is not None:
             return merged.file

@@ -30,7 +30,7 @@ def groups(each: int, environ: Mapping[str, str]) -> list[str]:
         raise UsageError(
             f"`--gpus-each {each}`: this machine has {counted if names else 'no usable GPU'}"
             f"{trouble}",
-            hint="`fdl diagnose` lists the GPUs; without the flag, jobs share what there is",
+            hint="`fdl diagnose` lists the GPUs; without the flag, all jobs share all GPUs",
         )
     whole = len(names) // each * each
     return [",".join(names[start : start + each]) for start in range(0, whole, each)]

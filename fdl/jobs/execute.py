@@ -28,7 +28,10 @@ def run_chain(chain: Chain, work: Work) -> int:
     if (work.jobs or 1) > 1 and len(needed) > 1:
         code = _side_by_side(needed, work)
         if code:
-            output.error(f"`fdl {last.name}` was not run", "correct what has failed above")
+            output.error(
+                f"`fdl {last.name}` was not run",
+                "fix the failed command above, then type the same command again",
+            )
         return code or _in_order([last], work)
     return _in_order(steps, work)
 

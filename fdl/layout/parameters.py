@@ -120,7 +120,7 @@ def notes(one: Parameter) -> str:
         words.append("[default: computed by the program]")
     if default:
         bare = one.shape == "optional" and one.kind == "option"
-        words.append(f"[{'bare' if bare else 'default'}: {default}]")
+        words.append(f"[{'without a value' if bare else 'default'}: {default}]")
     if one.choices:
         words.append(f"[possible: {', '.join(one.choice_texts())}]")
     if one.env:

@@ -128,7 +128,7 @@ class Trust:
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
         raise LibtorchError(
-            f"{file} makes no sense as a list of digests",
+            f"{file} is not a list of digests",
             hint="restore it from version control, or delete it to trust what comes next",
         )
 

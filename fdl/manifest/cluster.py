@@ -35,7 +35,7 @@ def _demand_of_time(value: object) -> str:
 
 SLURM = Section(
     "Slurm",
-    "What a command asks of a cluster when it is started with ``fdl --on slurm``.",
+    "Resources that a command asks of a cluster, with ``fdl --on slurm``.",
     Key("partition", Text(), "Partition to run in (default: the cluster's own)."),
     Key("account", Text(), "Account that the time is charged to (default: the cluster's own)."),
     Key("qos", Text(), "Quality of service (default: the cluster's own)."),
@@ -43,7 +43,7 @@ SLURM = Section(
     Key(
         "time",
         Judged(_demand_of_time, [{"type": "integer", "minimum": 1}, {"type": "string"}]),
-        'Time limit: minutes, "1:30:00" or "2-12:00:00" , which every job needs.',
+        'Time limit, required: minutes, "1:30:00" or "2-12:00:00".',
     ),
     Key("nodes", Whole(least=1), "Machines; several get one torchrun each (default: 1)."),
     Key("gpus", Whole(least=1), "GPUs of each machine (default: none)."),

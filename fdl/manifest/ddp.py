@@ -100,7 +100,7 @@ SPEED_HINT = Section(
     Key(
         "ratio",
         Number(above=0),
-        "How many times as long it takes for a batch as the fastest.",
+        "Time per batch of the slowest rank divided by that of the fastest.",
         required=True,
     ),
 )
@@ -111,99 +111,109 @@ DDP = Section(
     Key(
         "mode",
         MODE,
-        "`solo-N` trains on device N alone; else a policy, or backend and policy in one word.",
+        "A policy, or backend and policy in one word (`nccl-async`); `solo-N` trains on device N "
+        "alone.",
     ),
     Key(
         "policy",
         one_of(*POLICIES),
-        "When ranks average: after every step, after a stretch each can finish in time, or freely; "
-        "`auto` takes what promises to be the fastest.",
+        "When ranks average: gradients in every step (`sync`), weights after each window "
+        "(`cadence`, default), or during the next window (`async`); `auto` measures and chooses.",
         excluded_by="mode",
     ),
     Key(
         "backend",
         one_of(*BACKENDS),
-        "Averaging on the GPUs (`nccl`) or through main memory (`cpu`).",
+        "Average on the GPUs (`nccl`, default) or through main memory (`cpu`).",
         excluded_by="mode",
     ),
     Key(
         "anchor",
         AUTO_OR_WHOLE,
-        "Batches the slowest rank runs between two averages; `auto` finds it out.",
+        "Batches of the slowest rank between two averages (default: 10); `auto` adapts the number.",
     ),
     Key(
         "max_anchor",
         Whole(least=0),
-        "Upper limit of an automatic `anchor` (the framework's own: 200).",
+        "Upper limit of the anchor (default: 200).",
     ),
     Key(
         "overhead_target",
         Number(),
-        "Share of the time that averaging may take (the framework's own: 0.10).",
+        "Share of the time that averaging may take, 0.01 to 0.5 (default: 0.1).",
     ),
     Key(
         "divergence_threshold",
         Number(above=0),
-        "How far ranks may drift apart before they average more often (the framework's own: 0.05).",
+        "Distance between ranks at which they average more often (default: 0.05).",
     ),
-    Key("no_divergence_guard", SWITCH, "Whether drifting apart changes nothing."),
+    Key(
+        "no_divergence_guard",
+        SWITCH,
+        "Whether to ignore the distance between ranks (default: false).",
+    ),
     Key(
         "max_batch_diff",
         Whole(least=0),
-        "Batches a fast rank may be ahead of a slow one; 0 is lockstep, null means no limit.",
+        "Batches a rank may be ahead of another; 0: lockstep (default: no limit).",
     ),
     Key(
         "max_overshoot",
         Whole(least=0),
-        "Batches a rank may train while an average is under way, with `async`; null adapts.",
+        "With `async`: batches a rank may train while an average arrives (default: adapts).",
     ),
-    Key("max_grad_norm", Number(above=0), "Gradients longer than this are scaled down to it."),
+    Key(
+        "max_grad_norm",
+        Number(above=0),
+        "Largest norm of the gradients; longer ones are scaled down (default: no limit).",
+    ),
     Key(
         "snapshot_timeout",
         Number(above=0),
-        "Seconds to wait for a rank's parameters, with the `cpu` backend (the framework's own: 5).",
+        "With backend `cpu`: seconds to wait for a late rank (default: 5).",
     ),
-    Key("checkpoint_every", Whole(least=1), "Epochs between two checkpoints."),
+    Key("checkpoint_every", Whole(least=1), "Epochs between two checkpoints (default: 1)."),
     Key(
         "progressive",
         AUTO_OR_SWITCH,
-        "Whether epochs are handed out in growing parts; `auto` decides by the devices.",
+        "Whether batches are handed out window by window (true) or divided at the start of an "
+        "epoch (false). Default: `auto`, which is true unless `sync` or `partition_ratios` is set.",
     ),
     Key(
         "speed_hint",
         SPEED_HINT,
-        "What is known about the speed of the devices before the first measurement.",
+        "Slowest rank and its ratio, if known before the first measurement.",
     ),
     Key(
         "partition_ratios",
         ListOf(Number(above=0)),
-        "Share of the data for each rank, in their order.",
+        "Fixed share of the data for each rank: `[0.7, 0.3]` (default: by measured speed).",
     ),
     Key(
         "lr_scale_ratio",
         Number(),
-        "How far the learning rate grows with the number of ranks (the framework's own: 0).",
+        "Multiply the learning rate by 1 + this × (ranks - 1) (default: 0, unchanged).",
     ),
-    Key("timeline", SWITCH, "Whether to record what every rank does when."),
+    Key("timeline", SWITCH, "Whether to record what each rank does and when (default: false)."),
     Key(
         "ranks",
         AUTO_OR_WHOLE,
-        "Processes that fdl starts on this machine; `auto` is one for each of several GPUs.",
+        "Processes that fdl starts on this machine; `auto`: one per GPU.",
     ),
     Key(
         "nodes",
         NODES,
-        'How many machines take part, each with the same command: 2, or "1:2" for one or two.',
+        'Machines that run the same command: 2, or "1:2" for one or two (default: 1).',
     ),
-    Key("rdzv", ENDPOINT, "Where the machines meet: host and port of one of them."),
+    Key("rdzv", ENDPOINT, "Address of one of these machines that all can reach: `HOST:29400`."),
     Key(
         "max_restarts",
         Whole(least=0),
-        "How often all ranks are started again when one is lost (fdl's own: 3).",
+        "How often all ranks start again when one is lost (default: 3).",
     ),
     Key(
         "simulate_ms",
         ListOf(Number(above=0)),
-        "Milliseconds that a batch of each rank is made to last, to try out unequal devices.",
+        "Simulate unequal ranks: milliseconds per batch of each rank, `[40, 100]`.",
     ),
 )

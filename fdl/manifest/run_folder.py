@@ -6,28 +6,28 @@ from fdl.manifest.kinds import SWITCH, Key, Section, Text, Whole
 
 KEEP = Section(
     "Keep",
-    "Which runs and checkpoints stay when `fdl runs prune` is typed; nothing goes before that.",
-    Key("best", Whole(least=0), "The best N runs of each folder stay, by the metric of `by`."),
-    Key("newest", Whole(least=0), "The newest N runs of each folder stay."),
+    "Which runs and checkpoints `fdl runs prune` keeps; nothing is removed before you type it.",
+    Key("best", Whole(least=0), "Keep the best N runs of each folder, by the metric of `by`."),
+    Key("newest", Whole(least=0), "Keep the newest N runs of each folder."),
     Key(
         "checkpoints",
         Whole(least=0),
-        "The best N runs keep their checkpoints, and without `by` the newest N. The other runs "
-        "lose theirs.",
+        "Keep the checkpoints of the best N runs, without `by` of the newest N, and remove the "
+        "others.",
     ),
-    Key("by", Text(), "The metric that says which runs are the best: `val_loss`, `margin:max`."),
-    Key("group", Text(), "A setting: the best runs are counted for each of its values."),
+    Key("by", Text(), "Metric that decides which runs are the best: `val_loss`, `margin:max`."),
+    Key("group", Text(), "Setting: keep the best N runs for each of its values."),
 )
 
 OUTPUT = Section(
     "Output",
-    "Where a run writes, and where it can be watched.",
-    Key("dir", Text(), "Folder that receives the folder of each run: `--output`."),
+    "Folder of the runs, port of the live page, and which runs to keep.",
+    Key("dir", Text(), "Folder of the runs; each run gets a folder in it."),
     Key(
         "monitor",
         Whole(least=0, most=65535),
-        "Port of the page that shows the run while it lasts: `--monitor`.",
+        "Port of the live page.",
     ),
-    Key("timeline", SWITCH, "Whether to record what every rank does when: `--timeline`."),
-    Key("keep", KEEP, "Which runs and checkpoints stay when you type `fdl runs prune`."),
+    Key("timeline", SWITCH, "Whether to record what each rank does and when (default: false)."),
+    Key("keep", KEEP, "Which runs and checkpoints `fdl runs prune` keeps."),
 )

@@ -145,12 +145,12 @@ VALUES = Judged(_demand_of_values, [_SCALAR, {"items": _SCALAR, "type": "array"}
 STOP_TIMEOUT = Key(
     "stop_timeout",
     Number(least=0),
-    "Seconds until a program that was told to end is killed (no limit by default, or with null).",
+    "Seconds after a stop signal until the program is killed (default, or null: no limit).",
 )
 GRACE = Key(
     "grace",
     Number(least=0),
-    "Seconds that processes left behind have after the program ended on a signal (10 by default).",
+    "Seconds until processes left over after a program ended on a signal are killed (default: 10).",
 )
 
 
@@ -184,50 +184,59 @@ class SwitchOr(Kind):
 
 GUARDS = Section(
     "Guards",
-    "When a training goes back after a bad loss, and how far.",
+    "What a training does after a bad loss.",
     Key(
         "spike",
         Number(above=1),
-        "How many times the spread of the last losses a spike is above their median "
-        "(the framework's own: 30).",
+        "Distance of a spike from the median of the last losses, in multiples of their spread "
+        "(default: 30).",
     ),
-    Key("window", Whole(least=16), "Most losses that a loss is compared with (64)."),
-    Key("snapshots", Whole(least=1), "States kept in host memory (2)."),
+    Key(
+        "window",
+        Whole(least=16),
+        "Number of last losses that a loss is compared with, at most (default: 64).",
+    ),
+    Key("snapshots", Whole(least=1), "Snapshots kept in host memory (default: 2)."),
     Key(
         "every",
         Whole(least=1),
-        "Optimizer steps between two snapshots (at most 0.25 % of the time).",
+        "Optimizer steps between two snapshots (default: so that they take at most 0.25 % of the "
+        "time).",
     ),
     Key(
         "memory",
         Whole(least=1),
-        "Most bytes of all snapshots of a process (half of the available memory).",
+        "Bytes that all snapshots of a process may take (default: half of the available memory).",
     ),
-    Key("attempts", Whole(least=1), "How often it goes back for one place in the data (3)."),
+    Key(
+        "attempts",
+        Whole(least=1),
+        "How often the training goes back for one place in the data (default: 3).",
+    ),
     Key(
         "lower_lr",
         Judged(_demand_of_factor, [{"exclusiveMinimum": 0, "maximum": 1, "type": "number"}]),
-        "Factor of the learning rate from the second attempt at one place on (0.5).",
+        "Factor of the learning rate from the second attempt at one place on (default: 0.5).",
     ),
 )
 
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
-    Key("epochs", Referring(Whole()), "Passes over the data: `--epochs`."),
-    Key("batch_size", Referring(Whole(least=1)), "Samples per step: `--batch-size`."),
+    Key("epochs", Referring(Whole()), "Passes over the data."),
+    Key("batch_size", Referring(Whole(least=1)), "Samples per batch."),
     Key(
         "batches_per_epoch",
         Referring(Whole()),
-        "Steps that make an epoch, in place of all the data: `--batches`.",
+        "Batches per epoch, instead of all data.",
     ),
-    Key("lr", Referring(Number()), "Learning rate: `--lr`."),
-    Key("seed", Referring(Whole()), "Start of the random numbers: `--seed`."),
+    Key("lr", Referring(Number()), "Learning rate."),
+    Key("seed", Referring(Whole()), "Seed of the random numbers."),
     Key(
         "guards",
         SwitchOr(GUARDS),
-        "Whether a Trainer of flodl goes back after a bad loss, and leaves its batches out; "
-        "a mapping changes how. It reaches the program in `FLODL_GUARDS`.",
+        "Whether a Trainer of flodl goes back after a bad loss and leaves its batches out: true, "
+        "or a mapping of the keys below. It reaches the program in `FLODL_GUARDS`.",
     ),
     # Only mappings get here. They belong to the program, which knows their keys.
     others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
@@ -239,20 +248,22 @@ COMMAND = Section(
     Key("description", Text(), "One line for lists and help pages."),
     Key("run", Text(), "A shell command; arguments follow on the command line after `--`."),
     Key("subcommand", Text(), "Subcommand of `entry`'s program that the preset calls: `fit`."),
-    Key("style", STYLE, "Spelling of flags, beside `entry`; see the same key of the manifest."),
-    Key("append", Text(), "Arguments that always go with `run`; `--no-append` leaves them out."),
+    Key("style", STYLE, "Spelling of options for this `entry`; see the same key of the manifest."),
+    Key(
+        "append", Text(), "Arguments that are always added to `run`; `--no-append` leaves them out."
+    ),
     Key(
         "args",
         Table(),
-        "Arguments of `run`: name -> default, or a row as in `schema` with `positional: true` for "
-        'words. The script has each as a variable, and the words as `"$@"`.',
+        "Arguments of `run`: name -> default, or a row as in `schema`, with `positional: true` for "
+        'a word without a flag. The script gets each as a variable, and these words as `"$@"`.',
     ),
     Key(
         "path",
         Text(),
         "A folder with an fdl.yml of its own; without `run` and `path`, the folder of this name.",
     ),
-    Key("entry", Text(), "Program that takes the place of the one in the folder's fdl.yml."),
+    Key("entry", Text(), "Program to run instead of the `entry` of the folder's fdl.yml."),
     Key(
         "cwd",
         Text(),
@@ -267,12 +278,12 @@ COMMAND = Section(
     Key(
         "env",
         Variables(),
-        "Environment variables of the command; those of your shell are stronger.",
+        "Environment variables of the command; those of your shell win.",
     ),
     Key(
         "env_file",
         ENV_FILES,
-        "Files of `NAME=value` lines with further variables, stronger than `env`.",
+        "Files of `NAME=value` lines with further variables; they win over `env`.",
     ),
     Key(
         "needs",
@@ -283,12 +294,12 @@ COMMAND = Section(
         "inputs",
         TEXTS,
         "Files that the command reads, as patterns (`data/**/*.csv`), and variables (`env:NAME`). "
-        "It is skipped if none has changed since its last success; without the key it always runs.",
+        "It is skipped if none has changed since its last success (default: it always runs).",
     ),
     Key(
         "outputs",
         TEXTS,
-        "Files that the command writes, as patterns; it also runs if one is missing or changed.",
+        "Files that the command writes, as patterns; if one is missing or changed, it runs.",
     ),
     STOP_TIMEOUT,
     GRACE,
@@ -299,8 +310,8 @@ COMMAND = Section(
     Key(
         "options",
         Table(OPTION),
-        "Further flags of the preset: `model: big` is `--model big`, `fast: true` is `--fast`. "
-        "Mappings become dotted names; a key with a dash in front is passed as it is written.",
+        "Further options of the preset: `model: big` is `--model big`, `fast: true` is `--fast`. "
+        "Mappings become dotted names; a key that begins with `-` is passed unchanged.",
     ),
 )
 
@@ -316,29 +327,27 @@ SWEEP = Section(
         required=True,
     ),
     Key("zip", SWITCH, "Whether values are taken side by side (default: every combination)."),
-    Key("jobs", Whole(least=1), "How many runs run at the same time (default: 1)."),
+    Key("jobs", Whole(least=1), "Number of runs at the same time (default: 1)."),
     Key("gpus_each", Whole(least=1), "GPUs that each run has to itself (default: all share)."),
     Key(
         "search",
         Text(),
         "Sampler of Optuna that picks the values: `tpe` or `random`, with a seed as in `tpe:1`.",
     ),
-    Key("trials", Whole(least=1), "How many runs a search makes."),
-    Key("goal", Text(), "Metric that is to be best, with its direction: `val_loss:min`."),
+    Key("trials", Whole(least=1), "Number of runs of a search."),
+    Key("goal", Text(), "Metric to optimize, with its direction: `val_loss:min`."),
 )
 
 ROOT = Section(
     "Root",
-    "A whole manifest, of a project or of a sub-command's directory.",
+    "A whole manifest, of a project or of the folder of a command.",
     Key("description", Text(), "One line about the project or the folder."),
     Key(
         "commands",
         Table(COMMAND),
         "Name -> what it does: a shell command (`run`), a folder (`path`), or a preset of `entry`.",
     ),
-    Key(
-        "inherit-from", Parent(), "Another manifest below this one: what is said here is stronger."
-    ),
+    Key("inherit-from", Parent(), "Manifest to inherit from; values of this file win."),
     Key(
         "include",
         ENV_FILES,
@@ -347,13 +356,13 @@ ROOT = Section(
     Key(
         "entry",
         Text(),
-        "The program of this folder: `python main.py`. It gets the settings below as flags.",
+        "Program of this folder: `python main.py`. It gets the settings below as options.",
     ),
     Key("subcommand", Text(), "Subcommand of the program that gets the settings: `fit`."),
     Key(
         "style",
         STYLE,
-        "Spelling of settings for a program whose flags fdl does not know: `kebab` "
+        "Spelling of options for a program whose options fdl does not know: `kebab` "
         "(`--batch-size 8`), `snake` (`--batch_size 8`), `keyvalue` (`batch_size=8`) or `hydra`.",
     ),
     Key(
@@ -366,44 +375,45 @@ ROOT = Section(
         "memory",
         one_of(*_MEMORY),
         "Whether `entry` keeps freed memory for its next step: `keep`, `default` (never) or "
-        "`auto` (programs that use flodl); the variable `FDL_MEMORY` is stronger.",
+        "`auto` (programs that use flodl; default). The variable `FDL_MEMORY` wins.",
     ),
     Key(
         "env",
         Variables(),
-        "Environment variables of all commands; those of your shell are stronger.",
+        "Environment variables of all commands; those of your shell win.",
     ),
     Key(
         "env_file",
         ENV_FILES,
-        "Files of `NAME=value` lines with further variables, stronger than `env`.",
+        "Files of `NAME=value` lines with further variables; they win over `env`.",
     ),
     STOP_TIMEOUT,
     GRACE,
     Key(
         "secrets",
         ListOf(Text()),
-        "Variables whose values are never printed, besides those whose names say so.",
+        "Variables whose values are never printed, besides those with names such as `HF_TOKEN`.",
     ),
     Key("slurm", SLURM, "What commands ask of a cluster, with `fdl --on slurm`."),
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
-    Key("output", OUTPUT, "Where a run writes, and where it can be watched."),
+    Key("output", OUTPUT, "Folder of the runs, port of the live page, and which runs to keep."),
     Key("sweeps", Table(SWEEP), "Name -> sweep: `fdl sweep run NAME` runs it."),
     Key(
         "arg-name",
         Text(),
-        "What the help page calls the preset: `<recipe>` in place of `<preset>`.",
+        "Name of the preset on the help page: `recipe` gives `<recipe>` (default: `preset`).",
     ),
     Key(
         "schema",
         Table(),
-        "The arguments of `entry`, for a program that cannot tell them itself (`--fdl-schema`).",
+        "Arguments of `entry`, for a program that does not answer `--fdl-schema`.",
     ),
     Key(
         "compile",
         SWITCH,
-        "Whether fdl may start `entry` to ask for its arguments, though it cannot see that it may.",
+        "Whether fdl may start `entry` with `--fdl-schema` to ask for its arguments, although its "
+        "source does not mention `FdlArgs` (default: false).",
     ),
 )
 

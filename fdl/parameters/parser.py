@@ -149,7 +149,7 @@ class _Reading:
             from fdl.suggest import did_you_mean
 
             guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
-            raise RefusedError(f"unknown flag `--{name}`{guess and f', {guess}'}")
+            raise RefusedError(f"unknown option `--{name}`{guess and f', {guess}'}")
         return self._take(one, argv, index, text if equals else None)
 
     def _read_cluster(self, argv: Sequence[str], index: int) -> int:
@@ -157,7 +157,7 @@ class _Reading:
         for position, letter in enumerate(letters):
             one = self._shorts.get(letter)
             if one is None:
-                raise RefusedError(f"unknown flag `-{letter}`")
+                raise RefusedError(f"unknown option `-{letter}`")
             if position == len(letters) - 1:
                 return self._take(one, argv, index, text if equals else None)
             if one.shape != "flag":
@@ -166,7 +166,7 @@ class _Reading:
                     f"a value is written `-{letter} VALUE` or `-{letter}=VALUE`"
                 )
             self._store(one, True, index)
-        raise RefusedError("unknown flag `-`")
+        raise RefusedError("unknown option `-`")
 
     def _take(self, one: Parameter, argv: Sequence[str], index: int, attached: str | None) -> int:
         """Store the value of an option at argv[index]; return the index of the next token."""

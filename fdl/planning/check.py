@@ -138,7 +138,7 @@ class _Tail:
         close = nearest(flag, self._words)
         place = self._words[close].place if close else ""
         raise UsageError(
-            f"`{self._command}`: unknown flag `{flag}`",
+            f"`{self._command}`: unknown option `{flag}`",
             hint=f"did you mean `{close}`?{f' ({place})' if place else ''}"
             if close
             else "what follows `--` is not checked",

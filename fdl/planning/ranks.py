@@ -168,8 +168,7 @@ class Distribution:
             if rdzv is not None:
                 raise refused(
                     rdzv,
-                    f"{rdzv.shown} is where several machines meet, and `nodes` does not say "
-                    "how many",
+                    f"{rdzv.shown} has no effect without `nodes`, the number of machines",
                     "add `nodes: 2` to `ddp`, or --nodes 2",
                 )
             return 1, 1
@@ -177,7 +176,7 @@ class Distribution:
         if found[1] > 1 and rdzv is None:
             raise refused(
                 nodes,
-                f"{nodes.shown} needs `rdzv`: where the machines meet",
+                f"{nodes.shown} needs `rdzv`, the address where the machines meet",
                 "add `rdzv: HOST:29400` to `ddp`, or --rdzv HOST:29400, with one machine's name",
             )
         return found
@@ -192,7 +191,7 @@ class Distribution:
         entry = " ".join(self._plan.argv[: self._words])
         return ManifestError(
             f"{self._plan.origin}: {asked.shown} ({asked.origin}) cannot start `{entry}`: ranks "
-            "are started of `python script.py` and `python -m module` alone",
+            "need `python script.py` or `python -m module`",
             hint="write the entry as `python main.py`, or take the setting out and let the "
             "program start its ranks itself",
         )

@@ -36,7 +36,7 @@ class Rule:
     ) -> None:
         if keep is None and older_than is None and state is None:
             raise UsageError(
-                "nothing says which runs go",
+                "no condition says which runs to remove",
                 hint="give --keep N, --older-than AGE or --state STATE",
             )
         if keep is not None and keep < 0:

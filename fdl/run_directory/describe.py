@@ -274,7 +274,11 @@ def require_several(runs: Sequence[Run]) -> None:
     Raises:
         FdlError: There are fewer than two different runs.
     """
-    if len({run.path.resolve() for run in runs}) < len(runs) or len(runs) < 2:
+    if len(runs) < 2:
         raise FdlError(
             "a comparison takes two or more different runs", hint="fdl runs compare RUN RUN"
+        )
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        raise FdlError(
+            "two of these names mean the same run", hint="`fdl runs list` prints all names"
         )

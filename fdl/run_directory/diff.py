@@ -114,7 +114,7 @@ def _where(found: Difference) -> str:
     text = f"{agreed}{step}{epoch}: {printable(found.detail)}."
     if found.certain_from < found.certain_to:
         first = f"step {found.certain_from:,}" if found.certain_from else "the beginning"
-        text += f" They part between {first} and step {found.certain_to:,}."
+        text += f" They first differ between {first} and step {found.certain_to:,}."
     return text
 
 

@@ -56,7 +56,7 @@ def parse(words: Sequence[str]) -> Act:
         case [word] if word.partition("=")[0].isidentifier() and "=" in word:
             raise UsageError(f"{word!r} is not an act", hint=f"fdl runs tell RUN set {word}")
         case []:
-            raise UsageError("nothing is told", hint=_EXAMPLE)
+            raise UsageError("no act is given", hint=_EXAMPLE)
     raise UsageError(
         f"{' '.join(words)!r} is not an act: use one of lr=RATE, set KEY=VALUE, {', '.join(PLAIN)}",
         hint=_EXAMPLE,
@@ -120,7 +120,7 @@ def _require_running(run: Run) -> None:
     where = shortened(run.path)
     if run.state != RUNNING:
         hint = "fdl runs list --state running"
-        raise FdlError(f"{where} is {run.state}, so it cannot be told anything", hint=hint)
+        raise FdlError(f"{where} is {run.state}, so it takes no acts", hint=hint)
     host = run.record.get("host")
     if isinstance(host, str) and host != socket.gethostname():
         raise FdlError(

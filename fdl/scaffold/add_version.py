@@ -85,7 +85,7 @@ def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
             return HostVersion(version, is_pin=False)
     texts = ", ".join(f"`{one.text.strip()}`" for one in demands)
     raise ScaffoldError(
-        f"nothing tells which version of flodl {texts} has come to",
+        f"the version of flodl that fits {texts} is not locked and not installed",
         hint="make a lock file (uv lock), install the project into .venv, or write one version: "
         f'"{NAME}=={_example()}"',
     )

@@ -80,7 +80,7 @@ def look() -> Place:
         return _classify(path)
     except OSError as error:
         raise FdlError(
-            f"{path} cannot be looked at: {error.strerror}", hint="check its permissions"
+            f"{path} cannot be read: {error.strerror}", hint="check its permissions"
         ) from None
 
 

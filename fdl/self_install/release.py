@@ -73,4 +73,4 @@ def upgrade() -> None:
     except OSError as error:
         raise FdlError(f"`{typed}` cannot be started: {error.strerror}", hint=typed) from None
     if code:
-        raise FdlError(f"`{typed}` failed with exit code {code}", hint="its own words are above")
+        raise FdlError(f"`{typed}` failed with exit code {code}", hint="its output is above")

@@ -59,6 +59,6 @@ def _run(step: Program, environ: Mapping[str, str]) -> bool:
         problem = f"`{step.typed}` failed with exit code {code}"
     again = f"cd {join([str(step.cwd)])} && {step.typed}"
     if not step.optional:
-        raise FdlError(problem, hint=f"its own words are above; try again with: {again}")
+        raise FdlError(problem, hint=f"its output is above; try again with: {again}")
     output.warning(f"{problem}; {step.consequence}", again)
     return False

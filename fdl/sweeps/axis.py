@@ -75,7 +75,7 @@ class Axis(Record):
         for place, value in enumerate(found):
             if value in found[:place]:
                 raise UsageError(
-                    f"`{self.text}`: the value `{value}` is there twice", hint="name it once"
+                    f"`{self.text}`: the value `{value}` is given twice", hint="name it once"
                 )
         return found
 
@@ -184,7 +184,7 @@ def refuse_repeated(axes: Sequence[Axis]) -> None:
     for place, key in enumerate(keys):
         if key in keys[:place]:
             raise UsageError(
-                f"`--each {key}` is there twice", hint=f"give all values at once: --each {key}=A,B"
+                f"`--each {key}` is given twice", hint=f"give all values at once: --each {key}=A,B"
             )
 
 

@@ -191,7 +191,7 @@ class Runner:
                 for number in range(len(self._sweep.rows) + 1, count + 1)
             ]
         if not jobs:
-            output.note(f"nothing of the sweep {self._sweep.name} is left to run")
+            output.note(f"the sweep {self._sweep.name} has no unfinished runs")
             return 1 if summarize(self._sweep) else 0
         from fdl.jobs.pool import exit_code, run_all
 

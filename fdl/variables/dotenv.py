@@ -31,7 +31,7 @@ def parse(
         line = _line(binding)
         if binding.error or (binding.key is not None and binding.value is None):
             raise ManifestError(
-                f"{file}:{line}: this is no `NAME=value`",
+                f"{file}:{line}: this is not `NAME=value`",
                 hint="quote a value of several lines; a comment begins with `#`",
             )
         if binding.key is None or binding.value is None:

@@ -108,8 +108,8 @@ def _written(
 def _refuse_fixed(name: str, place: str) -> None:
     if name in _FIXED:
         raise ManifestError(
-            f"{place}: {name} is not a manifest's to set",
-            hint="programs of the project belong into its .venv, whose `bin` comes first on PATH"
+            f"{place}: {name} cannot be set in a manifest",
+            hint="programs of the project belong in its .venv, whose `bin` comes first on PATH"
             if name == "PATH"
             else "fdl sets it for every command; choose another name",
         )

@@ -40,8 +40,8 @@ def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> Bat
         names: Names of the fields. If they are the keys of the mappings, they decide the order.
 
     Raises:
-        TypeError: It is none of these. For data that can only be iterated and for a dictionary of
-            splits, the message says what to do.
+        TypeError: It is not one of these. For data that can only be iterated and for a dictionary
+            of splits, the message says what to do.
         DataError: Tensors or arrays of different lengths.
     """
     if isinstance(source, type):

@@ -133,7 +133,9 @@ class Deliveries:
         """
         _check_range("samples", start, stop, self._cut.delivered)
         if start == stop:
-            raise ValueError(f"samples {start} to {stop} are none: a batch has at least one sample")
+            raise ValueError(
+                f"samples {start} to {stop} is an empty range: a batch has at least one sample"
+            )
         _, placed = self._order(epoch)
         # Half of the seeds of an epoch belong to whole batches, the other half to these.
         seed = batch_seed(self._seed, epoch, start + (1 << 31))

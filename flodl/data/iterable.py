@@ -72,7 +72,7 @@ def check_epochs(dataset: object, num_epochs: int) -> None:
     """
     if num_epochs > 1 and hasattr(dataset, "__next__"):
         raise ValueError(
-            f"the data set is a {type(dataset).__name__}, which can be gone through once, and "
+            f"the data set is a {type(dataset).__name__}, which can be iterated only once, but "
             f"num_epochs={num_epochs}: pass the function that makes it and not its result, "
             ".dataset(samples) instead of .dataset(samples())"
         )
@@ -285,7 +285,7 @@ class IterableEpoch:
             if self.batch == 0 and self._empty:
                 raise DataError(
                     f"{self._empty}: it is empty, shorter than a batch, or an iterator that was "
-                    "gone through before; pass a function that makes a new one for each epoch"
+                    "used up before; pass a function that makes a new one for each epoch"
                 )
             raise StopIteration
         tensors = self._ahead.popleft()

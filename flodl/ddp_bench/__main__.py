@@ -38,13 +38,13 @@ class Args(DdpArgs):
 
     model: str | None = option(help="Model to train; several by commas, or all")
     mode: str | None = option(help="How to train it; several by commas, or all (--list names them)")
-    epochs: int | None = option(help="Passes over the data; without it as many as the model needs")
-    batches: int | None = option(help="Only so many batches per epoch")
+    epochs: int | None = option(help="Passes over the data (default: as many as the model needs)")
+    batches: int | None = option(help="Batches per epoch (default: all)")
     batch_size: int = option(default=64, help="Samples per batch of one rank")
-    lr: float | None = option(help="Learning rate; without it that of the model")
-    lr_scale: float | None = option(help="Factor of the learning rate")
-    seed: int = option(default=42, help="Of weights, order and augmentation")
-    seeds: int = option(default=1, help="Train with so many seeds, one after the other")
+    lr: float | None = option(help="Learning rate (default: that of the model)")
+    lr_scale: float | None = option(help="Multiply the learning rate by this (default: 1)")
+    seed: int = option(default=42, help="Seed of weights, order and augmentation")
+    seeds: int = option(default=1, help="Number of seeds to train with, one after the other")
     output: Path = option(default=Path("runs"), help="Folder of the runs")
     data_dir: Path = option(default=Path("data"), help="Folder of the real data sets")
     data: Literal["real", "packaged", "synthetic"] = option(
@@ -57,14 +57,14 @@ class Args(DdpArgs):
     report: str | None = option(
         default=_REPORT, help="Write the report of all runs in the output folder; - prints it"
     )
-    validate: bool = option(help="Hold results against the baselines; exit 1 if one does not stand")  # type: ignore[assignment]
+    validate: bool = option(help="Compare results with the baselines; exit 1 if one is worse")  # type: ignore[assignment]
     save_baseline: bool = option(help="Keep the results as baselines")
     baseline: Path = option(default=Path("baselines/baseline.json"), help="File of the baselines")
     tolerance: float = option(
-        default=TOLERANCE, help="Part by which a result may be worse than its baseline"
+        default=TOLERANCE, help="Fraction by which a result may be worse than its baseline"
     )
-    allow_missing: bool = option(help="A result without a baseline stands")
-    list: bool = option(help="Name the models and the modes")
+    allow_missing: bool = option(help="Accept results without a baseline")
+    list: bool = option(help="List the models and modes")
 
     @field_validator("mode")
     @classmethod
@@ -99,7 +99,7 @@ def request_of(args: Args) -> Request:
     settings = args.ddp_settings()
     if args.sim_ms:
         if args.simulate_ms:
-            raise ValueError("--sim-ms and --simulate-ms are the same: leave one")
+            raise ValueError("--sim-ms and --simulate-ms are the same: give only one of them")
         settings["simulate_ms"] = args.sim_ms
     ranks = settings.pop("ranks", None)
     mode = settings.pop("mode", None)

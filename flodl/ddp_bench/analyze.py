@@ -230,7 +230,7 @@ def quantiles(values: Sequence[float]) -> tuple[float, float]:
         ValueError: There are no values.
     """
     if not values:
-        raise ValueError("no values have no quantiles")
+        raise ValueError("quantiles need at least one value")
     ordered = sorted(values)
     # Integer arithmetic: with floats, 0.95 * 20 may round to slightly below 19.
     return ordered[len(ordered) // 2], ordered[len(ordered) * 95 // 100]
@@ -292,7 +292,7 @@ def sampled(count: int, limit: int = 20) -> list[int]:
         ValueError: ``limit`` is below 2.
     """
     if limit < 2:
-        raise ValueError(f"limit={limit}: the first and the last are two")
+        raise ValueError(f"limit={limit}: it must be at least 2")
     if count <= limit:
         return list(range(count))
     return [round(place * (count - 1) / (limit - 1)) for place in range(limit)]

@@ -116,7 +116,7 @@ def unpack_segment(data: bytes) -> tuple[int, list[Stretch]]:
         stride = reader.number() if flags & _SPACED else size if flags & _SEVERAL else 0
         hashes = bytearray(reader.take(count * HASH_BYTES))
         if min(epoch, first, position) < 0 or size < 1 or count < 1:
-            raise ValueError("it holds batches that cannot be")
+            raise ValueError("it holds impossible batches")
         stretches.append(Stretch(epoch, first, size, position, stride, hashes))
         place = stretches[-1].last + size
     reader.end()
@@ -176,7 +176,7 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise ValueError("it holds a number that cannot be")
+        raise ValueError("it holds an impossible number")
 
     def signed(self) -> int:
         """Return a signed number.

@@ -370,7 +370,7 @@ class LedgerContents:
             elif kind in (_TRAINED, _LEFT_OUT) and self.stated:
                 self._index(at, content, kind)
             else:
-                raise ValueError("it is of no known kind")
+                raise ValueError("it is of an unknown kind")
         except (ValueError, TypeError, AttributeError) as problem:
             self.problems.append((at, f"the record at byte {at} cannot be read: {problem}"))
         self._ends.append(end)
@@ -385,7 +385,7 @@ class LedgerContents:
                 low, high = reach.get(one.epoch, (one.first, 0))
                 reach[one.epoch] = min(low, one.first), max(high, one.last + one.size)
         if any(high >= 1 << 63 for _, high in reach.values()) or max(reach, default=0) >= 1 << 63:
-            raise ValueError("it holds a number that cannot be")
+            raise ValueError("it holds an impossible number")
         for epoch, (low, high) in reach.items():
             self.epoch_facts.setdefault(epoch, self.facts)
             rows.extend((epoch, low, high, at, len(content)))

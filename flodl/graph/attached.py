@@ -89,7 +89,7 @@ class Attached(GraphBase):
         optimizer = factory(list(self.parameters()))
         if not isinstance(optimizer, Optimizer):
             raise ValueError(
-                f"set_optimizer wants a function that returns a torch optimizer, "
+                f"set_optimizer needs a function that returns a torch optimizer, "
                 f"it returned {type(optimizer).__name__}"
             )
         progress = self._progress

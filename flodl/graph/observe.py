@@ -113,7 +113,7 @@ class Observed(GraphBase):
                 flush, all in one transfer.
 
         Raises:
-            TypeError: ``values`` is none of these.
+            TypeError: ``values`` is not one of these.
             ValueError: One of several values is a tensor with several elements.
         """
         graph, metric = self._metric(name)

@@ -107,7 +107,7 @@ class Checkpointed(Observed):
         """
         if not isinstance(text, str):
             raise ValueError(
-                f"set_source_config wants a string, not {type(text).__name__}; "
+                f"set_source_config needs a string, not {type(text).__name__}; "
                 "encode it, for instance with json.dumps"
             )
         self._source_config = text

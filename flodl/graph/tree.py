@@ -97,10 +97,12 @@ class Tree(GraphBase):
                 label already names something else there.
         """
         if not isinstance(module, nn.Module):
-            raise TypeError(f"replace wants a module, not {type(module).__name__}")
+            raise TypeError(f"replace needs a module, not {type(module).__name__}")
         parent, key = place_of(self._as_graph, path)
         if any(part is parent for part in module.modules()):
-            raise ValueError(f"what is to stand at {path!r} holds that place itself")
+            raise ValueError(
+                f"the replacement for {path!r} contains the graph in which it would be replaced"
+            )
         _check_label(parent, key, module)
         old = cast("nn.Module", parent._modules[key])
         # Not add_module: it refuses names of Graph's methods, and a tag may be one.

@@ -53,7 +53,7 @@ class DataCollatorWithPadding:
 
 @dataclass
 class DataCollatorForTokenClassification:
-    """Pad rows and their labels of tokens, which stand in ``labels`` or ``label``.
+    """Pad rows and their labels of tokens, from the field ``labels`` or ``label``.
 
     Attributes:
         tokenizer: Pads the rows.

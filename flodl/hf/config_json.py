@@ -311,5 +311,5 @@ class AutoConfig:
         try:
             text = checkpoint.require(CONFIG).read_bytes().decode()
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{origin}: no valid JSON: {error}") from None
+            raise ConfigError(f"{origin}: not valid JSON: {error}") from None
         return AutoConfig.from_json_str(text, origin=origin)

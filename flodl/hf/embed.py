@@ -168,7 +168,7 @@ class TextEncoder:
             second: ``[M, H]`` or ``[H]``.
 
         Returns:
-            ``[N, M]``: larger is more alike; distances are negative.
+            ``[N, M]``: larger is more similar; distances are negative.
         """
         return similarity(self._settings.similarity, first, second)
 
@@ -239,7 +239,7 @@ class TextEncoder:
         if pooling is None:
             pooling = settings.pooling
         if pooling not in POOLINGS:
-            raise ValueError(f"pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+            raise ValueError(f"pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
         scaled = settings.normalize if normalize is None else normalize
         vectors = self._vectors(
             inputs, pooling, scaled or options.get("normalize_embeddings") is True, options
@@ -263,7 +263,7 @@ class TextEncoder:
             if given is None:
                 known = ", ".join(map(repr, settings.prompts)) or "none"
                 raise ValueError(
-                    f"prompt_name {name!r} is none of the prompts of this model: {known}"
+                    f"prompt_name {name!r} is not one of the prompts of this model: {known}"
                 )
         if given and not settings.include_prompt:
             raise ValueError(
@@ -370,4 +370,4 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     if pooling == "max":
         lowest = torch.finfo(states.dtype).min
         return states.masked_fill(~attended[..., None], lowest).amax(dim=1)
-    raise ValueError(f"pooling {pooling!r} is none of {', '.join(POOLINGS[:3])}")
+    raise ValueError(f"pooling {pooling!r} is not one of {', '.join(POOLINGS[:3])}")

@@ -238,7 +238,9 @@ class Repository(Checkpoint):
         if commit is None:
             raise Unreachable("the endpoint is not a Hugging Face Hub: no X-Repo-Commit")
         if not _COMMIT.fullmatch(commit):
-            raise HubError(f"{self._endpoint} gave {self._repo} a commit that is none: {commit!r}")
+            raise HubError(
+                f"{self._endpoint} returned an invalid commit for {self._repo}: {commit!r}"
+            )
         return str(commit)
 
     def _persistently(self, ask: Callable[[], _T], *, tries_again: bool) -> _T:

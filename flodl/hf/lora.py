@@ -81,7 +81,7 @@ def add_lora(
         alpha: The change is multiplied by ``alpha / r``.
         dropout: Dropout on the inputs of the change, during training; not for embeddings.
         train_head: Train the whole head, and save it with the adapters. The encoder is the labelled
-            graph inside ``graph``; the head is what stands on top of it. A head that shares
+            graph inside ``graph``; the head is everything outside it. A head that shares
             parameters with the encoder, like that of a masked language model, is not trained. An
             encoder alone has no head.
         use_rslora: Multiply the change by ``alpha / √r`` instead of ``alpha / r``.

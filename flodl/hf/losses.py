@@ -57,7 +57,7 @@ def sequence_classification_loss(
     _check_rank("logits", logits, "[B, N]")
     kind = _problem_type(logits, labels) if problem_type is None else problem_type
     if kind not in PROBLEM_TYPES:
-        raise ValueError(f"problem_type {kind!r} is none of {', '.join(PROBLEM_TYPES)}")
+        raise ValueError(f"problem_type {kind!r} is not one of {', '.join(PROBLEM_TYPES)}")
     logits = _at_least_float32(logits)
     if kind == "single_label_classification":
         numbers = _one_per_row(logits, labels, kind)

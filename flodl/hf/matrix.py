@@ -127,8 +127,8 @@ def cells_named(name: str) -> tuple[Cell, ...]:
     if not chosen:
         heads = ", ".join(f"-{head}" for head in HEADS if head != HeadKind.BASE)
         raise ValueError(
-            f"no cell is called {name}: it is {_ALL}, or one of {', '.join(FAMILIES)} with "
-            f"nothing behind it or {heads}"
+            f"there is no cell {name}: use {_ALL}, or one of {', '.join(FAMILIES)}, alone or "
+            f"followed by {heads}"
         )
     return chosen
 

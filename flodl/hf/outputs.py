@@ -61,7 +61,7 @@ class ModelOutput(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self.names:
-            raise KeyError(f"{name!r} is none of {', '.join(self.names)}")
+            raise KeyError(f"{name!r} is not one of {', '.join(self.names)}")
         values = {**self, name: value}
         self.clear()
         self.update((key, values[key]) for key in self.names if values.get(key) is not None)

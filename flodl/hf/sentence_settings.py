@@ -163,7 +163,7 @@ def _prompt(config: dict[str, Any]) -> str:
     if name is None:
         return ""
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
-        raise ConfigError(f"{_PROMPTS}: default_prompt_name {name!r} is none of its prompts")
+        raise ConfigError(f"{_PROMPTS}: default_prompt_name {name!r} is not one of its prompts")
     return str(prompts[name])
 
 

@@ -296,7 +296,7 @@ def _with_options(
     if name is not None:
         if name not in settings.prompts:
             known = ", ".join(map(repr, settings.prompts)) or "none"
-            raise ValueError(f"default_prompt_name {name!r} is none of the prompts: {known}")
+            raise ValueError(f"default_prompt_name {name!r} is not one of the prompts: {known}")
         settings = replace(settings, prompt=settings.prompts[name])
     if "similarity_fn_name" in given:
         settings = replace(settings, similarity=checked(given["similarity_fn_name"]))

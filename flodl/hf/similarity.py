@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 Similarity: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""How alike two vectors are; larger is more alike, so distances are negative."""
+"""How similar two vectors are; larger is more similar, so distances are negative."""
 
 SIMILARITIES: Final[tuple[Similarity, ...]] = get_args(Similarity)
 
@@ -58,7 +58,7 @@ def checked(kind: Any) -> Similarity:
         ValueError: There is no such function.
     """
     if kind not in SIMILARITIES:
-        raise ValueError(f"similarity {kind!r} is none of {', '.join(SIMILARITIES)}")
+        raise ValueError(f"similarity {kind!r} is not one of {', '.join(SIMILARITIES)}")
     found: Similarity = kind
     return found
 

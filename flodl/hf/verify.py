@@ -292,7 +292,7 @@ class _Run:
         name = origin.name + _converted(model, self._config)
         apart = largest_difference(self._theirs, outputs_of_reference(model, self._inputs))
         if apart != 0.0:
-            raise _Failed(f"transformers computes {apart:.3g} apart from {name}")
+            raise _Failed(f"outputs of transformers differ by {apart:.3g} from {name}")
         return f"transformers computes the same from {name}"
 
     def outputs(self) -> str:
@@ -301,7 +301,7 @@ class _Run:
         ours = outputs_of_graph(graph, self._config, self._enc)
         apart = largest_difference(ours, self._theirs)
         if not apart <= TOLERANCE:
-            raise _Failed(f"flodl computes {apart:.3g} apart, more than {TOLERANCE:g}")
+            raise _Failed(f"outputs of flodl differ by {apart:.3g}, more than {TOLERANCE:g}")
         return f"flodl computes the same within {apart:.2g}"
 
     def losses(self) -> str:
@@ -314,7 +314,7 @@ class _Run:
             f"{name} {apart:.3g}" for name, apart in found.items() if not apart <= LOSS_TOLERANCE
         ]
         if wrong:
-            raise _Failed(f"losses are apart, more than {LOSS_TOLERANCE:g}: {', '.join(wrong)}")
+            raise _Failed(f"losses differ by more than {LOSS_TOLERANCE:g}: {', '.join(wrong)}")
         if not found:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"

@@ -165,8 +165,8 @@ def _lead(meeting: Store, world_size: int, until: float) -> str:
                 missing.discard(rank)
         if missing and time.monotonic() > until:
             raise DistributedError(
-                f"rank {min(missing)} of {world_size} has not come; see whether its process runs "
-                "and reaches the address of the first one"
+                f"rank {min(missing)} of {world_size} did not start in time; check that its "
+                "process runs and reaches the address of rank 0"
             )
         if missing:
             time.sleep(_PAUSE)
@@ -183,8 +183,8 @@ def _follow(meeting: Store, rank: int, until: float) -> str:
             return session
         if time.monotonic() > until:
             raise DistributedError(
-                f"rank 0 has not come, says rank {rank}; see whether its process runs and can be "
-                "reached from here"
+                f"rank {rank} cannot find rank 0; check that its process runs and can be reached "
+                "from here"
             )
         time.sleep(_PAUSE)
 

@@ -118,7 +118,9 @@ class DdpRunConfig:
         if self.lr_world not in ("count", "effective"):
             raise ValueError(f"lr_world={self.lr_world!r}: use 'count' or 'effective'")
         if self.speeds is not None and self.speed_hint is not None:
-            raise ValueError("speeds and speed_hint both tell how fast the ranks are: leave one")
+            raise ValueError(
+                "speeds and speed_hint both set the speeds of the ranks: leave one of them out"
+            )
 
     def having(self, **changes: object) -> Self:
         """Return these settings with some of them changed.

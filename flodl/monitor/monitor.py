@@ -188,7 +188,7 @@ class Monitor(MediaMethods):
             try:
                 page.amend(seconds)
             except OSError as error:
-                log.warning(f"monitor: {page} keeps its time ledger: {error}")
+                log.warning(f"monitor: the time ledger in {page} is not final: {error}")
 
     def log_progress(
         self,

@@ -29,7 +29,7 @@ _MEASURED = frozenset(("ms", "loss"))
 
 
 def happenings(events: Iterable[TimelineEvent]) -> list[list[TimelineEvent]]:
-    """Return the tellings of each event: one per rank that tells of it.
+    """Return the records of each event: one per rank that recorded it.
 
     Of several equal events, the n-th of one rank is the n-th of the others.
 

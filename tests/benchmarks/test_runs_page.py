@@ -63,7 +63,7 @@ def test_the_page_is_put_together_from_several_calls(tmp_path):
     assert list(both) == list(SUBJECTS)
     assert [row[0] for row in conditions_of(both)] == ["fdl, full length", "MLflow"]
     assert [row[2] for row in conditions_of(both)] == ["500 × 100,000", "500 × 1,000"]
-    assert figures_of(both)[-1][1] == "not measured: this program has not measured it yet"
+    assert figures_of(both)[-1][1] == "not measured: not run yet"
     again = together(options, {"MLflow": mine})
     assert "why" not in again["MLflow"]
 

@@ -78,7 +78,7 @@ def test_the_application_runs_the_commands_of_a_project(folder):
             ["runs", "list", "--jsno"],
             2,
             [
-                "error: unknown flag `--jsno`, did you mean `--json`?",
+                "error: unknown option `--jsno`, did you mean `--json`?",
                 "Usage: fdl runs list [OPTIONS] [<path>...]",
                 "see fdl runs list --help",
             ],
@@ -120,10 +120,19 @@ def test_the_application_runs_the_commands_of_a_project(folder):
             ],
         ),
         (
+            ["why"],
+            2,
+            [
+                "error: missing required argument <field>",
+                "Usage: fdl why [OPTIONS] <field> [<command>...]",
+                "see fdl why --help",
+            ],
+        ),
+        (
             ["config", "show", "--jsno"],
             2,
             [
-                "error: unknown flag `--jsno`, did you mean `--json`?",
+                "error: unknown option `--jsno`, did you mean `--json`?",
                 "Usage: fdl config show [OPTIONS] [<command>...]",
                 "see fdl config show --help",
             ],

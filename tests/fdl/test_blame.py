@@ -37,9 +37,9 @@ def broken(project):
     ("words", "said"),
     [
         ("train --model huge", "invalid value `huge` for `--model`"),
-        ("train --modl big", "unknown flag `--modl`"),
+        ("train --modl big", "unknown option `--modl`"),
         ("say --n x", "invalid value `x` for `--n`"),
-        ("say --m 1", "unknown flag `--m`"),
+        ("say --m 1", "unknown option `--m`"),
         ("train --ranks x", "--ranks takes `auto` or a whole number from 1, not `x`"),
         ("train --each model=huge", "invalid value `huge` for `--model`"),
     ],

@@ -346,7 +346,7 @@ def test_a_command_as_json(project: Project, fdl: Fdl) -> None:
         (["trian", "quick"], "did you mean `fdl train`?"),
         (["tools"], "`fdl tools` runs nothing"),
         (["tools", "nope"], "unknown command: tools nope"),
-        (["--jsno"], "unknown flag `--jsno`, did you mean `--json`?"),
+        (["--jsno"], "unknown option `--jsno`, did you mean `--json`?"),
     ],
 )
 def test_a_command_that_runs_nothing_is_refused(

@@ -238,7 +238,7 @@ def test_a_broken_line_is_named_and_not_repeated(project, fdl, text, line):
     reading(project, text)
     done = fdl("t")
     assert (done.exit, done.out) == (1, "")
-    assert done.err.startswith(f"error: .env:{line}: this is no `NAME=value`\nhint: ")
+    assert done.err.startswith(f"error: .env:{line}: this is not `NAME=value`\nhint: ")
     assert "hunter2secret" not in done.err
 
 
@@ -260,7 +260,7 @@ def test_what_fdl_itself_sets_is_refused(project, fdl, name):
     assert done.exit == 1
     assert done.err.startswith(f"error: fdl.yml:1:{9 + len(name)}: {name} is not a manifest's")
     reading(project, f"V_A=1\n{name}=x\n")
-    assert fdl("t").err.startswith(f"error: .env:2: {name} is not a manifest's to set\nhint: ")
+    assert fdl("t").err.startswith(f"error: .env:2: {name} cannot be set in a manifest\nhint: ")
 
 
 # Secrets ------------------------------------------------------------------------------------

@@ -326,7 +326,7 @@ def test_a_flag_that_the_program_does_not_have_is_told_in_four_lines(project, fd
     done = fdl("train", "data", "--worker", "3")
     assert (done.exit, done.out) == (1, "")
     assert done.err.splitlines() == [
-        "error: `fdl train`: unknown flag `--worker`",
+        "error: `fdl train`: unknown option `--worker`",
         "hint: did you mean `--workers`?",
         "Usage: fdl train [OPTIONS] <data>",
         "see fdl train --help",

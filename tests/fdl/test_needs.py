@@ -494,7 +494,7 @@ def test_why_run_takes_arguments_environments_and_force(project, fdl):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [([], "there is no command to explain"), (["tarin"], "did you mean `fdl train`?")],
+    [([], "no command is given"), (["tarin"], "did you mean `fdl train`?")],
 )
 def test_why_run_of_nothing_is_refused(project, fdl, words, message):
     project(CHAIN)

@@ -112,10 +112,10 @@ def test_as_one_json_document(project, fdl):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "there is no command to plan"),
+        ((), "no command is given"),
         (("test",), "`fdl test` is a shell command: it starts once"),
         (("nope",), "unknown command: nope"),
-        (("train", "--sync-ms", "5"), "--sync-ms goes with --simulate"),
+        (("train", "--sync-ms", "5"), "--sync-ms needs --simulate"),
         (("train", "--ranks", "x"), "--ranks takes `auto` or a whole number from 1, not `x`"),
     ],
 )

@@ -294,7 +294,7 @@ def test_a_program_known_to_take_none_is_not_given_any(project, fdl):
     assert plan["argv"][-2:] == ["main.py", "--timeline"]
     assert "the program does not declare --policy: FLODL_DDP tells it" in plan["notes"]
     assert settings_of(plan)["policy"] == "async"
-    assert "unknown flag `--rank`" in fdl("train", "--rank", "2").err
+    assert "unknown option `--rank`" in fdl("train", "--rank", "2").err
 
 
 @pytest.mark.parametrize(

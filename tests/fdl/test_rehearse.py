@@ -103,9 +103,9 @@ def test_the_first_error_ends_it_with_its_phase(training, fdl):
 def test_what_would_run_in_earnest_is_refused(training, fdl):
     done = fdl("rehearse", "hello")
     assert (done.exit, done.out) == (1, "")
-    assert "`fdl hello` would run in earnest: its program does not use flodl" in done.err
+    assert "`fdl hello` would really run: its program does not use flodl" in done.err
     (training / "train/main.py").write_text("print('no training')  # flodl\n")
     silent = fdl("rehearse", "train")
     assert silent.exit == 1
     assert "`fdl train` ended without a training" in silent.err
-    assert "there is no command to rehearse" in fdl("rehearse").err
+    assert "no command is given" in fdl("rehearse").err

@@ -51,7 +51,7 @@ def test_a_variable_of_the_shell_gives_a_value(project, fdl):
         ([], "missing required argument <target> -- allowed: staging, production"),
         (["moon"], "invalid value `moon` for `<target>` -- allowed: staging, production"),
         (["staging", "--epochs", "many"], "invalid value `many` for `--epochs` -- not an integer"),
-        (["staging", "--epoch", "2"], "unknown flag `--epoch`, did you mean `--epochs`?"),
+        (["staging", "--epoch", "2"], "unknown option `--epoch`, did you mean `--epochs`?"),
         (["staging", "--name-of-it", "c"], "invalid value `c` for `--name-of-it` -- allowed: a, b"),
     ],
 )

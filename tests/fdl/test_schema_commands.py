@@ -175,7 +175,7 @@ def test_a_strict_program_refuses_unknown_flags_and_values_before_it_starts(proj
     typo = fdl("train", "d", "--epoch", "3")
     assert (typo.exit, typo.out) == (1, "")
     assert typo.err.splitlines() == [
-        "error: `fdl train`: unknown flag `--epoch`",
+        "error: `fdl train`: unknown option `--epoch`",
         "hint: did you mean `--epochs`?",
         "Usage: fdl train [OPTIONS] <data>",
         "see fdl train --help",

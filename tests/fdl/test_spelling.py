@@ -106,7 +106,7 @@ def test_a_word_of_several_letters_is_read_letter_by_letter(project, fdl):
     session = fdl("--dry-run", "--json", "p", "-b3")
     assert session.exit == 0, session.err
     assert json.loads(session.out)["argv"][-1] == "-b3"
-    assert "unknown flag `-z`" in fdl("--dry-run", "p", "-zb").err
+    assert "unknown option `-z`" in fdl("--dry-run", "p", "-zb").err
 
 
 def test_a_flag_keeps_its_origin_in_the_declared_spelling(project, fdl):
@@ -207,7 +207,7 @@ def test_hydra_reads_back_every_text():
     ("typed", "message"),
     [
         (["--num_epohcs", "3"], "did you mean `--num_epochs`?"),
-        (["-x"], "unknown flag `-x`"),
+        (["-x"], "unknown option `-x`"),
         (["--mode", "slow"], "invalid value `slow` for `--mode`"),
     ],
 )

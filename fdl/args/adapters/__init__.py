@@ -32,7 +32,7 @@ def expose(target: object, argv: Sequence[str] | None = None) -> None:
         argv: The arguments; ``sys.argv`` when omitted.
 
     Raises:
-        TypeError: The target is none of these.
+        TypeError: The target is not one of these.
     """
     draw = _adapter(target)
     from fdl.parameters.document import answer, is_asked

@@ -24,7 +24,7 @@ def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
         found = " ".join(map(str, facts.architectures)) or "the processor alone"
         raise BuildError(
             f"what was built has no code for {', '.join(missing)}; it has code for {found}",
-            hint=f"find out in {log} why the build left it out; nothing was installed",
+            hint=f"look in {log} for the reason; nothing was installed",
         )
 
 

@@ -154,7 +154,7 @@ def download(
     done = subprocess.run(argv, env=dict(environ), stdout=sys.stderr, check=False)
     if done.returncode:
         raise LibtorchError(
-            f"pip could not download {', '.join(requirements)}; its own words are above",
+            f"pip could not download {', '.join(requirements)}; its output is above",
             hint="look at where pip takes packages from: python -m pip config list",
         )
     return sorted(into.glob("*.whl"))

@@ -77,7 +77,7 @@ class TrainingSetup:
     2. *Windows*: call :meth:`set_data_loader` and :meth:`set_loss_fn`. Then :meth:`epoch` trains
        some batches per rank before each step; faster ranks train more batches.
 
-    Some methods exchange data, so call them on all ranks alike: calls of the model that train,
+    Some methods exchange data, so call them on all ranks: calls of the model that train,
     :meth:`step` and :meth:`epoch`.
     """
 

@@ -1,4 +1,4 @@
-"""The experts of a gate as one product, if all of them are alike.
+"""The experts of a gate as one product, if all have the same layers and shapes.
 
 A gate calls its experts one after the other. Experts with layers of the same classes and shapes are
 one larger product per layer. Their weights are put together at every call, so the parameters stay

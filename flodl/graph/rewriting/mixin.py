@@ -45,13 +45,13 @@ class Rewritable(GraphBase):
     def rewrites(self) -> list[Rewrite]:
         """The nodes that can be computed in a faster way, here and in nested graphs.
 
-        - The experts of a gate as one product, if they are alike.
+        - The experts of a gate as one product, if they have the same layers and shapes.
         - The nodes of a loop's body that do not depend on its state: once, before the loop.
         - Layers of a map for all parts at once.
         - A node with the module and the input of an earlier one: its value is used.
 
-        Nodes that a rewrite would fit are listed, too, if something stands against it: layers of
-        the user, hooks, parametrizations, different shapes, dropout.
+        Nodes that cannot be rewritten are listed, too, with the reason: layers of the user, hooks,
+        parametrizations, different shapes, dropout.
         """
         return [one for path, graph in _graphs(self) for one in graph.own_rewrites(path)]
 
@@ -74,8 +74,8 @@ class Rewritable(GraphBase):
     def rewrite(self, on: bool = True) -> Self:
         """Compute the nodes in :meth:`rewrites` in the faster way from now on, or as they are.
 
-        Everything that stands against a rewrite is looked up in every call. So layers can be
-        replaced and hooks added afterwards. A rewritten node compares its first values with those
+        Every call checks again whether a node can be rewritten. So layers can be replaced and
+        hooks added afterwards. A rewritten node compares its first values with those
         of its layers. A copy or a pickle keeps the choice; ``compile()`` compiles the plain graph.
         """
         for _, graph in _graphs(self):

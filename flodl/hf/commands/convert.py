@@ -21,9 +21,9 @@ class Args(FdlArgs):
     src: str = arg(help="Repository, directory, or .bin file")
     revision: str | None = option(help="Branch, tag or commit of a repository")
     out: Path | None = option(
-        help="Folder that gets model.safetensors, configuration and tokenizer, instead"
+        help="Folder for model.safetensors, configuration and tokenizer (default: as above)"
     )
-    force: bool = option(help="Convert again although the result is there")
+    force: bool = option(help="Convert again, even if the result exists")
 
 
 def main(args: Args) -> int:

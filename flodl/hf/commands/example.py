@@ -17,9 +17,9 @@ class Args(FdlArgs):
     size is printed.
     """
 
-    name: str | None = arg(help="Which one; without it they are listed")
+    name: str | None = arg(help="Example to run (default: list the examples)")
     src: str | None = arg(
-        help="Repository or directory, instead of the usual one; tiny: a tiny random model"
+        help="Repository or directory, instead of the default model; tiny: a tiny random model"
     )
     out: Path | None = arg(help="Folder for what a fine-tuning saves")
 

@@ -28,17 +28,17 @@ class Args(FdlArgs):
     """
 
     hub: str | None = option(help="Repository, or a directory like one")
-    checkpoint: Path | None = option(help="File that save_checkpoint has written: model.fdl")
-    out: Path | None = option(help="Directory to write; required")
+    checkpoint: Path | None = option(help="Checkpoint written by save_checkpoint: model.fdl")
+    out: Path | None = option(help="Directory to write (required)")
     head: Literal["auto", "base", "seqcls", "tokcls", "qa", "mlm"] | None = option(
-        help="With --hub: the head to build; auto, as without, reads it from the configuration"
+        help="With --hub: head to build; auto (default) reads it from the configuration"
     )
     config: Path | None = option(
-        help="With --checkpoint: the configuration, where none lies beside the file"
+        help="With --checkpoint: configuration, if none is beside the file"
     )
     revision: str | None = option(help="With --hub: branch, tag or commit")
     dtype: Literal["float32", "float16", "bfloat16", "float64"] | None = option(
-        help="Store all tensors so, instead of as they are"
+        help="Type of all tensors (default: unchanged)"
     )
     max_shard_size: str | None = option(
         help="Split the weights into files of at most this size: 5GB, 200MB"
@@ -49,7 +49,7 @@ class Args(FdlArgs):
     onnx: bool = option(
         help="Also write model.onnx, for batches and rows of any size, and compare its outputs"
     )
-    force: bool = option(help="Replace what an earlier export has written")
+    force: bool = option(help="Replace the files of an earlier export")
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:

@@ -18,11 +18,11 @@ from flodl.hf.errors import MissingDependencyError
 class Args(FdlArgs):
     """Check an exported directory: keys and shapes, transformers, its source, its outputs."""
 
-    directory: Path = arg(help="What export has written")
+    directory: Path = arg(help="Directory that export has written")
     hub_source: str | None = option(
-        help="Repository or directory it was made from, instead of what its configuration says"
+        help="Source of the export: repository or directory (default: from its configuration)"
     )
-    no_hub_source: bool = option(help="Do not compare with a source")
+    no_hub_source: bool = option(help="Leave out the comparison with a source")
     prompt: str = option(default="fab2s writes Rust", help="Text to compare the outputs on")
     structural: bool = option(help="Check without transformers: only keys, shapes and loading")
     json: bool = option(help="Print one JSON document")  # type: ignore[assignment]

@@ -19,12 +19,12 @@ class Args(FdlArgs):
     A failed cell does not stop the others.
     """
 
-    families: list[str] = option(help=f"Only these, by commas: {', '.join(FAMILIES)}")
-    heads: list[str] = option(help=f"Only these, by commas: {', '.join(HEADS)}")
-    keep: bool = option(help="Leave the exported directories where they are")
-    staging_dir: Path | None = option(help="Folder for them, instead of a temporary one")
+    families: list[str] = option(help=f"Families by commas (default: all): {', '.join(FAMILIES)}")
+    heads: list[str] = option(help=f"Heads by commas (default: all): {', '.join(HEADS)}")
+    keep: bool = option(help="Keep the exported directories")
+    staging_dir: Path | None = option(help="Folder for the exports (default: a temporary one)")
     synthetic: bool = option(help="Use small random models, and no network")
-    jobs: int = option(default=1, help="Cells to work on at the same time")
+    jobs: int = option(default=1, help="Cells to verify at the same time")
     json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
 
     @field_validator("families", "heads")
@@ -33,14 +33,14 @@ class Args(FdlArgs):
         allowed = FAMILIES if info.field_name == "families" else HEADS
         for name in names:
             if name not in allowed:
-                raise ValueError(f"{name} is none of {', '.join(allowed)}")
+                raise ValueError(f"{name} is not one of {', '.join(allowed)}")
         return names
 
     @field_validator("jobs")
     @classmethod
     def _at_least_one(cls, jobs: int) -> int:
         if jobs < 1:
-            raise ValueError("there has to be at least 1")
+            raise ValueError("it must be at least 1")
         return jobs
 
 

@@ -336,10 +336,10 @@ def parse_object(text: str, origin: str) -> dict[str, Any]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{origin}: line {error.lineno}, column {error.colno}: no valid JSON: {error.msg}"
+            f"{origin}: line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}"
         ) from None
     except ValueError as error:  # for instance a number with thousands of digits
-        raise ConfigError(f"{origin}: no usable JSON: {error}") from None
+        raise ConfigError(f"{origin}: JSON that cannot be used: {error}") from None
     except RecursionError:
         raise _too_deep(origin) from None
     if not isinstance(data, dict):

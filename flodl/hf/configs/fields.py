@@ -61,7 +61,7 @@ class FieldSpec:
         """
         key, value = self._find(data)
         if value is MISSING:
-            raise ConfigError(f"{origin}: {key!r} is missing; it has to be {self.allowed}")
+            raise ConfigError(f"{origin}: {key!r} is missing; it must be {self.allowed}")
         try:
             return self.read(value)
         except Refused as refused:
@@ -86,7 +86,7 @@ def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
     shown = repr(value)
     if len(shown) > _SHOWN:
         shown = shown[:_SHOWN] + "…"
-    return ConfigError(f"{origin}: {key!r} is {shown}; it has to be {allowed}")
+    return ConfigError(f"{origin}: {key!r} is {shown}; it must be {allowed}")
 
 
 def specs_of(cls: Any) -> Mapping[str, FieldSpec]:

@@ -52,7 +52,7 @@ def checked_labels(labels: Labels) -> tuple[str, ...]:
             raise Refused("a list of names, or names by id")
         names = _in_order(labels.items() if isinstance(labels, Mapping) else enumerate(labels))
     except Refused as refused:
-        raise ConfigError(f"labels are {labels!r}; they have to be {refused}") from None
+        raise ConfigError(f"labels are {labels!r}; they must be {refused}") from None
     if not names:
         raise ConfigError("there are no labels; give at least one")
     return names
@@ -68,7 +68,7 @@ def names_by_id(numbers: Mapping[str, int]) -> tuple[str, ...]:
         names = names_from_names(numbers)
     except Refused as refused:
         raise ConfigError(
-            f"label2id is {numbers!r}; it has to be {str(refused) or 'ids by name'}"
+            f"label2id is {numbers!r}; it must be {str(refused) or 'ids by name'}"
         ) from None
     return checked_labels(names or ())
 
@@ -109,7 +109,7 @@ def resolve_labels(
             file contradicts itself and the checkpoint agrees with neither value.
     """
     if asked is not None and (type(asked) is not int or asked < 1):
-        raise ConfigError(f"num_labels is {asked!r}; it has to be a whole number of at least 1")
+        raise ConfigError(f"num_labels is {asked!r}; it must be a whole number of at least 1")
     if asked_names is not None:
         names = checked_labels(asked_names)
         if asked not in (None, len(names)):

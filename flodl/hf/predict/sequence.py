@@ -112,7 +112,7 @@ class SequencePrediction:
 def _scoring(head: EncoderHead, given: Scoring | None) -> Scoring:
     if given is not None:
         if given not in _SCORINGS:
-            raise ValueError(f"function_to_apply {given!r} is none of {', '.join(_SCORINGS)}")
+            raise ValueError(f"function_to_apply {given!r} is not one of {', '.join(_SCORINGS)}")
         return given
     problem = head.config.problem_type
     if problem == "regression":

@@ -116,7 +116,7 @@ class TokenTagging:
         """
         texts = listed_texts(texts, "predict")
         if aggregation is not None and aggregation not in AGGREGATIONS:
-            raise ValueError(f"aggregation {aggregation!r} is none of {', '.join(AGGREGATIONS)}")
+            raise ValueError(f"aggregation {aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
         tokenizer = need_tokenizer(self, "predict")
         encoding = TextEncoding(tokenizer, truncation, max_length)
         words = WordRule.of(tokenizer)

@@ -25,7 +25,7 @@ class Captured:
         value: A tensor of torch, an array of NumPy, an image of Pillow, or nested lists of numbers.
 
     Raises:
-        ValueError: The value is none of these.
+        ValueError: The value is not one of these.
     """
 
     def __init__(self, value: Any) -> None:

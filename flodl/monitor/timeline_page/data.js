@@ -6,7 +6,7 @@ const MARKS = new Map([
   ["throttle", "Throttles"],
   ["guard", "Guard"],
   ["skip", "Skipped averages"],
-  ["worker_lost", "Lost workers"],
+  ["worker_lost", "Lost ranks"],
   ["restart", "Restarts"],
   ["custom", "Custom"],
   ["idle", "Idle"],

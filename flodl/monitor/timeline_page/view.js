@@ -243,7 +243,7 @@ function fillEvents(data) {
     rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms)) : [name, String(found.length), DASH, DASH, DASH]);
   }
   if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
-  fillTable("events", ["Event", "Count", "Mean", "Longest", "Together"], rows);
+  fillTable("events", ["Event", "Count", "Mean", "Longest", "Total"], rows);
 }
 
 /** One entry for each colour and form on the page. */

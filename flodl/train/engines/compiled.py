@@ -70,7 +70,7 @@ class CompiledEngine(TunedEngine):
             self._fallback = first_line(error)
             log.warning(
                 f'engine="compiled": this step cannot be compiled and runs eagerly '
-                f'({self._fallback}); engine="eager" says so without trying'
+                f'({self._fallback}); use engine="eager" to run it without this attempt'
             )
             log.debug(str(error))
         else:

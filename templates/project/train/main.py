@@ -15,12 +15,12 @@ class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     """Train a classifier of hand-written digits."""
 
     epochs: int = option(default=10, short="n", help="Passes over the training images")
-    batch_size: int = option(default=32, help="Images per step")
+    batch_size: int = option(default=32, help="Images per batch")
     lr: float = option(default=3e-3, help="Learning rate of AdamW")
     seed: int = option(default=42, help="Seed of the initial weights and the order of the data")
     output: str = option(default="runs/train", help="Folder for the run directories")
     resume: str | None = option(default="last", help="Run to continue: its folder, or `last`")
-    live: int | None = option(default=0, help="Show the live page, on this port or a free one")
+    live: int | None = option(default=0, help="Serve the live page, on this port or a free one")
     engine: str = option(default="auto", help="Engine: auto, eager, compiled or cuda_graph")
 
 

@@ -120,7 +120,7 @@ def test_an_optional_is_none_when_absent_and_its_default_when_bare():
 
 @pytest.mark.parametrize("words", [["--port", "8080", "--port"], ["--report", "-x"], ["-p"]])
 def test_an_option_without_a_default_cannot_be_bare(words):
-    with pytest.raises(FdlArgsError, match=r"`--port` requires a value|unknown flag `-x`"):
+    with pytest.raises(FdlArgsError, match=r"`--port` requires a value|unknown option `-x`"):
         Server.try_parse_from(words)
 
 
@@ -164,9 +164,9 @@ def test_choices_come_from_enums_and_literals():
     ("words", "message"),
     [
         ([], "missing required argument <data>"),
-        (["data", "--epoch", "3"], "unknown flag `--epoch`, did you mean `--epochs`?"),
-        (["data", "--nothing-like-it"], "unknown flag `--nothing-like-it`"),
-        (["data", "-x"], "unknown flag `-x`"),
+        (["data", "--epoch", "3"], "unknown option `--epoch`, did you mean `--epochs`?"),
+        (["data", "--nothing-like-it"], "unknown option `--nothing-like-it`"),
+        (["data", "-x"], "unknown option `-x`"),
         (["data", "--dry=1"], "`--dry` takes no value"),
         (["data", "--epochs", "many"], "invalid value `many` for `--epochs` -- not an integer"),
         (["data", "--epochs", "1.5"], "invalid value `1.5` for `--epochs` -- not an integer"),

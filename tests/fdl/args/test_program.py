@@ -97,7 +97,7 @@ def test_lists_add_up_typos_are_guessed_and_an_error_says_where_help_is(program)
     typo = program("x", "--modl", "cnn")
     assert typo.returncode == 2
     assert typo.stderr == (
-        "error: unknown flag `--modl`, did you mean `--model`?\n"
+        "error: unknown option `--modl`, did you mean `--model`?\n"
         f"Usage: {USAGE}\n"
         "see python main.py --help\n"
     )
@@ -163,7 +163,7 @@ def test_version_is_answered_when_the_class_has_one(program, tmp_path):
         assert (done.returncode, done.stdout) == (0, "main.py 3.1\n")
     script = tmp_path / "main.py"
     script.write_text(script.read_text().replace('    version: ClassVar[str] = "3.1"\n', ""))
-    assert "unknown flag `--version`" in program("x", "--version").stderr
+    assert "unknown option `--version`" in program("x", "--version").stderr
     assert "--version" not in program("--help").stdout
 
 

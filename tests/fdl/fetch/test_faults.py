@@ -203,7 +203,7 @@ def test_a_call_that_gets_nothing_does_not_claim_to_keep_it(server, fetch):
     server.put("/a.zip", ARCHIVE, cuts=[len(ARCHIVE) - LARGEST_ENDING] * 20)
     with pytest.raises(FetchError, match="the connection broke off") as found:
         fetch(server.url("/a.zip"), options=IMPATIENT)
-    assert found.value.hint == "check the network and type the same again"
+    assert found.value.hint == "check the network and type the same command again"
 
 
 def test_a_call_that_keeps_something_says_so(server, fetch):
@@ -211,7 +211,7 @@ def test_a_call_that_keeps_something_says_so(server, fetch):
     with pytest.raises(FetchError, match="the connection broke off") as found:
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert found.value.hint == (
-        "check the network and type the same again; what was fetched is kept"
+        "check the network and type the same command again; what was fetched is kept"
     )
 
 

@@ -64,7 +64,7 @@ def test_yes_removes_what_every_condition_names(runs, fdl, words, kept):
     session = fdl("runs", "clean", "--yes", *words)
     assert session.exit == 0
     assert left(runs) == kept
-    assert fdl("-y", "runs", "clean", *words).err.strip().endswith("no run goes")
+    assert fdl("-y", "runs", "clean", *words).err.strip().endswith("no run to remove")
 
 
 def test_an_age_counts_from_the_beginning_of_the_run(project, fdl):
@@ -141,7 +141,7 @@ def test_what_cannot_be_deleted_is_an_error_and_the_others_go(runs, fdl):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "nothing says which runs go"),
+        ([], "no condition says which runs to remove"),
         (["--keep", "-1"], "--keep takes 0 or more, not -1"),
         (["--older-than", "soon"], "`soon` is not an age"),
         (["--older-than=-3d"], "`-3d` is not an age"),

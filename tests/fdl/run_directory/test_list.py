@@ -227,9 +227,9 @@ def test_a_damaged_run_is_never_removed(project, fdl):
     folder = project(MANIFESTS) / "runs/train"
     (trail(folder / FIRST) / "run.json").write_text("{half")
     for code, said, words in (
-        (0, "no run goes", ["clean", "--keep", "0"]),
-        (0, "no run goes", ["prune", "--where", "age > 0"]),
-        (0, "no run goes", ["prune", "--keep-best", "0", "--by", "loss"]),
+        (0, "no run to remove", ["clean", "--keep", "0"]),
+        (0, "no run to remove", ["prune", "--where", "age > 0"]),
+        (0, "no run to remove", ["prune", "--keep-best", "0", "--by", "loss"]),
         (1, "a damaged run is never removed", ["clean", "--state", "damaged"]),
         (1, "run.json that is broken", ["rm", FIRST]),
         (1, "run.json that is broken", ["rm", f"runs/train/{FIRST}"]),

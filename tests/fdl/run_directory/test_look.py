@@ -197,11 +197,18 @@ def test_compare_as_json(fdl):
 
 
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize("words", [[], [FIRST], [FIRST, f"out/{FIRST}"]])
-def test_a_comparison_needs_two_runs(fdl, words):
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "two or more different runs"),
+        ([FIRST], "two or more different runs"),
+        ([FIRST, f"out/{FIRST}"], "two of these names mean the same run"),
+    ],
+)
+def test_a_comparison_needs_two_runs(fdl, words, problem):
     session = fdl("runs", "compare", *words)
     assert session.exit == 1
-    assert "two or more different runs" in session.err
+    assert problem in session.err
 
 
 def test_open_prints_the_path_where_there_is_no_display(runs, fdl):

@@ -64,7 +64,7 @@ def test_without_anybody_to_ask_nothing_goes(runs, fdl):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "nothing says what goes"),
+        ([], "no condition says which runs or checkpoints to remove"),
         (["--keep-best", "2"], "--keep-best and --by belong together"),
         (["--by", "val_loss"], "--keep-best and --by belong together"),
         (["--group", "seed"], "--keep-best and --by belong together"),
@@ -102,7 +102,7 @@ def test_checkpoints_go_and_the_runs_stay(runs, fdl):
     assert session.err == "removed 2 checkpoints, 2.0 kB freed\n"
     assert checkpoints(runs / NAMES[0]) == ["best.fdl", "mine.fdl"]
     assert len(left(runs)) == 6
-    assert "no checkpoint goes" in fdl("runs", "prune", "--checkpoints", "best", "--yes").err
+    assert "no checkpoint to remove" in fdl("runs", "prune", "--checkpoints", "best", "--yes").err
 
 
 def test_the_best_runs_keep_their_checkpoints(runs, fdl):

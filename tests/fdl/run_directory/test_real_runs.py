@@ -130,7 +130,7 @@ def test_a_killed_run_is_dead_and_can_be_resumed_and_cleared_away(project, fdl, 
     folder = project(FILES)
     process = trainings(folder, "--epochs", "500")
     wait_for(lambda: running(fdl, folder))
-    assert fdl("runs", "clean", "--yes", "--keep", "0").err.strip() == "no run goes"
+    assert fdl("runs", "clean", "--yes", "--keep", "0").err.strip() == "no run to remove"
     process.send_signal(signal.SIGKILL)
     process.wait()
     (dead,) = listed(fdl)

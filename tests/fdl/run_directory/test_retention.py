@@ -80,7 +80,7 @@ def test_nothing_goes_before_somebody_agrees(keeping, fdl):
     assert (days(folder), saved(folder)) == ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
     assert fdl("runs", "prune", "--yes").exit == 0
     again = fdl("runs", "prune", "--yes")
-    assert (again.exit, again.err) == (0, "no run and no checkpoint goes\n")
+    assert (again.exit, again.err) == (0, "no run and no checkpoint to remove\n")
 
 
 def test_the_list_names_the_rule(keeping, fdl):

@@ -146,7 +146,7 @@ def test_what_cannot_be_reached_is_said_with_the_next_command(runs, fdl, private
     assert "runs on the machine node7" in elsewhere
     assert "hint: ssh node7" in elsewhere
     over = said(host=socket.gethostname(), state="complete")
-    assert f"out/{NAME} is complete, so it cannot be told anything" in over
+    assert f"out/{NAME} is complete, so it takes no acts" in over
     assert "hint: fdl runs list --state running" in over
     assert len(training.asked) == 1
 

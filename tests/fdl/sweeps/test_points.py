@@ -54,7 +54,7 @@ def test_values_keep_their_spelling(command_lines, values, expected):
         ("lr=", "has no value, or an empty one"),
         ("lr=1,,2", "has no value, or an empty one"),
         ('lr="1', "has no value, or an empty one"),
-        ("lr=1,2,1", "the value `1` is there twice"),
+        ("lr=1,2,1", "the value `1` is given twice"),
         ("lr=3..1", "the range 3..1 never ends with the step 1"),
         ("lr=1..3..0", "the range 1..3 never ends with the step 0"),
         ("lr=0.1..0.5", "a range of fractions needs a step, or a search"),
@@ -76,7 +76,7 @@ def test_a_wrong_each_is_refused_before_anything_runs(scores, fdl, each, problem
 @pytest.mark.usefixtures("scores")
 def test_a_key_cannot_be_there_twice(fdl):
     done = fdl("train", "--each", "lr=1,2", "--each", "lr=3")
-    assert "`--each lr` is there twice" in done.err
+    assert "`--each lr` is given twice" in done.err
 
 
 @pytest.mark.usefixtures("scores")

@@ -66,7 +66,7 @@ def test_failed_runs_run_again_only_if_asked(scores, fdl):
     (scores / "mended").touch()
     again = fdl("sweep", "resume")
     assert again.exit == 1
-    assert "is left to run" in again.err
+    assert "has no unfinished runs" in again.err
     assert states(scores)["seed=13"] == "failed"
     assert fdl("sweep", "resume", "--failed").exit == 0
     assert states(scores) == {"seed=13": "done", "seed=1": "done"}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_session(cold):
     assert "has no warm process; `fdl warm` starts one" in cold.fdl("warm", "status").stderr
     first = cold.fdl("warm")
-    assert f"{cold.root}: `fdl t` start from a warm process now" in first.stdout
+    assert f"{cold.root}: warm process for `fdl t`" in first.stdout
     assert "already running" in cold.fdl("warm").stdout
     cold.is_warm()
     assert "1 starts, 0 running, ends after 30m" in cold.fdl("warm", "status").stdout
@@ -177,7 +177,7 @@ def test_two_calls_at_once_leave_one_process(cold):
     calls = [cold.popen("warm") for _ in range(3)]
     texts = sorted(one.communicate()[0] for one in calls)
     assert [one.returncode for one in calls] == [0, 0, 0]
-    assert sum("start from a warm process now" in one for one in texts) == 1
+    assert sum("warm process for" in one for one in texts) == 1
     assert sum("already running" in one for one in texts) == 2
     assert cold.fdl("warm", "stop").stdout == "ended 1 warm process\n"
 

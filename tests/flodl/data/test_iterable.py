@@ -278,7 +278,7 @@ def test_two_batch_sizes_are_refused_with_both() -> None:
 def test_a_generator_with_several_epochs_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         ValueError,
-        match=r"is a generator, which can be gone through once, and num_epochs=2: pass the "
+        match=r"is a generator, which can be iterated only once, but num_epochs=2: pass the "
         r"function that makes it and not its result, \.dataset\(samples\)",
     ):
         training(samples(4)).batch_size(2).run()

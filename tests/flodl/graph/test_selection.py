@@ -324,7 +324,7 @@ def test_only_one_module_can_be_replaced(path: str, message: str) -> None:
 
 
 def test_only_a_module_can_replace_one() -> None:
-    with pytest.raises(TypeError, match="replace wants a module, not function"):
+    with pytest.raises(TypeError, match="replace needs a module, not function"):
         backbone(1).replace("encoder", lambda x: x)  # type: ignore[arg-type]
 
 
@@ -334,7 +334,7 @@ def test_a_module_cannot_stand_within_itself(path: str) -> None:
     whole = nn.Sequential(nn.Linear(4, 4), graph)
     before = dict(graph.named_modules())
     for holder in (graph, whole):
-        with pytest.raises(ValueError, match=rf"to stand at '{path}' holds that place itself"):
+        with pytest.raises(ValueError, match=rf"replacement for '{path}' contains the graph in"):
             graph.replace(path, holder)
     assert dict(graph.named_modules()) == before
 

@@ -145,14 +145,14 @@ def test_an_export_that_contradicts_itself_is_refused(capsys, tmp_path, monkeypa
     [
         (["verify-export"], "directory"),
         (["verify-export", "d", "--hub-source", "a", "--no-hub-source"], "exclude each other"),
-        (["verify-matrix", "--families", "bert,gpt2"], "gpt2 is none of bert, roberta"),
-        (["verify-matrix", "--heads", "lm"], "lm is none of base"),
+        (["verify-matrix", "--families", "bert,gpt2"], "gpt2 is not one of bert, roberta"),
+        (["verify-matrix", "--heads", "lm"], "lm is not one of base"),
         (["verify-matrix", "--jobs", "0"], "at least 1"),
         (["parity"], "cell"),
-        (["parity", "bert-lm"], "no cell is called bert-lm"),
+        (["parity", "bert-lm"], "there is no cell bert-lm"),
         (["convert"], "src"),
         (["convert", "a", "b"], "unexpected argument `b`"),
-        (["info", "a", "--force"], "unknown flag `--force`"),
+        (["info", "a", "--force"], "unknown option `--force`"),
     ],
 )
 def test_other_lines_that_make_no_sense_are_refused_too(capsys, words, told):

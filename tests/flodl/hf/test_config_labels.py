@@ -61,7 +61,7 @@ def test_ids_with_gaps_are_refused(key, ids):
     ],
 )
 def test_names_of_another_kind_are_refused(key, value):
-    with pytest.raises(ConfigError, match=f"config.json: '{key}' is .*; it has to be .*N-1|0 to 1"):
+    with pytest.raises(ConfigError, match=f"config.json: '{key}' is .*; it must be .*N-1|0 to 1"):
         read(**{key: value})
 
 
@@ -108,7 +108,7 @@ def test_a_conflict_the_checkpoint_does_not_settle_names_both_fields(rows, said)
 
 @pytest.mark.parametrize("asked", [0, -1, True, 2.0])
 def test_a_width_below_one_is_refused(asked):
-    with pytest.raises(ConfigError, match=f"num_labels is {asked}; it has to be a whole number"):
+    with pytest.raises(ConfigError, match=f"num_labels is {asked}; it must be a whole number"):
         names(asked=asked)
 
 

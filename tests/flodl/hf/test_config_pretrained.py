@@ -33,7 +33,7 @@ def test_a_directory_gives_its_configuration_without_its_weights(tmp_path):
     [
         (text_of("bert", model_type="gpt2"), UnsupportedModelError, "'model_type' is 'gpt2'"),
         (text_of("bert", "model_type"), UnsupportedModelError, "'model_type' is missing"),
-        ("{", ConfigError, "no valid JSON"),
+        ("{", ConfigError, "not valid JSON"),
         (text_of("bert", id2label={"0": "a", "2": "b"}), ConfigError, "'id2label' is "),
         (
             text_of("bert", position_embedding_type="relative_key"),
@@ -51,7 +51,7 @@ def test_a_refusal_names_the_file_and_the_field(tmp_path, text, kind, said):
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "config.json").write_bytes(b'{"model_type": "b\xff"}')
-    with pytest.raises(ConfigError, match="no valid JSON: 'utf-8'"):
+    with pytest.raises(ConfigError, match="not valid JSON: 'utf-8'"):
         AutoConfig.from_pretrained(tmp_path)
 
 

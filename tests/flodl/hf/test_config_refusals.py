@@ -31,14 +31,14 @@ SIZES = {
     ("family", "key"), [(f, key) for f in FAMILIES if f != "distilbert" for key in SIZES[f]]
 )
 def test_a_missing_size_is_named(family, key):
-    assert f"config.json: '{key}' is missing; it has to be a whole number" in refused(family, key)
+    assert f"config.json: '{key}' is missing; it must be a whole number" in refused(family, key)
 
 
 @pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in SIZES[f]])
 @pytest.mark.parametrize("value", [True, 8.0, "8", None, 0, -3, 2**31, [], {}])
 def test_a_size_that_is_no_whole_number_is_named(family, key, value):
     message = refused(family, **{key: value})
-    assert f"config.json: '{key}' is {value!r}; it has to be a whole number from 1" in message
+    assert f"config.json: '{key}' is {value!r}; it must be a whole number from 1" in message
 
 
 @pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in RATES[f]])
@@ -46,7 +46,7 @@ def test_a_size_that_is_no_whole_number_is_named(family, key, value):
 def test_a_dropout_that_is_no_probability_is_named(family, key, value):
     message = refused(family, **{key: value})
     assert f"'{key}' is " in message
-    assert "it has to be a number from 0 to 1" in message
+    assert "it must be a number from 0 to 1" in message
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "distilbert"])
@@ -59,34 +59,34 @@ def test_an_epsilon_that_is_no_amount_is_named(family, value):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"hidden_act": "GELU"}, "'hidden_act' is 'GELU'; it has to be one of gelu, gelu_python"),
+        ({"hidden_act": "GELU"}, "'hidden_act' is 'GELU'; it must be one of gelu, gelu_python"),
         ({"hidden_act": ["gelu"]}, "'hidden_act' is ['gelu']"),
-        ({"pad_token_id": -1}, "'pad_token_id' is -1; it has to be a whole number from 0"),
+        ({"pad_token_id": -1}, "'pad_token_id' is -1; it must be a whole number from 0"),
         ({"pad_token_id": True}, "'pad_token_id' is True"),
-        ({"pad_token_id": 40}, "'pad_token_id' is 40; it has to be below 'vocab_size', which is 4"),
-        ({"type_vocab_size": 0}, "'type_vocab_size' is 0; it has to be a whole number from 1"),
+        ({"pad_token_id": 40}, "'pad_token_id' is 40; it must be below 'vocab_size', which is 4"),
+        ({"type_vocab_size": 0}, "'type_vocab_size' is 0; it must be a whole number from 1"),
         ({"num_attention_heads": 5}, "'hidden_size' is 16, which 'num_attention_heads' 5 does not"),
-        ({"tie_word_embeddings": 1}, "'tie_word_embeddings' is 1; it has to be true or false"),
-        ({"problem_type": "soft"}, "'problem_type' is 'soft'; it has to be one of regression, "),
-        ({"dtype": 32}, "'dtype' is 32; it has to be a text, or null"),
+        ({"tie_word_embeddings": 1}, "'tie_word_embeddings' is 1; it must be true or false"),
+        ({"problem_type": "soft"}, "'problem_type' is 'soft'; it must be one of regression, "),
+        ({"dtype": 32}, "'dtype' is 32; it must be a text, or null"),
         ({"torch_dtype": 16}, "'torch_dtype' is 16"),
-        ({"architectures": "BertModel"}, "'architectures' is 'BertModel'; it has to be a list"),
+        ({"architectures": "BertModel"}, "'architectures' is 'BertModel'; it must be a list"),
         ({"architectures": [1]}, "'architectures' is [1]"),
-        ({"num_labels": 0}, "'num_labels' is 0; it has to be a whole number from 1"),
+        ({"num_labels": 0}, "'num_labels' is 0; it must be a whole number from 1"),
         ({"initializer_range": "0.02"}, "'initializer_range' is '0.02'"),
-        ({"classifier_dropout": 2}, "'classifier_dropout' is 2; it has to be a number from 0 to 1"),
+        ({"classifier_dropout": 2}, "'classifier_dropout' is 2; it must be a number from 0 to 1"),
         (
             {"position_embedding_type": "relative_key"},
-            "'position_embedding_type' is 'relative_key'; it has to be 'absolute'",
+            "'position_embedding_type' is 'relative_key'; it must be 'absolute'",
         ),
         (
             {"position_embedding_type": "relative_key_query"},
             "'position_embedding_type' is 'relative_key_query'",
         ),
-        ({"is_decoder": True}, "'is_decoder' is True; it has to be false"),
-        ({"add_cross_attention": True}, "'add_cross_attention' is True; it has to be false"),
-        ({"pruned_heads": {"1": [0]}}, "'pruned_heads' is {'1': [0]}; it has to be empty"),
-        ({"quantization_config": {"bits": 8}}, "'quantization_config' is {'bits': 8}; it has"),
+        ({"is_decoder": True}, "'is_decoder' is True; it must be false"),
+        ({"add_cross_attention": True}, "'add_cross_attention' is True; it must be false"),
+        ({"pruned_heads": {"1": [0]}}, "'pruned_heads' is {'1': [0]}; it must be empty"),
+        ({"quantization_config": {"bits": 8}}, "'quantization_config' is {'bits': 8}; it must"),
         ({"quantization_config": {}}, "'quantization_config' is {}"),
     ],
 )
@@ -115,7 +115,7 @@ def test_harmless_spellings_of_nothing_are_accepted(family):
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta"])
 def test_roberta_needs_padding_to_count_positions_from(family):
-    assert "'pad_token_id' is None; it has to be a word id" in refused(family, pad_token_id=None)
+    assert "'pad_token_id' is None; it must be a word id" in refused(family, pad_token_id=None)
     assert "'max_position_embeddings' is 20" in refused(family, pad_token_id=19)
     assert read(family, pad_token_id=18).pad_token_id == 18
 
@@ -128,7 +128,7 @@ def test_others_may_have_no_padding_row(family):
 
 
 def test_values_from_python_are_checked_like_those_of_a_file():
-    with pytest.raises(ConfigError, match=r"^BertConfig: 'hidden_size' is 16\.0; it has to be"):
+    with pytest.raises(ConfigError, match=r"^BertConfig: 'hidden_size' is 16\.0; it must be"):
         BertConfig(**SHAPE | {"hidden_size": 16.0})
     with pytest.raises(ConfigError, match="'hidden_dropout_prob' is 2"):
         BertConfig(**SHAPE).replace(hidden_dropout_prob=2)
@@ -171,14 +171,14 @@ def test_a_class_reads_its_own_family_only():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "here: line 1, column 1: no valid JSON"),
-        ('{"a": 1,\n  b}', "here: line 2, column 3: no valid JSON"),
+        ("", "here: line 1, column 1: not valid JSON"),
+        ('{"a": 1,\n  b}', "here: line 2, column 3: not valid JSON"),
         ("[1]", "here: a JSON object is needed, this is list"),
         ("null", "here: a JSON object is needed, this is NoneType"),
-        ("9" * 5000, "here: no usable JSON"),
+        ("9" * 5000, "here: JSON that cannot be used"),
         ("[" * 100_000, "here: nested more than"),
         ('{"a": ' + "[" * 150 + "]" * 150 + "}", "here: nested more than"),
-        ("\ufeff{}", "here: line 1, column 1: no valid JSON"),
+        ("\ufeff{}", "here: line 1, column 1: not valid JSON"),
     ],
 )
 def test_text_that_is_no_json_object_is_refused(text, said):
@@ -205,7 +205,7 @@ def test_text_that_is_no_json_object_is_refused(text, said):
 )
 def test_what_would_take_hours_to_build_is_refused(family, key, most):
     message = refused(family, **{key: most + 1})
-    assert f"'{key}' is {most + 1}; it has to be a whole number from " in message
+    assert f"'{key}' is {most + 1}; it must be a whole number from " in message
     assert f" to {most}" in message
 
 

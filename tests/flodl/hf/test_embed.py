@@ -253,7 +253,7 @@ def test_without_such_files_it_is_the_mean_and_long_texts_are_refused(checkpoint
         (
             {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'},
             ConfigError,
-            "default_prompt_name 'query' is none of its prompts",
+            "default_prompt_name 'query' is not one of its prompts",
         ),
         (
             {
@@ -294,13 +294,13 @@ def test_one_text_has_one_vector_and_prompts_are_named(checkpoint, directory):
     assert encoder.get_sentence_embedding_dimension() == 16
     encoder.max_seq_length = 4
     assert torch.equal(encoder.encode("the fox the dog"), encoder.encode("the fox the dog jumps"))
-    with pytest.raises(ValueError, match="'other' is none of the prompts of this model: 'query'"):
+    with pytest.raises(ValueError, match="'other' is not one of the prompts of this model: 'q"):
         encoder.encode("a", prompt_name="other")
 
 
 def test_the_function_that_compares_has_to_be_known(directory):
     layout(directory, prompts={"similarity_fn_name": "hamming"})
-    with pytest.raises(ConfigError, match="similarity 'hamming' is none of cosine, dot, "):
+    with pytest.raises(ConfigError, match="similarity 'hamming' is not one of cosine, dot, "):
         TextEncoder.from_pretrained(directory)
 
 
@@ -319,7 +319,7 @@ def test_a_sentence_transformer_has_the_usual_arguments(directory):
     assert len(plain.to("cpu").eval().parameters()) > 30
     with pytest.raises(TypeError, match="no argument 'trust_remote_code': flodl never runs code"):
         SentenceTransformer(directory, trust_remote_code=True)
-    with pytest.raises(ValueError, match="default_prompt_name 'b' is none of the prompts: 'query'"):
+    with pytest.raises(ValueError, match="prompt_name 'b' is not one of the prompts: 'query'"):
         SentenceTransformer(directory, default_prompt_name="b")
     with pytest.raises(ValueError, match=r"encode\(\) supports precision='float32', got 'int8'"):
         plain.encode("fox", precision="int8")
@@ -335,9 +335,9 @@ def test_mistakes_are_named(checkpoint, tmp_path):
         encoder.encode(3)
     with pytest.raises(TypeError, match=r"encode\(\) takes no argument 'batchsize'"):
         encoder.encode(["a"], batchsize=3)
-    with pytest.raises(ValueError, match="'last' is none of mean, cls, max, pooler"):
+    with pytest.raises(ValueError, match="'last' is not one of mean, cls, max, pooler"):
         encoder.encode(["a"], "last")
-    with pytest.raises(ValueError, match="'pooler' is none of mean, cls, max"):
+    with pytest.raises(ValueError, match="'pooler' is not one of mean, cls, max"):
         pool(torch.zeros(1, 1, 1), torch.ones(1, 1), "pooler")
     shutil.copytree(checkpoint[0], tmp_path / "bare")
     (tmp_path / "bare/tokenizer.json").unlink()

@@ -41,7 +41,7 @@ def test_a_cell_is_found_by_its_name(word, names):
 
 def test_all_are_thirty_five_and_an_unknown_name_says_what_there_is():
     assert len(cells_named("all")) == 35
-    with pytest.raises(ValueError, match=r"no cell is called bert-lm.*-mlm"):
+    with pytest.raises(ValueError, match=r"there is no cell bert-lm.*-mlm"):
         cells_named("bert-lm")
 
 

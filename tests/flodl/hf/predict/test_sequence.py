@@ -124,7 +124,7 @@ def test_no_texts_give_no_results(head):
 def test_mistakes_are_named(head):
     with pytest.raises(TypeError, match=r"predict\(\) takes a list of texts"):
         head.predict("a text")
-    with pytest.raises(ValueError, match="'tanh' is none of softmax, sigmoid, none"):
+    with pytest.raises(ValueError, match="'tanh' is not one of softmax, sigmoid, none"):
         head.predict(["a"], function_to_apply="tanh")
     with pytest.raises(TypeError, match="texts and pairs of texts mixed"):
         head.predict(["a", ("b", "c")])

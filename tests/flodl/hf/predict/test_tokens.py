@@ -159,7 +159,7 @@ def test_entities_are_named_tuples(bert):
 
 
 def test_mistakes_are_named(bert):
-    with pytest.raises(ValueError, match="'mean' is none of simple, first, average, max"):
+    with pytest.raises(ValueError, match="'mean' is not one of simple, first, average, max"):
         bert.predict(["a"], aggregation="mean")
     with pytest.raises(TypeError, match=r"predict\(\) takes a list of texts"):
         bert.predict("a text")
