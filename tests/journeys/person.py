@@ -244,10 +244,10 @@ class Person:
         assert exits in (None, ran.exit), f"`{line}` ended with {ran.exit}:\n{ran.out}{ran.err}"
         return ran
 
-    def leave(self) -> list[str]:
-        """End every program that is still there; returns their command lines."""
+    def leave(self, patience: float = 10) -> list[str]:
+        """End every program that is still there after a while; returns their command lines."""
         with suppress(AssertionError):  # some end by themselves, a moment after their parents
-            wait_for(lambda: not self._programs(), 10)
+            wait_for(lambda: not self._programs(), patience)
         return _end(self._programs())
 
     def _programs(self) -> list[psutil.Process]:
