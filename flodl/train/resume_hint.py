@@ -41,10 +41,11 @@ def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | N
 
 
 def extend_error(error: DistributedError, run: RunDirectory | None, launched: Launched) -> None:
-    """Add the last checkpoint of the run and the command to the message of a rank that ends.
+    """Add what follows to the message of a rank that ends, because the launcher does not say it.
 
-    The launcher says nothing of them. If it starts the ranks again, nothing is added. Rank 0 tells
-    it, and rank 1 on the same host, because rank 0 may be the one that was lost.
+    It starts the ranks again, or it does not. Then the message gets the last checkpoint of the run
+    and the command. Rank 0 tells it, and rank 1 on the same host, because rank 0 may be the one
+    that was lost.
 
     Args:
         error: Says what happened.
@@ -52,7 +53,11 @@ def extend_error(error: DistributedError, run: RunDirectory | None, launched: La
         launched: The place of this rank.
     """
     tells = launched.rank == 0 or (launched.rank == 1 and launched.node == 0)
-    if run is None or launched.restarts_left or not tells:
+    if run is None or not tells:
+        return
+    if launched.restarts_left:
+        times = f"{launched.restart + 1} of {launched.restart + launched.restarts_left}"
+        error.args = (f"{error}; the launcher starts all ranks again ({times})", *error.args[1:])
         return
     try:
         kept = run.last_checkpoint.is_file()

@@ -127,14 +127,21 @@ def test_a_program_without_the_option_is_told_its_last_checkpoint(
 
 @pytest.mark.parametrize(
     "launched",
-    [place(restarts_left=1), place(2), place(1, node=1)],
-    ids=["it is started again", "rank 0 or 1 tells it", "it may not see the folder"],
+    [place(2), place(2, restarts_left=1), place(1, node=1)],
+    ids=["rank 0 or 1 tells it", "also of a restart", "it may not see the folder"],
 )
 def test_other_ranks_add_nothing(launched: Launched, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, config={"resume": None})
     run.last_checkpoint.touch()
     assert extended(run, launched) == "rank 2 is lost"
     assert extended(None, place()) == "rank 2 is lost"
+
+
+def test_a_restart_is_announced_in_place_of_a_command(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, config={"resume": None})
+    run.last_checkpoint.touch()
+    told = "rank 2 is lost; the launcher starts all ranks again (1 of 3)"
+    assert extended(run, place(1, restarts_left=3)) == told
 
 
 @pytest.mark.parametrize("kept", [None, "runs/last.fdl"])
