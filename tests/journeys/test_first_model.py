@@ -86,7 +86,7 @@ def watch(person: Person, browser: Browser, train: str, figure: Figure) -> None:
         assert {one["name"] for one in drawn(browser)} == {"loss", "lr"}, "by step"
         # The graph of the model, with the layer that was put in.
         drawing = "fetch(document.querySelector('#model img').src).then(one => one.text())"
-        assert "GELU" in str(browser.evaluate(drawing))
+        assert "gelu" in str(browser.evaluate(drawing)).lower()
         click(browser, "#units button[aria-pressed=false]")
         assert texts(browser, "#units button[aria-pressed=true]") == ["by epoch"]
         assert {"loss", "val_loss", "accuracy"} <= {one["name"] for one in drawn(browser)}

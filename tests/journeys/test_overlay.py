@@ -1,4 +1,4 @@
-"""Somebody writes an overlay for CI with a slip, and corrects it with nothing but the message."""
+"""Somebody writes an overlay for CI with a slip, and corrects it with the message alone."""
 
 from __future__ import annotations
 
