@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import Browser
-from tests.browser.test_report import drawn, texts
+from tests.browser.test_report import click, drawn, texts
 from tests.journeys.conftest import Figure
 from tests.journeys.person import Person
 
@@ -83,10 +83,14 @@ def watch(person: Person, browser: Browser, train: str, figure: Figure) -> None:
         browser.wait_for(f"{EPOCHS} >= 2 && flodl.view.charts.some(one => one.drawn.length)")
         seen = int(browser.evaluate(EPOCHS))
         assert seen < 10, "the page came after the end of the training"
+        assert {one["name"] for one in drawn(browser)} == {"loss", "lr"}, "by step"
         # The graph of the model, with the layer that was put in.
-        assert browser.evaluate("document.querySelector('#model img').naturalWidth") > 0
-        browser.wait_for(f"{EPOCHS} > {seen}")
+        drawing = "fetch(document.querySelector('#model img').src).then(one => one.text())"
+        assert "gelu" in str(browser.evaluate(drawing)).lower()
+        click(browser, "#units button[aria-pressed=false]")
+        assert texts(browser, "#units button[aria-pressed=true]") == ["by epoch"]
         assert {"loss", "val_loss", "accuracy"} <= {one["name"] for one in drawn(browser)}
+        browser.wait_for(f"{EPOCHS} > {seen}")
         trained = training.finish()
         assert trained.exit == 0, trained.text
     figure("seconds of `fdl train`", trained.seconds)

@@ -1,4 +1,4 @@
-"""Somebody writes an overlay for CI with a slip, and corrects it with nothing but the message."""
+"""Somebody writes an overlay for CI with a slip, and corrects it with the message alone."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def project(person: Person) -> Path:
         ("    training", "    traning", "train quick"),
         ("commands", "command", "train quick"),
     ],
+    ids=["section", "setting", "section of a preset", "commands"],
 )
 def test_a_key_is_corrected_with_the_message_alone(person: Person, project, right, wrong, command):
     slip(project, right, wrong)

@@ -96,10 +96,10 @@ def test_a_copied_environment_is_its_own(somebody, tmp_path):
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "small.py").write_text("where = __file__\n")
     copy = copied(environment, tmp_path / "two")
-    asked = "import small, sys; print(small.where, sys.prefix)"
     somebody.activate(copy)
-    where, prefix = somebody.type(f"python -c '{asked}'").text.split()
+    asked = "import small, sys; print(small.where, sys.prefix)"
+    where, prefix = somebody.run(f"python -c '{asked}'").out.split()
     assert Path(where).is_relative_to(copy)
     assert prefix == str(copy)
-    assert str(copy) in somebody.type("pip --version").text.replace("\n", "")
+    assert str(copy) in somebody.run("pip --version").out
     assert (packages / "small.py").stat().st_nlink == 2
