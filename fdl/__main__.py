@@ -297,7 +297,7 @@ def _explain(
 def _report(unknown: Selection) -> int:
     from fdl import output
     from fdl.builtins import BUILTINS
-    from fdl.prepass import GLOBAL_FLAGS
+    from fdl.prepass import GLOBAL_FLAGS, misplaced
     from fdl.suggest import nearest
 
     level, token = unknown.level, unknown.name
@@ -307,7 +307,7 @@ def _report(unknown: Selection) -> int:
     typed = close if is_flag else level.typed(close or "")
     output.error(
         f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}",
-        f"did you mean `{typed}`?" if close else "",
+        misplaced(token, level.manifest.env) or (f"did you mean `{typed}`?" if close else ""),
     )
     usage = level.typed("[<command>]") if level.names else _USAGE
     output.see(usage, level.typed())

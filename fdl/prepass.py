@@ -168,6 +168,13 @@ def scan(argv: Sequence[str]) -> Invocation:
     return found
 
 
+def misplaced(token: str, env: str | None) -> str:
+    """The hint for a global flag that stands behind the word for the environment; else empty."""
+    if env is None or token.partition("=")[0] not in ("-n", "-y", "--json", *GLOBAL_FLAGS):
+        return ""
+    return f"options of fdl stand before the environment: fdl {token} {env} COMMAND"
+
+
 def _take(found: Invocation, token: str) -> bool:
     """Record a global flag; False when ``token`` is none."""
     if not token.startswith("-"):

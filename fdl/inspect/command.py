@@ -202,13 +202,14 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
 
 def unknown(found: Selection) -> UsageError:
     """The error for a word that does not name a command, with the nearest name."""
-    from fdl.prepass import GLOBAL_FLAGS
+    from fdl.prepass import GLOBAL_FLAGS, misplaced
     from fdl.suggest import did_you_mean
 
     level, token = found.level, found.name
     if token.startswith("-"):
         flags = ("--json", *GLOBAL_FLAGS)
         hint = did_you_mean(token, flags, "options of a command stand behind it")
+        hint = misplaced(token, level.manifest.env) or hint
         return UsageError(f"unknown option: {token}", hint=hint, exit_code=2)
     every = "`fdl list` names them all"
     hint = did_you_mean(token, level.commands, every, typed=level.typed("{}"))

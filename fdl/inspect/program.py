@@ -252,7 +252,8 @@ class _Settings:
     def _declared(self, one: Parameter | None) -> list[Statement]:
         from fdl.parameters.parameter import UNSET, choice_text
 
-        if one is None or one.default is UNSET:
+        # The default of `--resume [RUN]` counts only where the option is given without a value.
+        if one is None or one.default is UNSET or one.absent() is None:
             return []
         value = one.default
         if not isinstance(value, bool | int | float | list):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
+from fdl.manifest.slips import slips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Manifest:
         self.env = env
         self.layers = layers
         self.removed = removed
-        self.warnings = found.warnings
+        overlays = overlay_files(found.directory, env)
+        self.warnings = [*found.warnings, *slips(node, overlays.values())]
 
 
 def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest:

@@ -13,7 +13,7 @@ from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import select_device, usable_gpus
-from flodl.errors import DataError
+from flodl.errors import DataError, DistributedError, WorkersFailed
 from flodl.launch.current_group import this_group as this_group
 from flodl.launch.launcher import detect
 from flodl.launch.orphans import end_with_launcher
@@ -23,7 +23,7 @@ from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import TrainingPlan, build_model
 from flodl.train.resume import resume_source
-from flodl.train.resume_hint import add_hint
+from flodl.train.resume_hint import add_hint, extend_error, extend_failure
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
@@ -45,7 +45,11 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     launched = detect(os.environ)
     if launched is not None and launched.world_size > 1:
         _check_shared(plan, launched.world_size)
-        return train_launched(plan)
+        try:
+            return train_launched(plan)
+        except DistributedError as error:
+            extend_error(error, plan.run_dir, launched)
+            raise
     ranks = _ranks_to_start(plan)
     if launched is None and ranks > 1:
         _check_shared(plan, ranks)
@@ -146,6 +150,8 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
                 checkpoint = plan.run_dir.last_checkpoint
                 source = plan.run_dir.resume_source()
                 add_hint(error, plan.run_dir, checkpoint if checkpoint.is_file() else source)
+        if isinstance(error, WorkersFailed):
+            extend_failure(error, plan.run_dir)
         raise
     result: _Result = results[0]
     model = build_model(plan.model_factory, torch.device("cpu"))

@@ -230,7 +230,9 @@ class Stateful(GraphBase):
                 f"{self._named()} carries state and was called again during a backward: activation "
                 "checkpointing would advance its state twice; checkpoint a module inside it instead"
             )
-        if _CUDA and torch.cuda.is_current_stream_capturing():
+        # Without a driver, a build of torch for CUDA raises when it is asked about a stream.
+        used = _CUDA and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if used and torch.cuda.is_current_stream_capturing():
             raise StateError(
                 f"{self._named()} carries state, which a CUDA graph would freeze at its first "
                 "value; capture a graph without forward references"

@@ -31,6 +31,8 @@ class Launched:
     """Name of the launch, the same on all ranks and after a restart; empty without a name."""
     restart: int
     """How often the launcher has restarted all ranks."""
+    restarts_left: int = 0
+    """How often it will still do so after a failure, as far as it says."""
     source: str
     """Name of the launcher, for messages."""
     address: str
@@ -130,6 +132,7 @@ def _torchrun(given: _Variables) -> Launched:
     local_count = local_world if "LOCAL_WORLD_SIZE" in given.environ else world
     name = given.environ.get("TORCHELASTIC_RUN_ID", "")
     alone = world == 1
+    restart = given.number("TORCHELASTIC_RESTART_COUNT", 0)
     return Launched(
         rank=rank,
         world_size=world,
@@ -138,7 +141,8 @@ def _torchrun(given: _Variables) -> Launched:
         node=given.number("GROUP_RANK", rank // local_world),
         # Without --rdzv-id the launcher calls every run "none".
         run_id="" if name == "none" else name,
-        restart=given.number("TORCHELASTIC_RESTART_COUNT", 0),
+        restart=restart,
+        restarts_left=max(0, given.number("TORCHELASTIC_MAX_RESTARTS", 0) - restart),
         source="torchrun",
         address=given.environ.get("MASTER_ADDR", "") if alone else given.text("MASTER_ADDR"),
         port=given.number("MASTER_PORT", _DEFAULT_PORT if alone else None),

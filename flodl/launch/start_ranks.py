@@ -31,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flodl import log
 from flodl.errors import StateError, WorkersFailed
-from flodl.launch.interrupt import Terminated
+from flodl.launch.interrupt import InterruptRequest, Terminated
 from flodl.launch.join import DEVICE_VARIABLE
 from flodl.launch.orphans import end_with_launcher
 from flodl.launch.picklable import check_picklable
@@ -142,11 +142,15 @@ def record_failure(error: Exception) -> None:
     """Record for the launcher why this rank ends; call it where the error is caught.
 
     A rank that fails because it lost another rank is not the cause. It waits for a second, so that
-    the launcher sees the other rank first.
+    the launcher sees the other rank first. The launcher then sends SIGTERM, and that must not end
+    this rank before it has said what happened.
     """
     get_error_handler().record_exception(error)
     if _lost_a_peer(error):
-        time.sleep(10 * _MONITOR_SECONDS)
+        limit = time.monotonic() + 10 * _MONITOR_SECONDS
+        with InterruptRequest() as request:
+            while not request.requested and time.monotonic() < limit:
+                time.sleep(_MONITOR_SECONDS / 4)
 
 
 def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object]) -> Any:

@@ -1,4 +1,4 @@
-"""The command that continues a training which was interrupted."""
+"""The command that continues a training which was interrupted or has lost a rank."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flodl.errors import RunDirectoryError
 from flodl.launch.launcher import detect
+from flodl.train.run_records import LAST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from flodl.errors import DistributedError, WorkersFailed
+    from flodl.launch.launcher import Launched
     from flodl.train.run_directory import RunDirectory
 
 PLAN_VARIABLE = "FDL_PLAN"
@@ -32,9 +36,53 @@ def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | N
         run: The run directory, with the configuration of the program.
         checkpoint: The checkpoint that ``--resume last`` finds.
     """
-    if run is None or checkpoint is None or "resume" not in run.config:
+    if run is not None and checkpoint is not None and "resume" in run.config:
+        stop.add_note(_continue_with())
+
+
+def extend_error(error: DistributedError, run: RunDirectory | None, launched: Launched) -> None:
+    """Add what follows to the message of a rank that ends, because the launcher does not say it.
+
+    It starts the ranks again, or it does not. Then the message gets the last checkpoint of the run
+    and the command. Rank 0 tells it, and rank 1 on the same host, because rank 0 may be the one
+    that was lost.
+
+    Args:
+        error: Says what happened.
+        run: The run directory, as this rank has it.
+        launched: The place of this rank.
+    """
+    tells = launched.rank == 0 or (launched.rank == 1 and launched.node == 0)
+    if run is None or not tells:
         return
-    stop.add_note(f"continue with: {_command(os.environ)}")
+    if launched.restarts_left:
+        times = f"{launched.restart + 1} of {launched.restart + launched.restarts_left}"
+        error.args = (f"{error}; the launcher starts all ranks again ({times})", *error.args[1:])
+        return
+    try:
+        kept = run.last_checkpoint.is_file()
+    except RunDirectoryError:  # rank 0 has made none that this rank can see
+        return
+    if kept:
+        _append(error, f"; the last checkpoint is {Path(run.typed, LAST)}", run)
+
+
+def extend_failure(error: WorkersFailed, run: RunDirectory | None) -> None:
+    """Add the command to the message about ranks that the program has started itself.
+
+    It names the last checkpoint, if there is one.
+    """
+    if run is not None and error.last_checkpoint is not None:
+        _append(error, "", run)
+
+
+def _append(error: DistributedError, text: str, run: RunDirectory) -> None:
+    command = f"\n{_continue_with()}" if "resume" in run.config else ""
+    error.args = (f"{error}{text}{command}", *error.args[1:])
+
+
+def _continue_with() -> str:
+    return f"continue with: {_command(os.environ)}"
 
 
 def _command(environ: Mapping[str, str]) -> str:

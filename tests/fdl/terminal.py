@@ -38,6 +38,8 @@ class Terminal:
         program: The text of a Python program to start instead of fdl. It makes the terminal on
             its standard input the controlling one.
         size: Lines and columns of the terminal.
+        alone: ``env`` is the whole environment, and not an addition to that of the test.
+        patience: Seconds until what was started has to end.
     """
 
     def __init__(
@@ -47,14 +49,18 @@ class Terminal:
         env: Mapping[str, str] | None = None,
         program: str | None = None,
         size: tuple[int, int] | None = None,
+        alone: bool = False,
+        patience: float = PATIENCE,
     ) -> None:
+        self._patience = patience
         self._master, slave = os.openpty()
         # What makes it readable may be gone when it is read.
         os.set_blocking(self._master, False)
         _keep_output(slave)
         if size is not None:
             termios.tcsetwinsize(slave, size)
-        self._process = _start(args, cwd, {**os.environ, **_QUIET, **(env or {})}, program, slave)
+        around = {} if alone else {**os.environ, **_QUIET}
+        self._process = _start(args, cwd, {**around, **(env or {})}, program, slave)
         os.close(slave)
         self.text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -83,7 +89,7 @@ class Terminal:
 
     def press_until_it_ends(self, keys: str) -> int:
         """Press again and again, with a pause as people make one; returns the exit code."""
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + self._patience
         while self._process.poll() is None:
             assert time.monotonic() < limit, f"still there: {self.text!r}"
             self.press(keys)
@@ -93,7 +99,7 @@ class Terminal:
         return self.finish()
 
     def read_until(self, word: str) -> None:
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + self._patience
         while word not in self.text:
             assert time.monotonic() < limit, f"{word!r} never appeared in {self.text!r}"
             if not self._read():
@@ -101,10 +107,10 @@ class Terminal:
 
     def finish(self) -> int:
         """Read to the end and return the exit code."""
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + self._patience
         while self._master >= 0 and self._read():
             assert time.monotonic() < limit, f"still there: {self.text!r}"
-        return self._process.wait(PATIENCE)
+        return self._process.wait(self._patience)
 
     def _read(self) -> bool:
         """Take what is there; False when the other side has hung up or left nothing behind."""

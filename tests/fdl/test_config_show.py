@@ -327,6 +327,30 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
     }
 
 
+def test_the_value_of_a_bare_option_is_not_that_of_an_absent_one(
+    project: Project, fdl: Fdl
+) -> None:
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: python main.py
+                schema:
+                  options:
+                    engine: {type: string, default: auto}
+                    resume: {type: string, default: last, bare: true}
+                commands:
+                  again: {options: {resume: mine}}
+                """,
+        }
+    )
+    assert yaml.safe_load(fdl("config", "show", "train").out)["options"] == {"engine": "auto"}
+    assert "nothing sets `options.resume`" in fdl("why", "options.resume", "train").err
+    document = json.loads(fdl("config", "show", "train", "again", "--json").out)
+    (resume,) = [one for one in document["fields"] if one["path"] == "options.resume"]
+    assert (resume["value"], resume["overrides"]) == ("mine", [])
+
+
 def test_a_command_as_json(project: Project, fdl: Fdl) -> None:
     project(CHILD)
     document = json.loads(fdl("config", "show", "train", "quick", "--json").out)

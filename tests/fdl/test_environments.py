@@ -593,3 +593,63 @@ def test_the_wrong_one_of_several_environments_is_named(fdl, given, reason):
 def test_completion_offers_further_environments_behind_a_comma(fdl):
     assert fdl("__complete", "bash", "--", "--env", "ci,").out == "ci,cloud\nci,deep\n"
     assert fdl("__complete", "bash", "--", "--env=cloud,c").out == "--env=cloud,ci\n"
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("flag", ["--dry-run", "-n", "--jobs=2"])
+def test_a_flag_behind_the_environment_is_told_where_it_belongs(fdl, flag):
+    done = fdl("ci", flag, "t")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.splitlines()[:2] == [
+        f"error: unknown option: {flag}",
+        f"hint: options of fdl stand before the environment: fdl {flag} ci COMMAND",
+    ]
+
+
+PRESETS = """
+    entry: echo run
+    training: {epochs: 9}
+    commands:
+      quick: {training: {epochs: 3}}
+      gpu1: {training: {epochs: 5}}
+    """
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_name_of_an_overlay_that_is_close_to_a_command_is_warned_about(project, fdl, times):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "fdl.ci.yml": "commands:\n  trian:\n    training: {epochs: 1}\n",
+            "train/fdl.yml": PRESETS,
+            "train/fdl.ci.yml": "commands:\n  quik:\n    training: {epochs: 1}\n",
+        }
+    )
+    for _ in range(times):  # the second time from the cache
+        done = fdl("ci", "train", "quick")
+    assert done.exit == 0
+    assert done.out == "run --epochs 3\n"
+    assert done.err.splitlines()[:2] == [
+        "warning: fdl.ci.yml:2:3: the command `trian` is new and has no description; "
+        "did you mean `train`?",
+        "warning: train/fdl.ci.yml:2:3: the command `quik` is new and has no description; "
+        "did you mean `quick`?",
+    ]
+    assert "warning" not in fdl("train", "quick").err
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "quik: {description: A quick one for CI, training: {epochs: 1}}",
+        "quik: {run: echo deliberate}",
+        "gpu2: {training: {epochs: 1}}",
+        "short: {training: {epochs: 1}}",
+        "quick: {training: {epochs: 1}}",
+    ],
+)
+def test_commands_that_an_overlay_adds_on_purpose_are_no_slips(project, fdl, added):
+    project({"fdl.yml": PRESETS, "fdl.ci.yml": f"commands:\n  {added}\n"})
+    done = fdl("ci", "--help")
+    assert done.exit == 0
+    assert "warning" not in done.err

@@ -53,6 +53,13 @@ def test_torchrun_is_read_completely() -> None:
     assert (found.address, found.port) == ("10.0.0.1", 29400)
 
 
+@pytest.mark.parametrize(("limit", "left"), [("3", 1), ("2", 0), ("0", 0), ("", 0)])
+def test_the_restarts_that_torchrun_has_left_are_counted(limit: str, left: int) -> None:
+    found = detect({**TORCHRUN, "TORCHELASTIC_MAX_RESTARTS": limit})
+    assert found is not None
+    assert found.restarts_left == left
+
+
 def test_a_run_id_that_torchrun_made_up_for_everybody_is_no_name() -> None:
     found = detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"})
     assert found is not None

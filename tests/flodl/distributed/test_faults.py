@@ -40,6 +40,7 @@ def test_a_killed_rank_costs_no_sample_and_the_training_goes_on(
         os.kill(training.rank_in_epoch(1, 2), signal.SIGKILL)
         training.wait_for("the restart", lambda: training.read("pid-0-1"), AGAIN)
         assert training.wait() == 0, training.output()
+        assert "the last checkpoint is" not in training.output()
         assert training.result(0)["epochs"] == [0, 1, 2, 3, 4]
         found = verify_run(training.run)
         assert found.proven, found
@@ -48,18 +49,20 @@ def test_a_killed_rank_costs_no_sample_and_the_training_goes_on(
 
 
 @pytest.mark.case("distributed", 44)
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_without_restarts_a_killed_rank_is_named_and_the_last_checkpoint_loads(
-    tmp_path: Path,
+    tmp_path: Path, rank: int
 ) -> None:
     ddp = {"simulate_ms": [8.0, 20.0]}
     with job(
         tmp_path, {"ddp": ddp}, "--standalone", "--nproc-per-node=2", "--max-restarts=0"
     ) as training:
-        os.kill(training.rank_in_epoch(1, 2), signal.SIGKILL)
+        os.kill(training.rank_in_epoch(rank, 2), signal.SIGKILL)
         assert training.process.wait(timeout=AGAIN) != 0
         told = training.output()
-        assert "rank      : 1" in told
+        assert f"rank      : {rank}" in told
         assert "SIGKILL" in told
+        assert f"; the last checkpoint is runs/{training.run.name}/last.fdl\n" in told
         assert int(checkpoint_metadata(training.run / "last.fdl")["epoch"]) >= 1
 
 

@@ -157,6 +157,21 @@ def test_a_signal_ends_the_ranks_and_then_the_program(
         assert not Path("/proc", rank.name).exists()
 
 
+LOST = """
+import os, signal, threading
+from flodl.launch.start_ranks import record_failure
+
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+record_failure(ConnectionError("gone"))
+print("says what happened")
+"""
+
+
+def test_the_launcher_does_not_silence_a_rank_that_lost_another() -> None:
+    done = fork_server.python("-c", LOST, timeout=120, torch=True)
+    assert (done.returncode, done.stdout) == (0, "says what happened\n")
+
+
 def test_a_program_without_a_guard_is_told_about_it(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(guard="if True:"))

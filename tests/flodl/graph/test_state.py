@@ -352,6 +352,19 @@ def test_capturing_a_graph_with_state_is_refused():
     assert graph(x).item() == 2
 
 
+def test_a_machine_without_a_driver_is_not_asked_for_its_streams(monkeypatch):
+    """As a build for CUDA, which pip installs by default, behaves there."""
+
+    def raises():
+        raise RuntimeError("CUDA driver version is insufficient for CUDA runtime version")
+
+    monkeypatch.setattr("flodl.graph.state._CUDA", True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", raises)
+    graph = biased_sum()
+    assert [graph(column(1)).item() for _ in range(2)] == [1, 2]
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputing_a_graph_without_state_is_fine(reentrant):
     graph = FlowBuilder.from_(linear([[2.0]], [1.0])).through(nn.Tanh()).tag("t").build()

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from flodl.errors import DistributedError, WorkersFailed
+from flodl.launch.launcher import Launched
 from flodl.train import RunDirectory
-from flodl.train.resume_hint import add_hint
+from flodl.train.resume_hint import add_hint, extend_error, extend_failure
 
 LAUNCHERS = ("FDL_PLAN", "RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
@@ -74,3 +76,80 @@ def test_without_a_checkpoint_there_is_no_command(tmp_path: Path) -> None:
     for stop, where in ((KeyboardInterrupt(), run), (KeyboardInterrupt(), None)):
         add_hint(stop, where, None)
         assert not hasattr(stop, "__notes__")
+
+
+def place(rank: int = 0, *, restarts_left: int = 0, node: int = 0) -> Launched:
+    return Launched(
+        rank=rank,
+        world_size=3,
+        local_rank=rank,
+        local_world_size=3,
+        node=node,
+        run_id="night",
+        restart=0,
+        restarts_left=restarts_left,
+        source="torchrun",
+        address="",
+        port=0,
+    )
+
+
+def extended(run: RunDirectory | None, launched: Launched) -> str:
+    error = DistributedError("rank 2 is lost")
+    extend_error(error, run, launched)
+    return str(error)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_lost_another_names_the_last_checkpoint_and_the_command(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FDL_PLAN", plan(["main.py"], 0, kept=["--ranks", "3"]))
+    run = RunDirectory.create("runs", config={"resume": None})
+    assert extended(run, place(rank)) == "rank 2 is lost"  # there is no checkpoint yet
+    run.last_checkpoint.touch()
+    assert extended(run, place(rank)) == (
+        f"rank 2 is lost; the last checkpoint is runs/{run.path.name}/last.fdl\n"
+        "continue with: fdl train --ranks 3 --resume last"
+    )
+
+
+def test_a_program_without_the_option_is_told_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory.create("runs")
+    run.last_checkpoint.touch()
+    told = f"rank 2 is lost; the last checkpoint is runs/{run.path.name}/last.fdl"
+    assert extended(run, place()) == told
+
+
+@pytest.mark.parametrize(
+    "launched",
+    [place(2), place(2, restarts_left=1), place(1, node=1)],
+    ids=["rank 0 or 1 tells it", "also of a restart", "it may not see the folder"],
+)
+def test_other_ranks_add_nothing(launched: Launched, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, config={"resume": None})
+    run.last_checkpoint.touch()
+    assert extended(run, launched) == "rank 2 is lost"
+    assert extended(None, place()) == "rank 2 is lost"
+
+
+def test_a_restart_is_announced_in_place_of_a_command(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, config={"resume": None})
+    run.last_checkpoint.touch()
+    told = "rank 2 is lost; the launcher starts all ranks again (1 of 3)"
+    assert extended(run, place(1, restarts_left=3)) == told
+
+
+@pytest.mark.parametrize("kept", [None, "runs/last.fdl"])
+def test_the_failure_of_own_ranks_names_the_command_if_a_checkpoint_is_there(
+    kept: str | None, tmp_path: Path
+) -> None:
+    run = RunDirectory.create(tmp_path, config={"resume": None})
+    error = WorkersFailed("rank 1 ended", last_checkpoint=kept)
+    extend_failure(error, run)
+    command = "\ncontinue with: python3 -O main.py --lr 0.1 --resume last" if kept else ""
+    assert str(error) == f"rank 1 ended{command}"

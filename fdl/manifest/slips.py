@@ -1,0 +1,55 @@
+"""Names in an overlay that look like a slip: it was meant to change a command, and adds one.
+
+Imported on the warm path.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fdl.node import Node
+
+# An entry with one of these is a command of its own, added on purpose.
+_COMPLETE = ("description", "run", "path", "entry")
+
+
+def slips(root: Node, overlays: Collection[str]) -> list[str]:
+    """Warnings about commands that only an overlay has, and whose name is close to another one.
+
+    Args:
+        root: The merged manifest.
+        overlays: The files that were laid over it.
+    """
+    commands = root.get("commands")
+    if commands is None or not overlays:
+        return []
+    added = {
+        name: spec
+        for name, spec in commands.mapping.items()
+        if spec.file in overlays and not any(spec.get(key) for key in _COMPLETE)
+    }
+    return _warnings(added, [name for name in commands.mapping if name not in added])
+
+
+def _warnings(added: dict[str, Node], others: Collection[str]) -> list[str]:
+    if not added or not others:
+        return []
+    from fdl.manifest.source import shown
+    from fdl.suggest import nearest
+
+    found = []
+    for name, spec in added.items():
+        # Commands such as gpu1 and gpu2 are not slips of each other.
+        words = [other for other in others if _letters(other) != _letters(name)]
+        if close := nearest(name, words, 2 if len(name) > 4 else 1):
+            found.append(
+                f"{shown(spec.file)}:{spec.key_line}:{spec.key_column}: the command `{name}` is "
+                f"new and has no description; did you mean `{close}`?"
+            )
+    return found
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name if not letter.isdigit())
