@@ -122,6 +122,10 @@ def test_activate_unknown_lists_and_remove_active_blanks_and_remove_dots_is_refu
     assert "precompiled/cpu, precompiled/cu128" in unknown.err
     assert (store / ".active").read_text() == "precompiled/cu128\n"
 
+    short = libtorch("activate", "cpu")
+    assert short.exit == 1
+    assert "hint: did you mean `precompiled/cpu`?\n" in short.err
+
     for climbing in ("..", "precompiled/..", "../elsewhere", "precompiled/../../home"):
         refused = libtorch("remove", climbing)
         assert refused.exit == 1
