@@ -218,6 +218,34 @@ def test_macos_and_windows_have_their_own_variables():
     assert "rustflags" not in render("cargo", one, {}, "win32")
 
 
+TORCH_CONFIG = """
+find_library(c10_LIBRARY libc10.so PATHS "${CMAKE_CURRENT_LIST_DIR}/../../../lib" NO_DEFAULT_PATH)
+message(STATUS "found ${Torch_DIR} ${c10_LIBRARY}")
+"""
+"""As that of Torch, it leaves in CMake's cache what it has found."""
+
+
+def test_a_build_folder_of_cmake_uses_the_libtorch_of_the_new_preset(libtorch, cpu, cuda, tmp_path):
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    folder = tmp_path / "elsewhere"
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.21)\nproject(line NONE)\nfind_package(Torch REQUIRED)\n"
+    )
+    for path in (cpu, cuda):
+        config = path / "share/cmake/Torch"
+        config.mkdir(parents=True)
+        (config / "TorchConfig.cmake").write_text(TORCH_CONFIG)
+        (path / "lib/libc10.so").touch()
+        preset = libtorch("env", f"precompiled/{path.name}", "--format", "cmake")
+        (folder / "CMakePresets.json").write_text(preset.out)
+        done = subprocess.run(
+            ["cmake", "--preset", "libtorch"], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"-- found {config} {path}/lib/libc10.so\n" in done.stdout
+
+
 def test_cargo_reads_the_snippet_as_toml(awkward):
     document = tomllib.loads(render("cargo", awkward, {}, "linux"))
     assert document["env"]["LIBTORCH"] == awkward.path
