@@ -87,9 +87,10 @@ class Store:
             LibtorchError: The text is not the id of a variant.
         """
         if not is_id(id):
+            meant = [one.id for one in self.installed() if one.id.endswith(f"/{id}")]
             raise LibtorchError(
                 f"`{id}` is not a libtorch variant; a variant is precompiled/NAME or builds/NAME",
-                hint="fdl libtorch list",
+                hint=f"did you mean `{meant[0]}`?" if meant else "fdl libtorch list",
             )
         return self.folder.joinpath(*id.split("/"))
 

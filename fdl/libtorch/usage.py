@@ -15,6 +15,10 @@ from fdl.output import json_text
 
 SCHEMA_VERSION = 1
 
+_FOUND_BY_CMAKE = ("Torch_DIR", "Caffe2_DIR", "TORCH_LIBRARY", "c10_LIBRARY")
+_FOUND_WITH_CUDA = ("C10_CUDA_LIBRARY",)
+"""Entries of CMake's cache that Torch's CMake files make."""
+
 _LIBRARY_PATHS = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}
 
 
@@ -108,9 +112,11 @@ def _cmake(variant: Variant) -> str:
     """A ``CMakePresets.json``: its preset finds Torch, and programs find its libraries.
 
     While building, CMake puts the folder of a linked library into the run path. It removes the
-    folder on installation, unless told otherwise.
+    folder on installation, unless told otherwise. What CMake has found stays in its cache, so that
+    a build folder would mix two variants after a change: the preset makes it search again.
     """
     folder = _escaped(Path(variant.path).as_posix())
+    found = [*_FOUND_BY_CMAKE, *(_FOUND_WITH_CUDA if variant.cuda else ())]
     title = " ".join(filter(None, ("libtorch", variant.facts.get("torch"), variant.id)))
     preset = {
         "name": "libtorch",
@@ -120,6 +126,7 @@ def _cmake(variant: Variant) -> str:
             "CMAKE_PREFIX_PATH": {"type": "PATH", "value": folder},
             "CMAKE_BUILD_RPATH": {"type": "PATH", "value": f"{folder}/lib"},
             "CMAKE_INSTALL_RPATH": {"type": "PATH", "value": f"{folder}/lib"},
+            **{name: f"{name}-NOTFOUND" for name in found},
         },
     }
     document = {

@@ -20,7 +20,7 @@ class Cause:
         right: That of the second run.
         left_origin: ``file:line:column`` of the setting, or where else it came from; or empty.
         right_origin: The same of the second run.
-        lines: Changed lines of code.
+        lines: Changed lines of code or samples, or what guards said about their acts.
     """
 
     kind: str

@@ -44,7 +44,7 @@ _KINDS: dict[str, re.Pattern[str]] = {
 
 _FIRST: dict[What, tuple[str, ...]] = {
     "initial weights": ("seed", "model", "code", "packages", "computation"),
-    "data order": ("acts", "data", "seed", "ranks", "code", "packages", "model"),
+    "data order": ("acts", "data", "seed", "ranks", "code", "packages", "model", CONTENT),
     "data content": ("acts", "data", "seed", "code", "packages", "model", CONTENT),
     "loss": ("acts", "model", "code", "computation", "threads", "packages", "seed", "data"),
     "gradients": ("acts", "optimizer", "model", "code", "computation", "threads", "packages"),
@@ -85,7 +85,7 @@ def causes(
         FdlError: A ``config.json`` cannot be read.
     """
     found = [
-        *differing(*runs, step),
+        *differing(*runs, step, traces),
         *_settings(*runs),
         *_variables(*runs),
         *changed_code(*runs),

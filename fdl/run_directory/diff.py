@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.run_directory.acts import left_out
 from fdl.run_directory.cause import Cause
 from fdl.run_directory.causes import CONTENT, causes, likely
 from fdl.run_directory.find import shortened
 from fdl.run_directory.text import printable
 from fdl.run_directory.trace import coverage, first_difference, read_trace
+from fdl.run_directory.trace_content import changed_samples, named
 
 if TYPE_CHECKING:
     from fdl.run_directory.run import Run
-    from fdl.run_directory.trace import Coverage, Difference, What
+    from fdl.run_directory.trace import Coverage, Difference, Trace, What
 
 AGREE, PART, UNKNOWN = 0, 1, 2
 """Exit codes, as those of ``diff``."""
@@ -82,7 +84,30 @@ def compare(left: Run, right: Run) -> Verdict:
     found = causes((left, right), traces, suspect, difference.step if difference else None)
     if difference is not None and difference.what == "data content":
         found.append(Cause(CONTENT, "the data", None, None, lines=(difference.detail,)))
+    if difference is not None and difference.what == "data order":
+        found = _because_of_data(found, (left, right), traces)
     return Verdict((left, right), coverage(*traces), difference, suspect, tuple(found))
+
+
+def _because_of_data(
+    found: list[Cause], runs: tuple[Run, Run], traces: tuple[Trace, Trace]
+) -> list[Cause]:
+    """Causes with the changed data in place of the acts of guards, if these acted because of it."""
+    if not any(one.kind == "acts" for one in found):
+        return found
+    changed = changed_samples(*traces)
+    for which, run in zip(("first", "second"), runs, strict=True):
+        known = left_out(run)
+        samples = [one for one in changed if one in known]
+        if samples:
+            lines = (
+                f"{named(samples)} {'has' if len(samples) == 1 else 'have'} other content",
+                f"the guards of the {which} run left out the batch: {known[samples[0]]} "
+                "(both counted from 0)",
+            )
+            data = Cause(CONTENT, "the data", None, None, lines=lines)
+            return [*(one for one in found if one.kind != "acts"), data]
+    return found
 
 
 def _suspect(found: Difference | None) -> What:

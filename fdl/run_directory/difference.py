@@ -74,14 +74,17 @@ class Coverage:
         names = "the same samples in the same order, and " if self.numbered else ""
         steps = "step" if self.first == self.last else "steps"
         reach = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        times = len(self.weights)
         last = f", the last one after step {self.weights[-1]}" if self.weights else ""
         ranks = f" This is the view of rank 0 of {self.ranks}." if self.ranks > 1 else ""
         return (
             f"In {steps} {reach} both have {names}the same loss to the bit. Their weights have "
-            f"equal digests at {times} steps{last}, and their batches at "
-            f"{len(self.contents)} steps.{ranks}"
+            f"equal digests at {_steps(self.weights)}{last}, and their batches at "
+            f"{_steps(self.contents)}.{ranks}"
         )
+
+
+def _steps(found: tuple[int, ...]) -> str:
+    return "1 step" if len(found) == 1 else f"{len(found)} steps"
 
 
 def at_step(

@@ -136,7 +136,12 @@ def _offers(runs: Sequence[Run], metric: Metric | None) -> Iterator[tuple[int, s
     if metric:
         cells = [printable(best_value(run, metric)) for run in runs]
         yield _METRICS, f"BEST {printable(metric.name)}", cells
-    metrics = [Quantity(name, LAST, name) for name in known.metrics if not _is_time(name)]
+    # A metric and a setting of one name, such as the learning rate, need different headings.
+    metrics = [
+        Quantity(f"last:{name}" if name in known.differing else name, LAST, name)
+        for name in known.metrics
+        if not _is_time(name)
+    ]
     settings = [Quantity(name, SETTING, name) for name in known.differing]
     for place in range(max(len(metrics), len(settings), 1)):
         if place == 1:
@@ -145,7 +150,7 @@ def _offers(runs: Sequence[Run], metric: Metric | None) -> Iterator[tuple[int, s
             if place < len(quantities):
                 cells = [cell(quantities[place], run) for run in runs]
                 if max(map(len, cells)) <= _WIDEST or len(settings) <= 1:
-                    yield group, printable(quantities[place].name), cells
+                    yield group, printable(quantities[place].spelling), cells
     if max(len(metrics), len(settings)) <= 1:
         yield from _labels(runs)
 

@@ -25,9 +25,21 @@ def contents(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     return min(found, key=lambda one: one.step, default=None)
 
 
+def changed_samples(a: Trace, b: Trace) -> list[int]:
+    """Return the numbers of the samples with other content, as far as both know their digests."""
+    return list(_changed(a.sample_digests, b.sample_digests))
+
+
+def named(samples: list[int]) -> str:
+    """Return a text that names samples, the first ones of many."""
+    shown = ", ".join(str(name) for name in samples[:_MOST_NAMED])
+    more = f" and {len(samples) - _MOST_NAMED} more" if len(samples) > _MOST_NAMED else ""
+    return f"sample {shown}" if len(samples) == 1 else f"the samples {shown}{more}"
+
+
 def _samples(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     """Compare the digests of all samples."""
-    changed = frozenset(_changed(a.sample_digests, b.sample_digests))
+    changed = frozenset(changed_samples(a, b))
     if not changed:
         return None
     for step in range(common.first, common.last + 1):
@@ -97,7 +109,5 @@ def _changed(left: bytes, right: bytes) -> Iterator[int]:
 
 def _told(names: list[int], places: list[int]) -> str:
     if len(names) == 1:
-        return f"sample {names[0]} has other content, at position {places[0]} of the batch"
-    shown = ", ".join(str(name) for name in names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"the samples {shown}{more} have other content"
+        return f"{named(names)} has other content, at position {places[0]} of the batch"
+    return f"{named(names)} have other content"

@@ -22,7 +22,7 @@ from fdl.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.sweeps.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fdl.prepass import Invocation
     from fdl.run_directory.run import Run
@@ -77,7 +77,9 @@ class Maker:
             FdlError: The program has no such setting, or refuses a value.
         """
         words = self.target.words(row.varied, folder, resume)
-        plan = self._chain(words).steps[-1].plan
+        # A program that takes the name of a file can write into the directory of the run.
+        known = {record.DIRECTORY_VARIABLE: self.target.inside(folder)}
+        plan = self._chain(words, known).steps[-1].plan
         if plan.preset:
             # Its arguments are announced.
             plan.secrets += self.project.secrets()
@@ -90,8 +92,11 @@ class Maker:
         tokens = self.target.words(row.varied, folder, _resumable(folder))
         return words_of(self._invocation, self.project.env, tokens)
 
-    def _chain(self, words: Sequence[str]) -> Chain:
-        return chain_of(self.project, [words], self._invocation, self._place)
+    def _chain(self, words: Sequence[str], more: Mapping[str, str] | None = None) -> Chain:
+        place = self._place
+        variables = {**place.variables, **(more or {})}
+        here = Host(variables, place.in_container, False, elsewhere=place.elsewhere)
+        return chain_of(self.project, [words], self._invocation, here)
 
 
 def begin(project: Project, request: Request, invocation: Invocation, place: Host) -> int:

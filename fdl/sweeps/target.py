@@ -88,17 +88,17 @@ class Target:
         extra = [token for key, value in settings.items() for token in self._tokens(key, value)]
         if self.has_output:
             extra += self._spelled(
-                self._output.name if self._output else "output", self._inside(output)
+                self._output.name if self._output else "output", self.inside(output)
             )
         if resume is not None:
-            extra += self._spelled("resume", self._inside(resume))
+            extra += self._spelled("resume", self.inside(resume))
         words = self._words
         cut = words.index("--") if "--" in words else len(words)
         if self._plan.kind == "entry":
             return [*words[:cut], *extra, *words[cut:]]
         return [*words[:cut], "--", *words[cut + 1 :], *extra] if extra else words
 
-    def _inside(self, path: Path) -> str:
+    def inside(self, path: Path) -> str:
         """A path as the program sees it: in a container, the project is in another place."""
         is_below = self._plan.service and path.is_relative_to(self._plan.root)
         return str(path.relative_to(self._plan.root) if is_below else path)

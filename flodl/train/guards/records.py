@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flodl.train.run_directory import RunDirectory
 
 _SHOWN = 20
-"""Samples that the text of an act names; its value names all."""
+"""Samples that texts name; the value of an act names all."""
 
 
 @final
@@ -80,8 +80,7 @@ class GuardRecords:
         self._record(
             Act.now(restored, "rewind", value=restored, old=rewind.step, by=NAME, detail=why)
         )
-        shown = ", ".join(map(str, samples[:_SHOWN])) + (" …" if samples[_SHOWN:] else "")
-        detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {shown}"
+        detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {_listed(samples)}"
         value = decision.as_json(samples)
         self._record(Act.now(restored, "skip", value=value, by=NAME, detail=detail))
         if decision.factor != 1:
@@ -105,13 +104,18 @@ class GuardRecords:
 
 
 def _print(setback: Setback, decision: Decision, rewind: Rewind) -> None:
-    batches = f"{_named(decision.batches)} ({len(rewind.samples)} samples)"
+    batches = f"{_named(decision.batches)} (samples {_listed(rewind.samples)})"
     lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
     log.warning(
         f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both counted "
         f"from 0); back from step {rewind.step} to {rewind.restored_step}, without {batches}"
         f"{lowered}; attempt {decision.attempt}"
     )
+
+
+def _listed(samples: Sequence[int]) -> str:
+    shown = ", ".join(map(str, samples[:_SHOWN]))
+    return f"{shown} and {len(samples) - _SHOWN:,} more" if samples[_SHOWN:] else shown
 
 
 def _named(batches: range) -> str:

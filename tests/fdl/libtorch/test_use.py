@@ -122,6 +122,10 @@ def test_activate_unknown_lists_and_remove_active_blanks_and_remove_dots_is_refu
     assert "precompiled/cpu, precompiled/cu128" in unknown.err
     assert (store / ".active").read_text() == "precompiled/cu128\n"
 
+    short = libtorch("activate", "cpu")
+    assert short.exit == 1
+    assert "hint: did you mean `precompiled/cpu`?\n" in short.err
+
     for climbing in ("..", "precompiled/..", "../elsewhere", "precompiled/../../home"):
         refused = libtorch("remove", climbing)
         assert refused.exit == 1
@@ -212,6 +216,34 @@ def test_macos_and_windows_have_their_own_variables():
     assert "$env:LIBTORCH = '/opt/torch'\n" in render("shell", one, {}, "win32")
     assert "$env:PATH = '/opt/torch/lib;' + $env:PATH\n" in render("shell", one, {}, "win32")
     assert "rustflags" not in render("cargo", one, {}, "win32")
+
+
+TORCH_CONFIG = """
+find_library(c10_LIBRARY libc10.so PATHS "${CMAKE_CURRENT_LIST_DIR}/../../../lib" NO_DEFAULT_PATH)
+message(STATUS "found ${Torch_DIR} ${c10_LIBRARY}")
+"""
+"""As that of Torch, it leaves in CMake's cache what it has found."""
+
+
+def test_a_build_folder_of_cmake_uses_the_libtorch_of_the_new_preset(libtorch, cpu, cuda, tmp_path):
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    folder = tmp_path / "elsewhere"
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.21)\nproject(line NONE)\nfind_package(Torch REQUIRED)\n"
+    )
+    for path in (cpu, cuda):
+        config = path / "share/cmake/Torch"
+        config.mkdir(parents=True)
+        (config / "TorchConfig.cmake").write_text(TORCH_CONFIG)
+        (path / "lib/libc10.so").touch()
+        preset = libtorch("env", f"precompiled/{path.name}", "--format", "cmake")
+        (folder / "CMakePresets.json").write_text(preset.out)
+        done = subprocess.run(
+            ["cmake", "--preset", "libtorch"], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"-- found {config} {path}/lib/libc10.so\n" in done.stdout
 
 
 def test_cargo_reads_the_snippet_as_toml(awkward):

@@ -12,10 +12,13 @@ from textwrap import dedent
 
 import pytest
 
+from fdl.run_directory.acts import differing
 from fdl.run_directory.causes import kind_of
 from fdl.run_directory.code_changes import changed_lines
+from fdl.run_directory.run import read
 from tests import fork_server
 from tests.conftest import training_path
+from tests.fdl.run_directory.trails import trail
 
 PROGRAM = """
 import sys
@@ -89,9 +92,9 @@ class Bench:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", *who, *words], cwd=self.folder, check=True)
 
-    def change_sample(self, number: int) -> None:
+    def change_sample(self, number: int, by: str = "1") -> None:
         """Change the values of one sample in the file of the data."""
-        change = f"import torch; x = torch.load('x.pt'); x[{number}] += 1; torch.save(x, 'x.pt')"
+        change = f"import torch; x = torch.load('x.pt'); x[{number}] += {by}; torch.save(x, 'x.pt')"
         self.python(change, self.folder / "train")
 
     @staticmethod
@@ -222,6 +225,45 @@ def test_a_changed_sample_is_named(bench, base):
         r"The runs agree for \d step.*\. At step \d, in epoch 1: sample 5 has other content, at "
         r"position \d of the batch\.\n\nCause: the data was changed\n",
         done.stdout,
+    )
+
+
+def test_a_changed_sample_is_named_although_guards_left_it_out(bench):
+    manifest, file = bench.folder / "train/fdl.yml", bench.folder / "train/x.pt"
+    before = manifest.read_text(), file.read_bytes()
+    manifest.write_text("entry: python main.py\ntraining: {lr: 0.1, guards: true}\n")
+    try:
+        good = bench.train("guarded")
+        bench.change_sample(5, "float('nan')")
+        other = bench.train("broken")
+    finally:
+        manifest.write_text(before[0])
+        file.write_bytes(before[1])
+    done = bench.fdl("runs", "diff", good, other)
+    assert done.returncode == 1
+    assert re.search(
+        r"The runs agree for \d steps?\. At step \d, in epoch 1: sample \d+ instead of \d+ .*\n\n"
+        r"Cause: the data was changed\n  sample 5 has other content\n"
+        r"  the guards of the second run left out the batch: the loss is nan in epoch 0, batch \d "
+        r"\(both counted from 0\)\n",
+        done.stdout,
+    )
+
+
+def test_acts_of_guards_are_named_with_what_they_did(tmp_path):
+    runs = [read(trail(tmp_path / f"2026-01-31T1{hour}-00-00")) for hour in range(2)]
+    acts = (
+        {"act": "rewind", "value": 4, "old": 5, "detail": "the loss is nan in epoch 0, batch 5"},
+        {"act": "skip", "value": {"samples": [3]}, "detail": "epoch 0, batch 5: samples 3"},
+    )
+    lines = [json.dumps({"step": 4, "by": "guard", **act}) for act in acts]
+    (runs[1].path / "acts.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (cause,) = differing(*runs, 6)
+    assert (cause.kind, cause.left) == ("acts", None)
+    assert cause.right == "skip"
+    assert cause.lines == (
+        "the loss is nan in epoch 0, batch 5",
+        "epoch 0, batch 5: samples 3",
     )
 
 

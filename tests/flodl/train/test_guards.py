@@ -155,7 +155,9 @@ def test_small_outliers_of_a_converged_loss_are_not_spikes() -> None:
 # --- A bad batch ---------------------------------------------------------------------------------
 
 
-def test_a_corrupt_batch_is_left_out_and_named_by_its_samples(tmp_path: Path) -> None:
+def test_a_corrupt_batch_is_left_out_and_named_by_its_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = RunDirectory.create(tmp_path)
     guarded = training(points(corrupt=301), epochs=1).guards(**EVERY).run_dir(run).run()
     bad = batch_of(301, 0)
@@ -164,6 +166,8 @@ def test_a_corrupt_batch_is_left_out_and_named_by_its_samples(tmp_path: Path) ->
     assert skip.value["batches"] == [bad]
     assert skip.value["samples"] == _order(0)[bad * BATCH : (bad + 1) * BATCH].tolist()
     assert "301" in skip.detail
+    shown = ", ".join(map(str, skip.value["samples"]))
+    assert f"without batch {bad} (samples {shown}); attempt 1" in capsys.readouterr().err
     (rewind,) = acts(run, "rewind")
     assert rewind.by == "guard"
     assert rewind.value == rewind.step <= bad < rewind.old
