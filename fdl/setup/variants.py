@@ -47,8 +47,8 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
         return replace(fitting, steps=(), hint="")
     active = facts.active
     if active is not None and (active.cuda or active.id.startswith("builds/")) and not force:
-        kept = f"{active.id} is in use and stays"
-        again = f"{active.id} is in use. Install libtorch afresh?"
+        kept = f"{active.id} is active and stays"
+        again = f"{active.id} is active. Install libtorch again?"
         if not questions.confirm(again, default=False):
             return Outcome(cuda=active.cuda, notes=(kept,))
     if active is None:
@@ -176,7 +176,7 @@ def _without_archives(facts: Facts) -> Outcome:
     """Use torch's Python package for other processors on Linux; elsewhere nothing is available."""
     problem = facts.no_archives
     if facts.active is not None:
-        return Outcome(cuda=facts.active.cuda, notes=(f"{facts.active.id} is in use and stays",))
+        return Outcome(cuda=facts.active.cuda, notes=(f"{facts.active.id} is active and stays",))
     if sys.platform != "linux" or problem is None:
         return Outcome(
             notes=(problem.message,) if problem else (), hint=problem.hint if problem else ""

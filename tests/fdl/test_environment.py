@@ -258,7 +258,9 @@ def test_what_fdl_itself_sets_is_refused(project, fdl, name):
     project({"fdl.yml": f"env: {{{name}: x}}\ncommands: {{t: {{run: 'true'}}}}"})
     done = fdl("t")
     assert done.exit == 1
-    assert done.err.startswith(f"error: fdl.yml:1:{9 + len(name)}: {name} is not a manifest's")
+    assert done.err.startswith(
+        f"error: fdl.yml:1:{9 + len(name)}: {name} cannot be set in a manifest"
+    )
     reading(project, f"V_A=1\n{name}=x\n")
     assert fdl("t").err.startswith(f"error: .env:2: {name} cannot be set in a manifest\nhint: ")
 

@@ -215,7 +215,7 @@ def test_a_damaged_lock_file_stops_everything_with_a_remedy(libtorch, home):
     (home / "libtorch.lock").write_text("<<<<<<< ours\n")
     done = libtorch("install", "cpu", "--torch", TORCH)
     assert done.exit == 1
-    assert "libtorch.lock makes no sense" in done.err
+    assert "libtorch.lock is not a list of digests" in done.err
     assert "restore it from version control" in done.err
     assert libtorch("list").out == ""
 

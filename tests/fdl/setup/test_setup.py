@@ -413,13 +413,13 @@ def test_a_person_is_asked_about_mixed_cards_and_about_the_path(terminal, tmp_pa
 def test_enter_keeps_a_cuda_variant_and_installs_nothing_into_the_home(terminal, tmp_path):
     installed(tmp_path / "home/.flodl", "precompiled/cu126", cuda="12.6", archs="6.1")
     with terminal() as session:
-        session.read_until("precompiled/cu126 is in use. Install libtorch afresh? [y/N] ")
+        session.read_until("precompiled/cu126 is active. Install libtorch again? [y/N] ")
         session.press("\r")
         session.read_until("[y/N] ")
         session.read_until("Put fdl on your PATH")
         session.press("\r")
         assert session.finish() == 0
-    assert "precompiled/cu126 is in use and stays" in session.text
+    assert "precompiled/cu126 is active and stays" in session.text
     assert not (tmp_path / "home/.local").exists()
 
 

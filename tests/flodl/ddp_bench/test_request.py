@@ -168,7 +168,7 @@ def test_policy_and_backend_name_a_mode():
     [
         (["--model", "vgg"], "no model `vgg`"),
         (["--mode", "mlp", "--sim-ms", "1,2", "--simulate-ms", "1,2"], "no mode `mlp`"),
-        (["--model", "mlp", "--sim-ms", "1,2", "--simulate-ms", "1,2"], "leave one"),
+        (["--model", "mlp", "--sim-ms", "1,2", "--simulate-ms", "1,2"], "give only one"),
         (["--model", "mlp", "--sim-ms", "1,2,3", "--ranks", "2"], "simulate_ms has 3 values"),
         (["--model", "mlp", "--epochs", "0"], "epochs=0"),
         (["--model", "mlp", "--mode", "sync", "--nodes", "2"], "torchrun --nnodes=2"),

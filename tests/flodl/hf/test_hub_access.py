@@ -105,7 +105,7 @@ def test_a_commit_that_could_be_a_path_is_refused(hub, hub_load, repo_folder):
     hub.faults.append(Fault("config.json", status=200, headers={"X-Repo-Commit": "../../up"}))
     failed = hub_load("owner/name")
     assert failed.error == "HubError"
-    assert "gave owner/name a commit that is none: '../../up'" in failed.message
+    assert "returned an invalid commit for owner/name: '../../up'" in failed.message
 
 
 # Which weights

@@ -183,7 +183,7 @@ def test_outputs_that_differ_less_than_a_tolerance_are_not_those_of_the_source(s
     report = verify_export(out, source=str(source))
     assert verdicts(report) == {**dict.fromkeys(FULL, True), "bytes": False, "source": False}
     (told,) = [check.detail for check in report.checks if check.name == "source"]
-    assert 0 < float(re.search(r"computes (\S+) apart", told)[1]) < 1e-5
+    assert 0 < float(re.search(r"differ by (\S+) from", told)[1]) < 1e-5
 
 
 def test_a_tensor_the_source_lacks_is_found(bert, tmp_path):
