@@ -46,7 +46,7 @@ class Manifest:
         self.layers = layers
         self.removed = removed
         overlays = overlay_files(found.directory, env)
-        self.warnings = [*found.warnings, *slips(node, overlays.values())]
+        self.warnings = (*found.warnings, *slips(node, overlays.values()))
 
 
 def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest:

@@ -368,7 +368,7 @@ def test_a_cold_load_imports_yaml_and_little_else_and_a_warm_one_nothing(root: P
     cold = modules_of_a_load(root)
     assert {"yaml", "json", "fdl.manifest.check"} <= cold
     assert cold.isdisjoint({"pydantic", "pydantic_core", "typing", "pathlib", "dataclasses"})
-    rooms = ("", ".cache", ".discover", ".layers", ".load")
+    rooms = ("", ".cache", ".discover", ".layers", ".load", ".slips")
     ours = {"fdl.light_json", "fdl.node", "fdl.version", *(f"fdl.manifest{room}" for room in rooms)}
     assert modules_of_a_load(root) <= ours | {"__future__", "_json"}
 

@@ -12,11 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 
 from flodl.graph import FlowBuilder
 
 from .layers import AddRef, Bias, column, double, memory, start, triple
+
+KEEPS_TAGS = Version(torch.__version__) >= Version("2.13")
+"""Whether `torch.compile` writes the tags of a call; 2.11 does not, and 2.12 was not tried."""
 
 
 def network():
@@ -244,7 +248,8 @@ def test_a_graph_compiles_without_breaks_and_once():
     for _ in range(3):
         x = torch.randn(3, 4)
         y = compiled(x)
-        torch.testing.assert_close(graph.tagged("enc"), graph.enc(x))
+        if KEEPS_TAGS:
+            torch.testing.assert_close(graph.tagged("enc"), graph.enc(x))
         torch.testing.assert_close(y, graph(x))
     y = compiled(x)
     y.sum().backward()
