@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Call, Complete, Group, Json, Verb
+from fdl.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 
 if TYPE_CHECKING:
     from fdl.sweeps.store import Sweep
@@ -31,6 +31,7 @@ def run(
         typer.Argument(help="A name under `sweeps:` in the manifest"),
         Complete("manifest-sweeps"),
     ],
+    dry_run: DryRun = False,
 ) -> int:
     """Run a sweep of the manifest. `fdl --jobs 4 sweep run NAME` runs four at the same time.
 
@@ -44,6 +45,7 @@ def run(
     from fdl.sweeps.request import of_manifest
 
     call: Call = ctx.obj
+    call.invocation.dry_run = dry_run
     project = call.project()
     request = of_manifest(project, name, call.invocation.work)
     return begin(project, request, call.invocation, call.here())

@@ -46,6 +46,16 @@ def test_the_comparison_stands_at_the_end(fdl):
     assert "0 @1*" in table
 
 
+@pytest.mark.parametrize("words", [("--dry-run", "sweep", "run"), ("sweep", "run", "--dry-run")])
+def test_a_dry_run_of_a_sweep_of_the_manifest_shows_its_runs(scores, fdl, words):
+    shown = fdl(*words, "rates")
+    assert shown.exit == 0, shown.err
+    names = [line for line in shown.out.splitlines() if not line.startswith(" ")]
+    assert names == [f"lr={lr},seed={seed}" for lr in ("0.5", "0.25") for seed in (1, 2)]
+    assert not (scores / "runs").exists()
+    assert not list(scores.rglob("sweep.json"))
+
+
 def test_failed_runs_are_kept_and_the_others_go_on(scores, fdl):
     done = fdl("train", "--each", "seed=13,1")
     assert done.exit == 3
