@@ -20,7 +20,7 @@ from pkgutil import iter_modules as _iter_modules
 
 from lazy_loader import attach_stub as _attach_stub
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __warm_imports__ = (
     "flodl.distributed.runner",

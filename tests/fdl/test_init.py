@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fdl.scaffold import is_released
+from fdl.version import __version__
 from tests.fdl.terminal import Terminal
 
 # `python` in a manifest is the one that runs the tests.
@@ -127,10 +129,13 @@ def test_a_native_project_without_torch_names_the_command_that_installs_it(fdl, 
     ]
 
 
-def test_a_development_version_pins_nothing_and_says_so(fdl, tmp_path):
+def test_a_release_is_pinned_and_a_development_version_says_that_it_is_not(fdl, tmp_path):
     done = fdl("init", "demo", "--native")
-    assert "development version, so pyproject.toml has no pin" in done.err
-    assert 'dependencies = ["flodl[train]"]' in (tmp_path / "demo/pyproject.toml").read_text()
+    released = is_released(__version__)
+    said = "development version, so pyproject.toml has no pin" in done.err
+    assert said is not released
+    pin = f"=={__version__}" if released else ""
+    assert f'dependencies = ["flodl[train]{pin}"]' in (tmp_path / "demo/pyproject.toml").read_text()
 
 
 def test_quiet_prints_one_line(fdl):

@@ -12,6 +12,7 @@ from fdl.__main__ import main
 from fdl.api_ref import find, scan
 from fdl.api_ref.scan import category
 from fdl.errors import FdlError, UsageError
+from fdl.version import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -161,7 +162,7 @@ def test_the_reference_is_json_and_torch_is_never_loaded():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == "0 []"
     document = json.loads(done.stdout)
-    assert document["version"] == "0.1.0.dev0"
+    assert document["version"] == __version__
     types = {one["name"]: one for one in document["types"]}
     assert types["FlowBuilder"]["category"] == "graph"
     assert types["FlowBuilder"]["file"] == "flodl/graph/builder.py"

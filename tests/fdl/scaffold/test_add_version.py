@@ -77,7 +77,10 @@ def test_with_nothing_installed_it_is_the_flodl_of_this_fdl(project):
 
 
 def test_a_range_that_nothing_known_satisfies_is_refused_with_the_ways_out(project):
-    with pytest.raises(ScaffoldError, match=r"which version .*`flodl>=99`") as caught:
+    with pytest.raises(
+        ScaffoldError,
+        match=r"the version of flodl that fits `flodl>=99` is not locked and not installed",
+    ) as caught:
         version(project, {"pyproject.toml": demand("flodl>=99")})
     assert "uv lock" in caught.value.hint
 
