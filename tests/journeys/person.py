@@ -348,7 +348,8 @@ def copied(environment: Path, folder: Path) -> Path:
     shutil.copytree(packages, target, copy_function=os.link, symlinks=True)
     for program in (environment / "bin").iterdir():
         script = folder / "bin" / program.name
-        if not script.exists():  # the others are those of `python -m venv`
+        # The others are those of `python -m venv`, and a folder of compiled Python.
+        if program.is_file() and not script.exists():
             text = program.read_bytes().replace(os.fsencode(environment), os.fsencode(folder))
             script.write_bytes(text)
             script.chmod(0o755)
