@@ -52,7 +52,8 @@ def test_questions_are_answered_and_exit_codes_told(somebody):
 
 
 def test_ctrl_c_reaches_the_program_and_not_what_is_no_longer_there(somebody):
-    with somebody.start("echo begun; sleep 100") as sleeping:
+    # One program says it and waits: between two, bash itself has the terminal, and ignores Ctrl-C.
+    with somebody.start("sh -c 'echo begun; exec sleep 100'") as sleeping:
         sleeping.wait_for("begun")
         sleeping.press(CTRL_C)
         assert sleeping.finish().exit == 130

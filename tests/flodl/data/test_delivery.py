@@ -153,7 +153,7 @@ def test_parts_outside_of_an_epoch_are_refused() -> None:
         loader.rows(0, 3)
     with pytest.raises(ValueError, match="samples 8 to 10 are outside of an epoch of 9 samples"):
         loader.deliver_samples(0, 8, 10)
-    with pytest.raises(ValueError, match="samples 4 to 4 are none"):
+    with pytest.raises(ValueError, match="samples 4 to 4 is an empty range"):
         loader.deliver_samples(0, 4, 4)
     assert list(loader.deliver(0, 2, 2)) == []
 

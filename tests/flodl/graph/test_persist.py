@@ -81,7 +81,7 @@ def test_the_source_configuration_is_saved_until_it_is_cleared(tmp_path):
     graph.save_checkpoint(tmp_path / "plain.fdl")
     assert "source_config" not in checkpoint_metadata(tmp_path / "plain.fdl")
     assert not (tmp_path / "plain.config.json").exists()
-    with pytest.raises(ValueError, match=r"wants a string, not dict; .* json\.dumps"):
+    with pytest.raises(ValueError, match=r"needs a string, not dict; .* json\.dumps"):
         graph.set_source_config({"hidden": 8})
     assert graph.source_config is None
 

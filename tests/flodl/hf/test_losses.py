@@ -333,7 +333,7 @@ def test_flags_are_labels_of_a_multi_label_model():
         (lambda: sequence_classification_loss(_z(2, 3), _n(3)), r"\[B\] = \[2\], got \[3\]"),
         (lambda: sequence_classification_loss(_z(2, 3), _n(2, 3)), r"\[B\] = \[2\], got \[2, 3\]"),
         (lambda: sequence_classification_loss(_z(2, 3), _z(2)), r"\[B, N\] = \[2, 3\], got \[2\]"),
-        (lambda: sequence_classification_loss(_z(2, 3), _n(2), "both"), "'both' is none of"),
+        (lambda: sequence_classification_loss(_z(2, 3), _n(2), "both"), "'both' is not one of"),
         (lambda: token_classification_loss(_z(2, 3), _n(2)), r"must be \[B, S, N\], got \[2, 3\]"),
         (lambda: token_classification_loss(_z(2, 3, 4), _n(2)), r"\[B, S\] = \[2, 3\], got \[2\]"),
         (lambda: masked_lm_loss(_z(2, 3), _n(2)), r"must be \[B, S, V\], got \[2, 3\]"),

@@ -142,7 +142,7 @@ def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
     assert child.wait(30) == 130
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     gone = terminal.fdl("tell", "last", "stop")
-    assert (gone.returncode, "is interrupted, so it cannot be" in gone.stderr) == (1, True)
+    assert (gone.returncode, "is interrupted, so it takes no acts" in gone.stderr) == (1, True)
     assert not list(private.glob("flodl-*/*"))
 
     acts = Journal.read(run / "acts.jsonl")
