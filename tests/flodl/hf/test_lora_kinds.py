@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import lazy_loader
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,7 @@ from flodl.hf.lora_files import load_lora, save_lora
 from flodl.hf.lora_layers import LoraEmbedding, LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, stored, targets, trained, values
-from tests.flodl.hf.test_lora_peft import attended, output_of, reference
-
-# Its import takes seconds that every collection of the tests would need.
-peft = lazy_loader.load("peft")
+from tests.flodl.hf.test_lora_peft import attended, output_of, peft, reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -42,6 +38,8 @@ FEW = [("bert", name) for name in KINDS] + [("albert", "everything"), ("distilbe
 
 
 def embeddings_of(family: str) -> list[str]:
+    if family == "modernbert":
+        return ["tok_embeddings"]
     return [name for name in EMBEDDINGS if family != "distilbert" or "type" not in name]
 
 
@@ -70,7 +68,7 @@ def by_peft(
     **more: Any,
 ) -> Any:
     """Adapters of a classifier, saved by PEFT, and the model they are of."""
-    settings = peft.LoraConfig(
+    settings = peft().LoraConfig(
         r=3,
         lora_alpha=5,
         target_modules=layers_of(family, kind),
@@ -79,7 +77,7 @@ def by_peft(
         **more,
     )
     plain = reference(small_model(family, head), head)
-    theirs = peft.get_peft_model(plain, settings)
+    theirs = peft().get_peft_model(plain, settings)
     scramble_all(theirs)
     theirs.save_pretrained(str(folder))
     return theirs
@@ -132,7 +130,7 @@ def test_our_files_give_our_outputs_in_peft(family: str, name: str, tmp_path: Pa
     scramble_all(graph)
     save_lora(graph, tmp_path)
     assert gap(output(graph), before) > 1e-2
-    theirs = peft.PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path, is_trainable=True)
+    theirs = peft().PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path, is_trainable=True)
     assert gap(output(graph), output_of(theirs.eval())) <= 1e-5
     learning = {our_name(n) for n, p in theirs.named_parameters() if p.requires_grad}
     assert {n for n in learning if "original_module" not in n} == trained(graph)
@@ -178,7 +176,7 @@ def test_every_family_and_kind_agrees_with_peft(
     add_lora(graph, names, r=3, alpha=5, **options(kind))
     scramble_all(graph, seed=seed)
     save_lora(graph, tmp_path)
-    theirs = peft.PeftModel.from_pretrained(plain, tmp_path).eval()
+    theirs = peft().PeftModel.from_pretrained(plain, tmp_path).eval()
     assert gap(attended(output(graph)), attended(output_of(theirs))) <= 1e-5
     theirs.save_pretrained(str(tmp_path / "theirs"))
     again = small_model(family, HeadKind.TOKCLS, seed=seed)
@@ -260,8 +258,8 @@ def test_what_cannot_be_adapted_or_merged_is_said(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="max_norm"):
         LoraEmbedding.adapt(table, LoraSettings())
     # PEFT adapts a tied table: it can be used here, and its merge is refused.
-    settings = peft.LoraConfig(r=2, target_modules=["word_embeddings"])
-    theirs = peft.get_peft_model(
+    settings = peft().LoraConfig(r=2, target_modules=["word_embeddings"])
+    theirs = peft().get_peft_model(
         reference(small_model("bert", HeadKind.MLM), HeadKind.MLM), settings
     )
     scramble_all(theirs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
-import lazy_loader
 import pytest
 import torch
 import transformers
@@ -22,9 +22,6 @@ from flodl.hf.lora_layers import LoraLinear
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, scramble, targets, train
 
-# Its import takes seconds that every collection of the tests would need.
-peft = lazy_loader.load("peft")
-
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
 _CLASSES = {
@@ -34,6 +31,14 @@ _CLASSES = {
     HeadKind.QA: "AutoModelForQuestionAnswering",
     HeadKind.MLM: "AutoModelForMaskedLM",
 }
+
+
+def peft() -> Any:
+    """PEFT. Its import takes seconds that every collection of the tests would need.
+
+    pytest looks into the globals of a module, which would wake a lazy module up.
+    """
+    return importlib.import_module("peft")
 
 
 def reference(graph: Graph, kind: HeadKind) -> Any:
@@ -87,7 +92,7 @@ def test_peft_loads_our_adapters_and_agrees(family: str, kind: HeadKind, tmp_pat
         train(graph)  # the head as well
     save_lora(graph, tmp_path)
     before = output_of(plain)
-    theirs = peft.PeftModel.from_pretrained(plain, tmp_path).eval()
+    theirs = peft().PeftModel.from_pretrained(plain, tmp_path).eval()
     assert gap(attended(output(graph)), attended(output_of(theirs))) <= 1e-5
     assert gap(attended(output(graph)), attended(before)) > 1e-2
     merge_lora(graph)
@@ -118,18 +123,18 @@ def test_a_module_inside_the_encoder_that_came_with_adapters_is_saved_again(tmp_
     other = small_model("bert", HeadKind.SEQCLS)
     load_lora(other, tmp_path / "ours")
     plain = reference(small_model("bert", HeadKind.SEQCLS), HeadKind.SEQCLS)
-    again = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
+    again = peft().PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
     for model in (output(other), output_of(again)):
         assert gap(model, output_of(theirs.eval())) <= 1e-5
 
 
 def saved_by_peft(folder: Path, **options: Any) -> Any:
     """Adapters of a BERT with a classifier, saved by PEFT, and the model they are of."""
-    settings = peft.LoraConfig(
+    settings = peft().LoraConfig(
         r=4, lora_alpha=6, target_modules=["query", "value"], task_type="SEQ_CLS", **options
     )
     plain = reference(small_model("bert", HeadKind.SEQCLS), HeadKind.SEQCLS)
-    theirs = peft.get_peft_model(plain, settings)
+    theirs = peft().get_peft_model(plain, settings)
     scramble_peft(theirs)
     theirs.save_pretrained(str(folder))
     return theirs
@@ -139,7 +144,7 @@ def saved_by_peft(folder: Path, **options: Any) -> Any:
 def test_adapters_of_peft_are_loaded_and_agree(family: str, kind: HeadKind, tmp_path: Path) -> None:
     graph = small_model(family, kind)
     task = {HeadKind.SEQCLS: "SEQ_CLS", HeadKind.TOKCLS: "TOKEN_CLS", HeadKind.QA: "QUESTION_ANS"}
-    settings = peft.LoraConfig(
+    settings = peft().LoraConfig(
         r=4,
         lora_alpha=6,
         lora_dropout=0.1,
@@ -148,7 +153,7 @@ def test_adapters_of_peft_are_loaded_and_agree(family: str, kind: HeadKind, tmp_
         rank_pattern={targets(family)[1]: 3},
         alpha_pattern={targets(family)[0]: 9},
     )
-    theirs = peft.get_peft_model(reference(graph, kind), settings)
+    theirs = peft().get_peft_model(reference(graph, kind), settings)
     scramble_peft(theirs)
     theirs.save_pretrained(str(tmp_path))
     load_lora(graph, tmp_path)
@@ -164,7 +169,7 @@ def test_what_differs_between_layers_survives_the_way_through_peft(tmp_path: Pat
     add_lora(graph, "bert.encoder.layer.1.output.dense", r=2, alpha=10)
     scramble(graph)
     save_lora(graph, tmp_path / "ours")
-    theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
+    theirs = peft().PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
     assert gap(output(graph), output_of(theirs)) <= 1e-5
     theirs.save_pretrained(str(tmp_path / "theirs"))
     again = small_model("bert", HeadKind.SEQCLS)
@@ -175,16 +180,16 @@ def test_what_differs_between_layers_survives_the_way_through_peft(tmp_path: Pat
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_the_scaling_by_the_root_of_the_rank_is_understood(family: str, tmp_path: Path) -> None:
     graph = small_model(family)
-    settings = peft.LoraConfig(
+    settings = peft().LoraConfig(
         r=4, lora_alpha=6, use_rslora=True, target_modules=targets(family), task_type=None
     )
-    theirs = peft.get_peft_model(reference(graph, HeadKind.BASE), settings)
+    theirs = peft().get_peft_model(reference(graph, HeadKind.BASE), settings)
     scramble_peft(theirs)
     theirs.save_pretrained(str(tmp_path))
     load_lora(graph, tmp_path)
     assert gap(attended(output(graph)), attended(output_of(theirs.eval()))) <= 1e-5
     save_lora(graph, tmp_path / "ours")
-    again = peft.PeftModel.from_pretrained(
+    again = peft().PeftModel.from_pretrained(
         reference(small_model(family), HeadKind.BASE), tmp_path / "ours"
     )
     assert gap(attended(output(graph)), attended(output_of(again.eval()))) <= 1e-5
@@ -206,6 +211,6 @@ def test_peft_says_nothing_about_our_files(
     add_lora(graph, targets("distilbert"))
     save_lora(graph, tmp_path)
     with caplog.at_level(logging.WARNING):
-        peft.PeftModel.from_pretrained(plain, tmp_path)
+        peft().PeftModel.from_pretrained(plain, tmp_path)
     told = [str(warning.message) for warning in recwarn.list]
     assert not [text for text in [*told, caplog.text] if "adapter" in text.lower()]
