@@ -12,11 +12,13 @@ from tests.flodl.hf.models.cells import CELLS, FAMILIES, batch, pair
 CLOSE = {"rtol": 0, "atol": 1e-5}
 OTHERS = ((9, 5), (3, 14, 8, 1, 6), (17,))
 """Lengths of the rows of other batches."""
+LONGEST = 62
+"""Tokens of the longest text: the models have 64 positions, and those of RoBERTa begin at 2."""
 
 
 def shapes_of(inputs):
     """Every input of any size, by its name."""
-    both = {0: Dim("batch", max=64), 1: Dim("length", max=64)}
+    both = {0: Dim("batch", max=64), 1: Dim("length", max=LONGEST)}
     return dict.fromkeys(inputs, both)
 
 
