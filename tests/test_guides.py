@@ -31,7 +31,10 @@ GUIDES = [
     *sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md"),
     DOCS / "get-started.md",
 ]
-SLOW = ("cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md", "tokenizers.md")
+SLOW = (
+    "adopt.md", "clusters.md", "cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md",
+    "sweeps.md", "tokenizers.md",
+)  # fmt: skip
 """They compile a program, install libtorch, train several times, and import torch."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")

@@ -185,6 +185,7 @@ def test_a_test_that_fails_by_chance_notices_nothing(checkout, tmp_path):
     assert set(noticed.values()) == {""}
 
 
+@pytest.mark.slow
 def test_tests_that_fail_without_a_change_are_an_error(checkout):
     done, noticed = checkout("def test_sizes():\n    assert fits(2, 1)\n")
     assert done.returncode == 1

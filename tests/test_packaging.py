@@ -113,6 +113,7 @@ def test_the_source_archive_can_run_the_tests(wheel):
     assert {"constraints.txt", "tests/conftest.py", "templates/project/fdl"} <= names
 
 
+@pytest.mark.slow
 def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):
     assert run(bare, "python", "-c", "import torch", cwd=tmp_path).returncode == 1
     assert run(bare, "fdl", "--version", cwd=tmp_path).stdout == f"flodl-cli {fdl.__version__}\n"

@@ -60,6 +60,7 @@ def plan(fdl, *words, **env):
 
 @GLIBC
 @pytest.mark.parametrize("words", [["train"], ["train", "quick"]])
+@pytest.mark.slow
 def test_an_entry_gets_a_kept_heap_and_the_plan_says_from_whom(project, fdl, words):
     project(PROJECT)
     assert plan(fdl, *words)[TUNABLES] == {

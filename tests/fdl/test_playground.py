@@ -165,6 +165,7 @@ def pickled(folder):
     ],
     ids=["root", "inside", "bert", "example"],
 )
+@pytest.mark.slow
 def test_where_a_model_is_a_pickle_the_command_that_is_named_leads_on(
     fdl, playground, words, cwd, usual
 ):

@@ -160,6 +160,7 @@ def test_any_arguments_reach_a_run_command(recorder, tokens):
 
 @settings(max_examples=15)
 @given(ARGUMENTS.map(without_separator))
+@pytest.mark.slow
 def test_any_arguments_reach_a_run_command_in_docker(recorder, tokens):
     assert recorder.type("there", "--", *tokens) == tokens
 

@@ -91,6 +91,7 @@ def _argv(program: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 def test_a_copied_environment_is_its_own(somebody, tmp_path):
     environment = tmp_path / "one"
     somebody.type(f"python3 -m venv {environment} && . {environment}/bin/activate", limit=120)

@@ -207,6 +207,7 @@ def test_a_search_cannot_be_an_array(program, slurm):
     assert (done.exit, "leave out `--on slurm`" in done.err) == (1, True), done.err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_is_canceled_and_not_submitted_twice(program, cluster, tmp_path, fdl):
     folder = program(COUNTS)
     (tmp_path / "cluster/queue/hold").touch()

@@ -71,6 +71,7 @@ def test_the_locked_version_is_installed_and_no_other(wheels, home, store):
     assert json.loads(lock.read_text()) == document
 
 
+@pytest.mark.slow
 def test_a_wheel_whose_name_has_no_variant_is_locked_too(tmp_path, libtorch, home, store):
     """As on Linux aarch64 and macOS, and as the CUDA build of PyPI."""
     links = tmp_path / "plain"
@@ -97,6 +98,7 @@ def test_without_a_lock_nothing_is_named(wheels):
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.slow
 def test_what_the_lock_does_not_name_is_refused(wheels):
     done = wheels("cu130", "--locked")
     assert (done.exit, "has no libtorch for cu130" in done.err) == (1, True)
@@ -120,6 +122,7 @@ def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.slow
 def test_an_installed_variant_of_other_bytes_is_not_taken_for_the_locked_one(wheels, home):
     assert "already installed" in wheels("--locked").err
     lock = home / "libtorch.lock"
@@ -147,6 +150,7 @@ def repository(tmp_path, installed):
 
 
 @pytest.mark.usefixtures("wheels")
+@pytest.mark.slow
 def test_a_folder_with_a_lock_is_a_project(libtorch, tmp_path, repository, home):
     env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
     done = libtorch("install", "--locked", cwd=repository / "src", env=env, timeout=120)

@@ -79,6 +79,7 @@ def test_the_libraries_of_cuda_are_brought_along(install, links, store):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there CUDA comes in packages of its own")
+@pytest.mark.slow
 def test_a_missing_package_of_nvidia_leaves_the_store_as_it_was(install, links, store):
     torch_wheel(links, "2.9.0", cuda="12.8", requires=CUDA_NEEDS)
     done = install("cu128", "--torch", "2.9.0")
@@ -113,6 +114,7 @@ def test_a_version_that_pip_does_not_have(install, links):
     assert "the newest one: fdl libtorch install cpu --source wheel" in done.err
 
 
+@pytest.mark.slow
 def test_without_a_version_it_is_the_newest_one_of_the_variant(install, links, store):
     for version in ("2.12.0+cpu", "2.14.1+cpu"):
         torch_wheel(links, version)
@@ -123,6 +125,7 @@ def test_without_a_version_it_is_the_newest_one_of_the_variant(install, links, s
     assert "already installed" in install("cpu").err
 
 
+@pytest.mark.slow
 def test_an_index_without_torch_is_answered_with_a_line_that_names_one(install, links):
     links.mkdir()
     done = install("cu128")
@@ -180,6 +183,7 @@ def test_what_is_not_on_disk_is_said_with_the_line_that_brings_it(libtorch, link
     assert "is not a wheel" in done.err
 
 
+@pytest.mark.slow
 def test_an_archive_that_cannot_be_reached_names_wheel_mode(libtorch):
     env = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
     done = libtorch("install", "cpu", env=env, timeout=120)

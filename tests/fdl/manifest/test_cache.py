@@ -215,6 +215,7 @@ for _ in range(150):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_race_never_read_a_half_written_cache(root: Path) -> None:
     (root / "fdl.yml").write_text(
         "commands:\n" + "".join(f"  c{n}: {{run: x}}\n" for n in range(300))

@@ -224,6 +224,7 @@ def test_links_to_a_library_beside_it_are_not_read_twice(tmp_path):
 @linux
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_mutated_library_never_crashes_the_reader(tmp_path, data):
     sound = tmp_path / "lib" / "libsound.so"
     if not sound.exists():

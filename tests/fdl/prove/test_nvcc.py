@@ -37,7 +37,7 @@ def outcomes(folder, archs):
         (["compute_80"], "8.0+PTX"),
         sweep(["sm_75", "sm_86", "sm_90", "compute_90"], "7.5 8.6 9.0+PTX"),
         sweep(["sm_90a"], "9.0a"),
-        (["sm_90", "sm_90a", "compute_90"], "9.0+PTX 9.0a"),
+        sweep(["sm_90", "sm_90a", "compute_90"], "9.0+PTX 9.0a"),
         (["sm_103a", "sm_120f", "sm_121"], "10.3a 12.0f 12.1"),
         sweep(["compute_90a", "compute_100f"], "9.0a+PTX 10.0f+PTX"),
     ],
@@ -77,6 +77,7 @@ def test_relocatable_device_code_is_read(tmp_path, codes):
     assert code_of(folder) == sorted(codes)
 
 
+@pytest.mark.slow
 def test_a_static_library_linked_on_the_device_is_read(tmp_path):
     source, extra = tmp_path / "part.cu", tmp_path / "whole.cu"
     source.write_text("__device__ float twice(float value) { return 2.0f * value; }\n")
@@ -92,6 +93,7 @@ def test_a_static_library_linked_on_the_device_is_read(tmp_path):
     assert code_of(tmp_path) == ["sm_80", "sm_86"]
 
 
+@pytest.mark.slow
 def test_of_two_libraries_the_one_that_lacks_code_decides(tmp_path):
     library(tmp_path, *targets("sm_80"))
     library(tmp_path, *targets("sm_86"), name="libnarrow.so")

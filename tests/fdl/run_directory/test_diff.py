@@ -228,6 +228,7 @@ def test_a_changed_sample_is_named(bench, base):
     )
 
 
+@pytest.mark.slow
 def test_a_changed_sample_is_named_although_guards_left_it_out(bench):
     manifest, file = bench.folder / "train/fdl.yml", bench.folder / "train/x.pt"
     before = manifest.read_text(), file.read_bytes()

@@ -216,6 +216,7 @@ def test_a_card_gets_its_variant_beside_the_one_for_the_processor(setup, tmp_pat
     assert "GPU       [0] Good GPU -- sm_86, 24 GB\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_archive_that_cannot_be_had_ends_it(setup, mirror, tmp_path):
     mirror.resources.clear()
     unreachable = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}

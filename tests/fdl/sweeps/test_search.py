@@ -29,6 +29,7 @@ def test_a_search_tries_values_of_its_ranges_and_lists(scores, fdl):
     assert f"best val_loss: {(float(best['lr']) - 0.25) ** 2}" in done.err
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_values(scores, fdl):
     found = []
     for seed in ("1", "1", "2"):
@@ -42,6 +43,7 @@ def test_the_same_seed_gives_the_same_values(scores, fdl):
     assert found[0] != found[2]
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_with_what_it_has_measured(scores, fdl):
     fdl(*SEARCH, "12", "train", "--each", "lr=0.1..1")
     (file,) = scores.rglob("sweep.json")
@@ -72,6 +74,7 @@ def test_a_run_that_did_not_measure_the_goal_counts_as_failed_for_the_search(fdl
     assert "best" not in done.err
 
 
+@pytest.mark.slow
 def test_several_trials_run_at_once(scores, fdl):
     done = fdl("--jobs", "3", *SEARCH, "6", "train", "--each", "lr=0.1..1")
     assert done.exit == 0, done.err

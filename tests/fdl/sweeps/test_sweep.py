@@ -39,6 +39,7 @@ def test_each_run_has_a_directory_with_its_values_log_and_record(scores, fdl):
 
 
 @pytest.mark.usefixtures("scores")
+@pytest.mark.slow
 def test_the_comparison_stands_at_the_end(fdl):
     done = fdl("--quiet", "train", "--each", "lr=0.5,0.25")
     table = done.out[done.out.index("lr=0.5") :]
@@ -69,6 +70,7 @@ def test_failed_runs_are_kept_and_the_others_go_on(scores, fdl):
     assert "seed=13  failed" in shown
 
 
+@pytest.mark.slow
 def test_failed_runs_run_again_only_if_asked(scores, fdl):
     fdl("train", "--each", "seed=13,1")
     (done_log,) = scores.glob("runs/train/*/seed=1/training.log")
@@ -83,6 +85,7 @@ def test_failed_runs_run_again_only_if_asked(scores, fdl):
     assert done_log.read_text() == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_continues(project, fdl):
     root = project(
         {
@@ -117,6 +120,7 @@ def test_a_run_that_was_killed_with_its_sweep_runs_again(scores, fdl):
     assert "seed 1 " not in done.out
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_manifest_has_its_name(scores, fdl):
     assert fdl("sweep", "run", "rates").exit == 0
     assert fdl("sweep", "run", "rates").exit == 0
@@ -178,6 +182,7 @@ def test_a_typed_folder_holds_the_sweep(project, fdl):
     assert f"--lr 1 --output {root}/mine/" in done.out
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, torch_fdl):
     root = project(FILES)
     process = start(root, "train", "--epochs", "12", "--each", "lr=0.1,0.2")

@@ -87,6 +87,7 @@ def test_processes_killed_between_two_epochs_are_replaced(team: Team) -> None:
     assert orders(loader, 2) == [[0], [1], [2], [3], [4], [5]]
 
 
+@pytest.mark.slow
 def test_processes_killed_in_an_epoch_that_is_left_are_replaced_in_the_next(team: Team) -> None:
     loader = DataLoader(Numbers(1000), 1, shuffle=False, workers=1)
     for number in range(3):

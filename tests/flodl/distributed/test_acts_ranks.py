@@ -59,7 +59,9 @@ def told(group: Group, policy: str, folder: Path, acts: list[list[str]]) -> Outc
 
 
 @posix_only
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("sync", marks=pytest.mark.slow), "cadence", "async"]
+)
 def test_all_ranks_change_the_rate_after_the_same_step(
     ranks: Ranks, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ def _gather_after_restart(rank: int, port: int, restart: int, delay: float) -> l
         group.close()
 
 
+@pytest.mark.slow
 def test_a_restart_does_not_meet_the_ranks_of_the_start_before() -> None:
     # The launcher keeps its store, where the addresses of the first start remain.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)

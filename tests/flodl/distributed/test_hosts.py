@@ -78,6 +78,7 @@ def assert_proven(training: Job, epochs: int) -> None:
     assert found.complete_epochs == epochs
 
 
+@pytest.mark.slow
 def test_two_hosts_train_together(cluster: Cluster) -> None:
     options = {"ddp": {}, "epochs": 3, "batch_ms": 4}
     first, second = cluster.start(0, options), cluster.start(1, options)

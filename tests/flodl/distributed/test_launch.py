@@ -216,6 +216,7 @@ def test_a_function_inside_of_another_is_named() -> None:
         launch_ranks(inner, (), 2)
 
 
+@pytest.mark.slow
 def test_a_function_typed_at_a_prompt_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-"],

@@ -72,6 +72,7 @@ def kill_and_check(launcher: psutil.Process, folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ranks_of_a_killed_torchrun_end_with_a_checkpoint(tmp_path: Path) -> None:
     with launched(tmp_path, [*TORCHRUN, str(PROGRAM), str(tmp_path), "0.02"]) as launcher:
         kill_and_check(launcher, tmp_path)

@@ -140,7 +140,7 @@ def small(seed):
     return recipe
 
 
-@pytest.mark.parametrize("seed", [12, 42, 50])
+@pytest.mark.parametrize("seed", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (42, 50))])
 def test_a_compiled_graph_does_the_same(seed):
     compiled_agree(small(seed), random_calls(random.Random(seed)), (2, 3), "aot_eager")
 
@@ -187,7 +187,7 @@ def traced_whole_agrees(recipe, lead, backend):
         pair.backward()
 
 
-@pytest.mark.parametrize("seed", [4, 35, 39])
+@pytest.mark.parametrize("seed", [4, 35, pytest.param(39, marks=pytest.mark.slow)])
 def test_torch_compile_takes_the_whole_graph(seed):
     traced_whole_agrees(small(seed), (3,), "aot_eager")
 
@@ -205,6 +205,7 @@ def test_torch_compile_takes_hundreds_of_whole_graphs(recipe, lead):
 
 @examples(15)
 @given(RECIPES, LEADS)
+@pytest.mark.slow
 def test_a_checkpoint_turns_a_fresh_graph_into_an_equal_one(tmp_path_factory, recipe, lead):
     parts = instantiate(recipe)
     path = tmp_path_factory.mktemp("random") / "graph.fdl"
@@ -246,6 +247,7 @@ for seed in range(25):
 """
 
 
+@pytest.mark.slow
 def test_the_hash_is_equal_in_another_process():
     recipes = [random_recipe(random.Random(seed)) for seed in range(25)]
     ours = [build(recipe).structural_hash() for recipe in recipes]

@@ -1,5 +1,6 @@
 """`parity` compares outputs and keeps them as fixtures."""
 
+import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -10,6 +11,7 @@ from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.parity import batch_for, parity
 
 
+@pytest.mark.slow
 def test_all_thirty_five_cells_agree(tmp_path, capsys):
     assert main(["parity", "all", "--synthetic", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -303,6 +303,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(tmp_path):
     program = textwrap.dedent(
         """

@@ -211,6 +211,7 @@ def trained_on(group: Group) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_same_loop_on_two_ranks_gives_the_same_curve() -> None:
     ranks = Ranks()
     try:

@@ -167,6 +167,7 @@ def test_csv_has_a_row_per_sample_and_event_in_the_order_of_time(tmp_path):
 
 
 @given(samples, events)
+@pytest.mark.slow
 def test_every_value_stands_in_the_csv(tmp_path_factory, samples, events):
     path = tmp_path_factory.mktemp("csv") / "timeline.csv"
     kept = Timeline.from_samples(samples, events)

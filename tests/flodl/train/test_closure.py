@@ -86,6 +86,7 @@ def test_lbfgs_trains_as_in_a_plain_loop(engine: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_long_training_with_auto_makes_no_other_calls() -> None:
     counted = Counted()
     training(counted, epochs=80).run()  # 240 steps: enough for trials

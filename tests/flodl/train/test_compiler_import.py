@@ -102,6 +102,7 @@ def test_a_loop_and_an_optimizer_of_the_program_do_not_load_it_either(tmp_path: 
     python(OWN_OPTIMIZER.replace("FILE", repr(str(tmp_path / "optimizer.pt"))))
 
 
+@pytest.mark.slow
 def test_every_optimizer_does_the_same_and_all_is_put_back_before_the_compiler_is_there() -> None:
     python(
         BEFORE

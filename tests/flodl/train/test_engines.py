@@ -393,6 +393,7 @@ def test_auto_compiles_meanwhile_and_says_what_it_brought(tmp_path, monkeypatch)
     assert "compiled" in report["tuning"]
 
 
+@pytest.mark.slow
 def test_auto_takes_what_a_thread_has_compiled_meanwhile(monkeypatch):
     threads = []
 

@@ -321,6 +321,7 @@ PREEMPTED = dedent(
 
 
 @posix_only
+@pytest.mark.slow
 def test_a_job_that_is_preempted_twice_ends_with_the_weights_of_an_uninterrupted_run(
     tmp_path: Path,
 ) -> None:

@@ -378,6 +378,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_training(
 # --- A killed process and a damaged file ---------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_beginning_of_a_trace_can_be_read_and_continued(tmp_path: Path, plain: Seen) -> None:
     whole, losses = plain.trace.read_bytes(), plain.losses
     folder = tmp_path / "cut"

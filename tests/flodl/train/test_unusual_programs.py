@@ -212,6 +212,7 @@ class Counting(nn.Module):
         return self.net(x) * (1 + 1 / self.calls)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_survives_more_changes_than_torch_compiles_for(traced, capsys):
     mine, theirs = Counting(), Counting()
     engine = CompiledEngine(mine, adam(mine), StepSettings(train_fn=loss_fn))

@@ -182,6 +182,7 @@ def test_what_is_read_everywhere_is_drawn_as_one_trunk():
         assert len(longest & set(route.way.points)) >= 3
 
 
+@pytest.mark.slow
 def test_very_many_long_edges_are_drawn_without_bends():
     count = 400
     boxes = [box(n, n) for n in range(count)]

@@ -59,6 +59,7 @@ def test_every_cell_is_right_and_one_piece_when_compiled(family, kind):
     assert 1 <= runs_alike(family, kind, "inductor") <= 2
 
 
+@pytest.mark.slow
 def test_places_given_from_outside_let_a_compiled_model_leave_padding_out():
     _, graph = pair("bert", HeadKind.BASE, num_hidden_layers=1)
     _, plain = pair("bert", HeadKind.BASE, num_hidden_layers=1)

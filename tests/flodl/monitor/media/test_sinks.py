@@ -102,6 +102,7 @@ def run(tmp_path: Path, sink: str, **environ: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_mlflow(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -182,6 +183,7 @@ train(2, 1, before)
 """
 
 
+@pytest.mark.slow
 def test_a_continued_run_of_weights_and_biases_has_each_epoch_once(tmp_path):
     pytest.importorskip("wandb")
     env = {**os.environ, "WANDB_MODE": "offline"}
