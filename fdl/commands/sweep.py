@@ -58,6 +58,7 @@ def resume(
     failed: Annotated[
         bool, typer.Option("--failed", help="Also run the failed runs again")
     ] = False,
+    dry_run: DryRun = False,
 ) -> int:
     """Continue a sweep that was interrupted. Runs that are done do not run again.
 
@@ -72,6 +73,7 @@ def resume(
     from fdl.sweeps.request import Request
 
     call: Call = ctx.obj
+    call.invocation.dry_run = dry_run
     sweep = _chosen(call, name)
     project = Project(call.project().found, sweep.settings["env"], write_cache=True)
     call.invocation.append = sweep.settings["append"]

@@ -103,7 +103,7 @@ class Verb(TyperCommand):
         flags = []
         for flag, wanted, refusal in (
             ("--yes", given.yes, ""),
-            ("--dry-run", given.dry_run, "changes nothing, so it has no dry run"),
+            ("--dry-run", given.dry_run, "has no dry run; leave `--dry-run` out"),
             ("--json", given.json, "has no JSON to print"),
         ):
             if wanted and flag in known:

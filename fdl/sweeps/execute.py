@@ -137,13 +137,16 @@ def resume(
     *,
     failed: bool,
 ) -> int:
-    """Run what a sweep has not finished; the exit code of the call.
+    """Run what a sweep has not finished, or show it; the exit code of the call.
 
     Raises:
         FdlError: Another process runs it, or the command or a setting is wrong.
     """
     maker = Maker(project, request, invocation, place)
     wanted = (WAITING, RUNNING, STOPPED, *((FAILED,) if failed else ()))
+    if invocation.dry_run:
+        rows = [row for row in sweep.rows if row.state in wanted]
+        return _show_rest(sweep, rows, maker, request, json=invocation.json)
     with sweep.alone():
         # Another process may have changed it before the lock was free.
         sweep = Sweep.read(sweep.path) or sweep
@@ -332,10 +335,34 @@ def _report(sweep: Sweep) -> int:
     return failed + unfinished
 
 
+def _show_rest(
+    sweep: Sweep, rows: Sequence[Row], maker: Maker, request: Request, *, json: bool
+) -> int:
+    """Print the command lines of the runs that are left, and how many trials are not chosen yet."""
+    plans = []
+    for row in rows:
+        folder = sweep.directory(row)
+        plans.append(maker.plan(row, folder, _resumable(folder)))
+    more = max(0, request.trials - len(sweep.rows)) if request.search else 0
+    heading = f"{more} more trials by {request.search}, and these runs:\n" if more else ""
+    if not rows and not more:
+        output.note(f"the sweep {sweep.name} has no unfinished runs")
+    return _print(rows, plans, maker.project, heading, json=json)
+
+
 def _show(
     rows: Sequence[Row], plans: Sequence[Plan], project: Project, request: Request, *, json: bool
 ) -> int:
     """Print the command line of every run."""
+    heading = ""
+    if request.search:
+        heading = f"{request.trials} trials by {request.search}; the ends of their ranges:\n"
+    return _print(rows, plans, project, heading, json=json)
+
+
+def _print(
+    rows: Sequence[Row], plans: Sequence[Plan], project: Project, heading: str, *, json: bool
+) -> int:
     from fdl.redaction import redacted
     from fdl.shell_words import join
 
@@ -344,9 +371,6 @@ def _show(
 
         text = dry_run.several_as_json(plans, asked=0)
     else:
-        heading = ""
-        if request.search:
-            heading = f"{request.trials} trials by {request.search}; the ends of their ranges:\n"
         lines = [
             f"{row.name}\n  {join(redacted(plan).launch)}\n"
             for row, plan in zip(rows, plans, strict=True)

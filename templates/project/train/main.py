@@ -14,7 +14,7 @@ from torch.types import Device
 class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     """Train a classifier of hand-written digits."""
 
-    epochs: int = option(default=10, short="n", help="Passes over the training images")
+    epochs: int = option(default=10, help="Passes over the training images")
     batch_size: int = option(default=32, help="Images per batch")
     lr: float = option(default=3e-3, help="Learning rate of AdamW")
     seed: int = option(default=42, help="Seed of the initial weights and the order of the data")

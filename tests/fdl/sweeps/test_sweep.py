@@ -70,6 +70,23 @@ def test_failed_runs_are_kept_and_the_others_go_on(scores, fdl):
     assert "seed=13  failed" in shown
 
 
+def test_a_dry_run_of_the_continuation_shows_what_is_left_and_runs_nothing(scores, fdl):
+    fdl("train", "--each", "seed=13")
+    (record,) = scores.rglob("sweep.json")
+    before = record.read_bytes()
+    for words in (("--dry-run", "sweep", "resume"), ("sweep", "resume", "--dry-run")):
+        shown = fdl(*words, "--failed")
+        assert shown.exit == 0, shown.err
+        name, command = shown.out.splitlines()
+        assert name == "seed=13"
+        assert command == "  python score.py --seed 13"
+    nothing = fdl("--dry-run", "sweep", "resume")
+    assert (nothing.exit, nothing.out) == (0, "")
+    assert "has no unfinished runs" in nothing.err
+    assert record.read_bytes() == before
+    assert states(scores) == {"seed=13": "failed"}
+
+
 @pytest.mark.slow
 def test_failed_runs_run_again_only_if_asked(scores, fdl):
     fdl("train", "--each", "seed=13,1")
