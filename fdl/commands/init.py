@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,7 +72,11 @@ def init(
     scaffold.refuse_existing(target)
     if mode is None:
         questions = Questions(on=not dry_run)
-        mode = scaffold.ask(questions)
+        has_docker = shutil.which("docker") is not None
+        mode = scaffold.ask(questions, has_docker=has_docker)
+        if mode.has_containers and not has_docker:
+            native = f"fdl init {name} --native"
+            output.warning("docker is not found on this machine", f"without containers: {native}")
         wants = "Add a playground for Hugging Face models?"
         with_hf = with_hf or questions.confirm(wants, default=False)
     told = scaffold.values(name, mode, __version__)

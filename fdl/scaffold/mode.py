@@ -45,9 +45,17 @@ def from_flags(*, docker: bool, native: bool) -> Mode | None:
     return Mode.NATIVE if native else None
 
 
-def ask(questions: Questions) -> Mode:
-    """Ask how the project shall run; without a user, and by default, it is ``MOUNTED``."""
-    if not questions.confirm("Run in Docker containers?", default=True):
+def ask(questions: Questions, *, has_docker: bool) -> Mode:
+    """Ask how the project shall run; without a user it is ``MOUNTED``.
+
+    Args:
+        questions: Asks the user.
+        has_docker: Whether this machine has Docker. Without it, Enter means ``NATIVE``.
+    """
+    wants = "Run in Docker containers?"
+    if not has_docker:
+        wants += " (docker is not found on this machine)"
+    if not questions.confirm(wants, default=has_docker, unanswered=True):
         return Mode.NATIVE
     mounts = questions.confirm("Mount the libtorch of this machine into them?", default=True)
     return Mode.MOUNTED if mounts else Mode.DOCKER

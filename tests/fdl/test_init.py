@@ -193,6 +193,43 @@ def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
 DOCKER = "Run in Docker containers? [Y/n] "
 LIBTORCH = "Mount the libtorch of this machine into them? [Y/n] "
 HF = "Add a playground for Hugging Face models? [y/N] "
+NO_DOCKER = "Run in Docker containers? (docker is not found on this machine) [y/N] "
+
+
+@pytest.fixture(autouse=True)
+def docker(tmp_path_factory, monkeypatch):
+    """A program called docker: whether this machine has one changes a question."""
+    folder = tmp_path_factory.mktemp("docker")
+    (folder / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.mark.parametrize(("answer", "mode"), [("\n", "native"), ("y\n", "mounted")])
+def test_without_docker_enter_means_no_containers(tmp_path, answer, mode):
+    path = {"PATH": str(Path(sys.executable).parent)}
+    with Terminal("init", "demo", cwd=tmp_path, env=path) as terminal:
+        terminal.read_until(NO_DOCKER)
+        terminal.press(answer)
+        if mode != "native":
+            terminal.read_until(LIBTORCH)
+            terminal.press("\n")
+        terminal.read_until(HF)
+        terminal.press("\n")
+        assert terminal.finish() == 0
+        warned = "without containers: fdl init demo --native" in terminal.text
+        assert warned == (mode != "native")
+    assert tree(tmp_path / "demo") == EXPECTED[mode]
+
+
+def test_without_docker_and_a_user_the_way_without_containers_is_named(fdl, tmp_path):
+    done = fdl("init", "demo", env={"PATH": str(Path(sys.executable).parent)})
+    assert done.exit == 0
+    assert tree(tmp_path / "demo") == EXPECTED["mounted"]
+    assert done.err == (
+        "warning: docker is not found on this machine\n"
+        "hint: without containers: fdl init demo --native\n"
+    )
 
 
 @pytest.mark.parametrize(
