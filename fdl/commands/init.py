@@ -75,8 +75,10 @@ def init(
         has_docker = shutil.which("docker") is not None
         mode = scaffold.ask(questions, has_docker=has_docker)
         if mode.has_containers and not has_docker:
-            native = f"fdl init {name} --native"
-            output.warning("docker is not found on this machine", f"without containers: {native}")
+            output.warning(
+                "docker is not found on this machine",
+                f"without containers: fdl init {name} --native",
+            )
         wants = "Add a playground for Hugging Face models?"
         with_hf = with_hf or questions.confirm(wants, default=False)
     told = scaffold.values(name, mode, __version__)

@@ -28,6 +28,7 @@ def main(do):
             time.sleep(0.02)
     elif do == "heed":
         try:
+            print("heeds", flush=True)
             while True:
                 time.sleep(0.02)
         except KeyboardInterrupt:
@@ -74,7 +75,7 @@ def test_it_asks_on_the_terminal(seen):
 
 def test_ctrl_c_ends_it_with_its_own_code(seen):
     with seen.terminal("t", "heed") as terminal:
-        terminal.read_until("warm True")
+        terminal.read_until("heeds")
         wait_for(lambda: run_of(terminal.pid))
         terminal.press("\x03")
         assert terminal.finish() == 5

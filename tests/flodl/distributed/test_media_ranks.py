@@ -48,7 +48,9 @@ def train_with_sinks(group: Group, root: Path, policy: str) -> tuple[int, bool]:
     return group.rank, group.leads
 
 
-@pytest.mark.parametrize("policy", ["sync", pytest.param("cadence", marks=pytest.mark.slow)])
+# Where other tests run beside it, the import of wandb outlasts the ten seconds of a sink.
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
 def test_rank_0_alone_writes_media_and_sinks_and_nothing_twice(
     ranks: Ranks, policy: str, tmp_path: Path
 ) -> None:
