@@ -35,7 +35,7 @@ SLOW = (
     "adopt.md", "clusters.md", "cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md",
     "sweeps.md", "tokenizers.md",
 )  # fmt: skip
-"""They compile a program, install libtorch, train several times, and import torch."""
+"""They compile a program, install libtorch, import torch, or run a sweep or many commands."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

@@ -143,17 +143,21 @@ def resume(
         FdlError: Another process runs it, or the command or a setting is wrong.
     """
     maker = Maker(project, request, invocation, place)
-    wanted = (WAITING, RUNNING, STOPPED, *((FAILED,) if failed else ()))
     if invocation.dry_run:
-        rows = [row for row in sweep.rows if row.state in wanted]
-        return _show_rest(sweep, rows, maker, request, json=invocation.json)
+        return _show_rest(sweep, _left(sweep, failed=failed), maker, request)
     with sweep.alone():
         # Another process may have changed it before the lock was free.
         sweep = Sweep.read(sweep.path) or sweep
-        rows = [row for row in sweep.rows if row.state in wanted]
+        rows = _left(sweep, failed=failed)
         for row in rows:
             row.state = WAITING
         return Runner(sweep, maker, request, _search(request)).run(rows)
+
+
+def _left(sweep: Sweep, *, failed: bool) -> list[Row]:
+    """What a sweep has not finished, with its failed runs if asked."""
+    wanted = (WAITING, RUNNING, STOPPED, *((FAILED,) if failed else ()))
+    return [row for row in sweep.rows if row.state in wanted]
 
 
 def _search(request: Request) -> Search | None:
@@ -335,46 +339,44 @@ def _report(sweep: Sweep) -> int:
     return failed + unfinished
 
 
-def _show_rest(
-    sweep: Sweep, rows: Sequence[Row], maker: Maker, request: Request, *, json: bool
-) -> int:
+def _show_rest(sweep: Sweep, rows: Sequence[Row], maker: Maker, request: Request) -> int:
     """Print the command lines of the runs that are left, and how many trials are not chosen yet."""
     plans = []
     for row in rows:
         folder = sweep.directory(row)
         plans.append(maker.plan(row, folder, _resumable(folder)))
-    more = max(0, request.trials - len(sweep.rows)) if request.search else 0
-    heading = f"{more} more trials by {request.search}, and these runs:\n" if more else ""
+    more = request.trials - len(sweep.rows) if request.search else 0
+    heading = f"{more} more trials by {request.search}\n" if more else ""
     if not rows and not more:
         output.note(f"the sweep {sweep.name} has no unfinished runs")
-    return _print(rows, plans, maker.project, heading, json=json)
+    text = heading + _command_lines(rows, plans)
+    output.write(sys.stdout, maker.project.without_secrets(text))
+    return 0
 
 
 def _show(
     rows: Sequence[Row], plans: Sequence[Plan], project: Project, request: Request, *, json: bool
 ) -> int:
     """Print the command line of every run."""
-    heading = ""
-    if request.search:
-        heading = f"{request.trials} trials by {request.search}; the ends of their ranges:\n"
-    return _print(rows, plans, project, heading, json=json)
-
-
-def _print(
-    rows: Sequence[Row], plans: Sequence[Plan], project: Project, heading: str, *, json: bool
-) -> int:
-    from fdl.redaction import redacted
-    from fdl.shell_words import join
-
     if json:
         from fdl import dry_run
 
         text = dry_run.several_as_json(plans, asked=0)
     else:
-        lines = [
-            f"{row.name}\n  {join(redacted(plan).launch)}\n"
-            for row, plan in zip(rows, plans, strict=True)
-        ]
-        text = heading + "".join(lines)
+        heading = ""
+        if request.search:
+            heading = f"{request.trials} trials by {request.search}; the ends of their ranges:\n"
+        text = heading + _command_lines(rows, plans)
     output.write(sys.stdout, project.without_secrets(text))
     return 0
+
+
+def _command_lines(rows: Sequence[Row], plans: Sequence[Plan]) -> str:
+    """The name of every run, and its command line below it."""
+    from fdl.redaction import redacted
+    from fdl.shell_words import join
+
+    return "".join(
+        f"{row.name}\n  {join(redacted(plan).launch)}\n"
+        for row, plan in zip(rows, plans, strict=True)
+    )

@@ -116,6 +116,16 @@ def test_without_optuna_the_error_says_how_to_install_it(scores, fdl):
     assert "pip install 'flodl[search]'" in done.err
 
 
+def test_a_dry_run_of_the_continuation_counts_the_trials_that_are_left(scores, fdl):
+    assert fdl(*SEARCH, "1", "train", "--each", "lr=0.1..1").exit == 0
+    (record,) = scores.rglob("sweep.json")
+    # An interrupted search has fewer runs than trials.
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"trials": 3}))
+    done = fdl("--dry-run", "sweep", "resume")
+    assert (done.exit, done.out, done.err) == (0, "2 more trials by tpe:1\n", "")
+    assert len(json.loads(record.read_text())["runs"]) == 1
+
+
 def test_a_dry_run_shows_the_ends_of_the_ranges(scores, fdl):
     done = fdl("-n", *SEARCH, "9", "train", "--each", "lr=0.1..1")
     assert done.exit == 0, done.err
