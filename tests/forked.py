@@ -149,7 +149,7 @@ if request["abrupt"]:
 
 # A program on a PATH: asks the server for a fork of itself, then stands for it.
 ON_PATH = """
-import json, os, signal, socket, sys
+import _thread, json, os, signal, socket, sys
 
 folder = "/proc/self/fd"
 numbers = [int(name) for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}")]
@@ -165,6 +165,10 @@ if unbuffered:
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
 if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, range(3))):
     os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
+# Held back until there is a program to pass them to, then passed on by a thread: a handler would
+# wait while the program is read from.
+signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect(ADDRESS)
 reader, writer = os.pipe()
@@ -177,16 +181,21 @@ os.close(writer)
 status = os.fdopen(reader)
 child = int(status.readline())
 
-def pass_on(number, frame):
-    os.kill(child, number)
+def pass_on():
+    while True:
+        number = signal.sigwait(signals)
+        try:
+            os.kill(child, number)
+        except ProcessLookupError:
+            pass  # it has just ended by itself
 
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, pass_on)
+_thread.start_new_thread(pass_on, ())
 code = int(status.readline())
 if code < 0:
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
-    os.kill(os.getpid(), -code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    signal.raise_signal(-code)
 os._exit(code)
 """
 

@@ -164,7 +164,7 @@ def test_a_built_in_that_only_shows_has_no_dry_run(project, fdl):
     project({"fdl.yml": MANIFEST})
     done = fdl("-n", "config", "show")
     assert (done.exit, done.out) == (1, "")
-    assert "`config show` changes nothing" in done.err
+    assert "`config show` has no dry run; leave `--dry-run` out" in done.err
 
 
 def test_json_before_a_built_in_is_its_own(project, fdl):
