@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from flodl.errors import FlodlError
 from flodl.hf.embed import TextEncoder, pool
 from flodl.hf.errors import CheckpointFormatError, ConfigError, TokenizerMissingError
 from flodl.hf.sentence_settings import SentenceSettings
@@ -406,3 +407,25 @@ def test_a_published_model_finds_what_is_alike():
     ]
     first, second, third = encoder.encode(texts)
     assert first @ second > 0.6 > 0.2 > first @ third
+
+
+def test_a_plain_encoder_is_cut_and_tells_what_it_is(directory):
+    model = SentenceTransformer(directory, cache_folder=str(directory / "cache"))
+    model.max_seq_length = 5
+    assert (model.encoder.max_seq_length, model.config.hidden_size) == (5, 16)
+    assert repr(model) == f"SentenceTransformer({model.encoder!r})"
+    usual = model.encode("fox", precision="float32", output_value=None, device=None)
+    assert (usual == model.encode("fox", device="cpu")).all()
+    tensors = model.encode(["fox"], convert_to_tensor=True)
+    assert torch.equal(tensors[0], model.encode("fox", convert_to_numpy=False))
+    with pytest.raises(ValueError, match="default_prompt_name 'q' is not one of the prompts: none"):
+        SentenceTransformer(directory, default_prompt_name="q")
+    with pytest.raises(ValueError, match="prompt_name 'q' is not one of the prompts of this model"):
+        model.encode("fox", prompt_name="q")
+
+
+def test_a_name_without_owner_belongs_to_sentence_transformers(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FlodlError, match="sentence-transformers/no-such-model"):
+        SentenceTransformer("no-such-model", local_files_only=True, cache_folder=str(tmp_path))

@@ -306,3 +306,36 @@ def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
     drawn = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(1))
+
+
+class Scaled(nn.Embedding):
+    """An embedding that does something else than look up."""
+
+
+@pytest.mark.parametrize(
+    ("embedding", "says"),
+    [
+        (Scaled(5, 4), "LoRA adapts torch.nn.Embedding, not Scaled"),
+        (nn.Embedding(5, 4, max_norm=1.0), "no embedding with max_norm or sparse gradients"),
+        (nn.Embedding(5, 4, sparse=True), "no embedding with max_norm or sparse gradients"),
+    ],
+)
+def test_an_embedding_that_changes_its_table_is_refused(embedding: nn.Embedding, says: str) -> None:
+    before = dict(embedding.state_dict())
+    with pytest.raises(TypeError, match=says):
+        LoraEmbedding.adapt(embedding, LoraSettings(2, 4.0))
+    assert embedding.state_dict().keys() == before.keys()
+
+
+def test_layers_of_both_scalings_are_in_one_file_and_compute_the_same(tmp_path: Path) -> None:
+    model, other = small_model("bert"), small_model("bert")
+    add_lora(model, ["query"], r=4, alpha=8)
+    add_lora(model, ["value"], r=4, alpha=8, use_rslora=True)
+    scramble_all(model)
+    save_lora(model, tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["use_rslora"] is False
+    load_lora(other, tmp_path)
+    ids, _ = some_ids()
+    with torch.no_grad():
+        assert torch.allclose(other.eval()(input_ids=ids), model.eval()(input_ids=ids), atol=1e-6)

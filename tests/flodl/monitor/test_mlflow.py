@@ -23,6 +23,11 @@ monitor.set_metadata({"config": config, "environment": {"torch": "2"}})
 watching = monitor.add_sink(MlflowSink("store", experiment="digits"))
 monitor.log(0, 2.0, {"loss": 0.5, "top@1": 0.25})
 monitor.log_steps([StepSeries("loss", list(range(2500)), [1.0, math.nan, *[0.5] * 2498])])
+monitor.flush()
+monitor.set_metadata({"note": "late"})
+monitor.text("poem", "one line", step=3)
+monitor.roc("roc", [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], step=3)
+monitor.pr("pr", [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], step=3)
 monitor.log(1, 2.0, {"loss": 0.25, "top@1": 0.5})
 monitor.finish("diverged")
 assert watching.join(200)
@@ -53,3 +58,8 @@ def test_a_run_is_in_the_offline_store(tmp_path, monkeypatch):
     steps = client.get_metric_history(run.info.run_id, "step/loss")
     assert [one.step for one in steps] == list(range(2500))
     assert math.isnan(steps[1].value)
+    assert run.data.tags["note"] == "late"
+    assert run.data.metrics["roc/auc"] == 0.75
+    assert run.data.metrics["pr/average_precision"] == pytest.approx(5 / 6)
+    [poem] = (tmp_path / "store").rglob("artifacts/media/text/poem/step-3.txt")
+    assert poem.read_text() == "one line"

@@ -124,3 +124,22 @@ def test_a_drawing_travels_with_the_page(monitor, tmp_path):
     monitor.set_svg(None)
     monitor.save_html(tmp_path / "report.html")
     assert read(tmp_path / "report.html").data["info"]["svg"] == ""
+
+
+def test_the_final_ledger_reaches_a_page_that_is_still_there(monitor, tmp_path, capsys):
+    names = ("kept", "removed", "blocked")
+    for name in names:
+        monitor.save_html(tmp_path / f"{name}.html")
+    monitor.export_csv(tmp_path / "metrics.csv")
+    monitor.amend_ledger({"forward": 1.0})
+    assert read(tmp_path / "kept.html").data["finish"] is None, "the run has not ended"
+    monitor.finish()
+    (tmp_path / "removed.html").unlink()
+    (tmp_path / "blocked.html").unlink()
+    (tmp_path / "blocked.html").mkdir()
+    monitor.amend_ledger({"forward": 2.0})
+    assert read(tmp_path / "kept.html").data["finish"]["ledger"] == {"forward": 2.0}
+    assert not (tmp_path / "removed.html").exists()
+    told = capsys.readouterr().err
+    assert f"the time ledger in {tmp_path / 'blocked.html'} is not final: " in told
+    assert told.count("\n") == 1

@@ -155,3 +155,12 @@ def test_a_resumed_run_shows_what_was_before_and_counts_only_its_own(clock, caps
 def test_what_is_no_record_is_refused(form):
     with pytest.raises(ValueError, match=r"record of an epoch: .* pass what .*as_json\(\)"):
         EpochRecord.from_json(form)
+
+
+def test_pieces_without_steps_are_no_news(monitor):
+    watcher = Watcher()
+    monitor.add_sink(watcher)
+    monitor.log_steps([StepSeries("loss", [], [])])
+    monitor.log_steps([])
+    monitor.finish()
+    assert watcher.seen == [("finish", {})]

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from urllib.parse import quote, urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -188,6 +189,10 @@ def raw(monitor, request):
         (b"GET /api/history HTTP/1.1\r\nHost: LOCALHOST:8080\r\n\r\n", 200),
         (b"GET /api/history HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", 200),
         (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno colon\r\nHost: localhost\r\n\r\n", 200),
+        (b"PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n", 411),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
         (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
     ],
@@ -208,6 +213,8 @@ def test_elsewhere_than_on_this_machine_every_path_needs_the_token(monitor):
             assert raw(monitor, head.encode()).startswith("HTTP/1.1 403 ")
     head = f"GET /{token}/api/history HTTP/1.1\r\nHost: whatever\r\n\r\n"
     assert raw(monitor, head.encode()).startswith("HTTP/1.1 200 ")
+    head = f"GET /{token} HTTP/1.1\r\nHost: whatever\r\n\r\n"
+    assert raw(monitor, head.encode()).endswith("404 Not Found: the address ends with a slash\n")
     monitor.close()
     monitor.serve(0)
     assert urlsplit(monitor.url).path == "/", "on this machine none is needed"
@@ -395,3 +402,53 @@ def test_a_stream_is_never_silent_for_long(served, monkeypatch):
     lines = iter(stream.answer.readline, b"")  # b"" is the end of the stream
     assert b": \n" in lines
     stream.connection.close()
+
+
+@pytest.fixture
+def served_media(monitor):
+    """A page that is opened when there are media already."""
+    monitor.text("poem/first", "one line", step=3)
+    monitor.text("poem/first", "another", step=4)
+    monitor.image("photo", [[0.0, 1.0]], step=5)
+    monitor.flush()
+    monitor.serve(0)
+    yield monitor
+    monitor.close()
+
+
+def test_media_have_a_list_records_and_images(served_media):
+    served = served_media
+    assert json.loads(get(served, "api/media")[2])["entries"] == [
+        {"kind": "text", "name": "poem/first", "count": 2, "step": 4},
+        {"kind": "image", "name": "photo", "count": 1, "step": 5},
+    ]
+    poem = json.loads(get(served, "api/media?kind=text&name=poem/first")[2])["records"]
+    assert [(one["step"], one["text"]) for one in poem] == [(3, "one line"), (4, "another")]
+    [photo] = json.loads(get(served, "api/media?kind=image&name=photo")[2])["records"]
+    assert (photo["width"], photo["height"], photo["step"]) == (2, 1, 5)
+    with urlopen(served.url + photo["src"]) as answer:
+        assert answer.headers["Content-Type"] == "image/png"
+        assert answer.read().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("image.png?name=photo&step=6", "there is no image photo at step 6"),
+        ("image.png?name=none&step=5", "there is no image none at step 5"),
+        ("api/media?kind=text&name=photo", "there is no text photo"),
+        ("graph.svg", "this run has no drawing of its model"),
+    ],
+)
+def test_what_a_run_does_not_have_is_not_found(served_media, path, says):
+    assert get(served_media, path)[::2] == (404, f"404 Not Found: {says}\n")
+
+
+def test_a_page_without_buttons_is_told_the_ledger_and_no_acts(served):
+    stream = Stream(served)
+    served.live_page.acts({"paused": True})
+    served.log_ledger({"forward": 1.5, "backward": math.inf})
+    served.finish()
+    told = {kind: data for kind, _, data in stream}
+    assert told["ledger"] == {"forward": 1.5, "backward": None}
+    assert "acts" not in told

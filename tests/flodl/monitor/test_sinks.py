@@ -24,8 +24,10 @@ from flodl.monitor import (
     ResourceSample,
     RunInfo,
     Sink,
+    StepSeries,
     TerminalSink,
 )
+from flodl.monitor.media import MediaRecord, Text
 from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import finish_line
 from tests import fork_server
@@ -265,6 +267,62 @@ def test_a_slow_sink_drops_and_never_blocks():
     assert epochs == list(range(len(epochs)))
     assert len(epochs) + delivery.dropped == 1000
     assert 5 <= len(epochs) <= 2 + 5
+
+
+class Everything(Blocked):
+    """A sink that takes curves and media too."""
+
+    def steps(self, series):
+        self.told += [("steps", one.name) for one in series]
+
+    def media(self, record):
+        self.told.append(("media", record.name))
+
+
+def text(name, size=10):
+    return MediaRecord(name, "text", 1, 0, Text("x" * size))
+
+
+def test_curves_and_media_that_a_slow_sink_has_no_room_for_are_counted(monkeypatch):
+    monkeypatch.setattr("flodl.monitor.sink_delivery.MEDIA_CAPACITY", 1000)
+    sink = Everything()
+    delivery = Delivery(sink, info(), [record(0, {})], capacity=3)
+    assert sink.entered.wait(60)
+    for place in range(10):
+        delivery.steps([StepSeries(f"curve {place}", [0], [1.0])])
+    delivery.media([])
+    delivery.media([text("large", 2000), text("small")])
+    assert delivery.dropped >= 6 + 1
+    sink.release.set()
+    assert delivery.flush(60)
+    assert len([name for what, name in sink.told if what == "steps"]) == 10 - (delivery.dropped - 1)
+    assert [name for what, name in sink.told if what == "media"] == ["large"]
+
+
+def test_what_comes_after_the_end_reaches_no_sink():
+    sink = Everything()
+    sink.release.set()
+    delivery = Delivery(sink, info(), [])
+    delivery.finish(Finish("complete", 1.0, 0, ()))
+    assert delivery.join(60)
+    told = list(sink.told)
+    delivery.record(record(0, {}))
+    delivery.steps([StepSeries("loss", [0], [1.0])])
+    delivery.media([text("poem")])
+    assert delivery.flush(60)
+    assert (sink.told, delivery.dropped) == (told, 0)
+
+
+def test_a_sink_without_curves_and_media_is_not_given_any():
+    sink = Recorder()
+    delivery = Delivery(sink, info(), [])
+    delivery.steps([StepSeries("loss", [0], [1.0])])
+    delivery.media([text("poem")])
+    delivery.ledger({"forward": 1.0})
+    delivery.finish(Finish("complete", 1.0, 0, ()))
+    assert delivery.join(60)
+    assert sink.told == [("open", ""), ("finish", "complete")]
+    assert delivery.error is None
 
 
 def test_a_stuck_sink_does_not_hold_up_the_end(capsys):

@@ -126,3 +126,22 @@ def test_a_run_without_step_values_gets_no_folder(tmp_path):
     monitor.log(0, 1.0, {"loss": 1.0})
     monitor.finish()
     assert not (tmp_path / "steps").exists()
+
+
+def test_pieces_without_steps_are_left_out(tmp_path):
+    sink = StepFilesSink(tmp_path / "steps")
+    sink.steps([])
+    sink.steps([StepSeries("loss", [], [])])
+    sink.flush()
+    assert not (tmp_path / "steps").exists()
+    sink.steps([StepSeries("lr", [], []), StepSeries("loss", [0], [2.0])])
+    sink.flush()
+    assert list(index(tmp_path / "steps")["curves"]) == ["loss"]
+
+
+def test_a_repeated_step_is_not_written_twice(tmp_path):
+    sink = StepFilesSink(tmp_path)
+    sink.steps([StepSeries("loss", [0, 1], [2.0, 1.0])])
+    sink.steps([StepSeries("loss", [1], [9.0])])
+    sink.flush()
+    assert numbers(tmp_path, "1-0").tolist() == [[1, 2.0], [2, 1.0]]

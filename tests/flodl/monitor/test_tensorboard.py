@@ -86,3 +86,29 @@ def test_a_folder_that_cannot_be_made_detaches_the_sink_and_not_the_run(tmp_path
     assert watching.join(60)
     assert isinstance(watching.error, OSError)
     assert "detached, training continues" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default")
+def test_changed_facts_are_added_and_odd_media_are_shown(tmp_path, monitor, read):
+    watching = monitor.add_sink(TensorBoardSink(tmp_path / "events"))
+    monitor.set_metadata({"note": "first", "empty": {}})
+    monitor.flush()
+    monitor.set_metadata({"seed": 7})
+    classes = [f"c{place}" for place in range(51)]
+    monitor.confusion_matrix("many", [0, 50], [0, 50], classes=classes, step=1)
+    monitor.roc("roc", [1, 1], [0.1, 0.4], step=1)
+    monitor.pr("pr", [0, 0], [0.1, 0.4], step=1)
+    monitor.histogram("w", [1.0, 2.0], step=1)
+    monitor.table("answers", {"a": [None, 0.5]}, step=1)
+    monitor.finish(timeout=100)
+    assert watching.join(60)
+    assert watching.error is None
+    found = read()
+    text = {tag: found.Tensors(tag)[-1].tensor_proto.string_val[0].decode()
+            for tag in found.Tags()["tensors"]}  # fmt: skip
+    assert (text["note/text_summary"], text["seed/text_summary"]) == ("first", "7")
+    assert not any(tag.startswith(("empty", "many", "pr")) for tag in text)
+    assert text["answers/text_summary"].splitlines()[2:] == ["|  |", "| 0.5000 |"]
+    assert set(found.Tags()["images"]) == {"many", "roc"}
+    assert math.isnan(found.Scalars("roc/auc")[0].value)
+    assert "w/not_finite" not in found.Tags()["scalars"]

@@ -120,8 +120,22 @@ def test_tensors_that_are_counted_together_keep_their_order_and_scale():
         (torch.zeros(2), 0, "bins=0: use 1 to 255"),
         (torch.zeros(2), 256, "bins=256"),
         (["a"], 64, "not an array of numbers"),
+        ([[1, 2], [3]], 64, "it cannot be read as an array"),
     ],
 )
 def test_an_error_says_what_to_pass(values, bins, says):
     with pytest.raises(ValueError, match=says):
         histogram_of(values, bins)
+
+
+def test_tensors_in_a_list_and_half_precision_arrays_are_counted():
+    made = histogram_of([torch.tensor(1.0, requires_grad=True), 2.0, torch.tensor(4)], 3)()
+    assert (made.low, made.high, made.counts) == (1.0, 4.0, (1, 1, 1))
+    half = histogram_of(np.array([1.0, 2.0, 4.0], np.float16), 3)()
+    assert half == made
+
+
+def test_only_large_tensors_and_no_tensors_are_counted_too():
+    assert histograms_of([]) == []
+    [reader] = histograms_of([(torch.arange(100_000.0), 1.0)], 4)
+    assert reader().counts == (25_000,) * 4

@@ -201,3 +201,31 @@ def test_media_that_come_too_fast_are_left_out_and_counted(monkeypatch, capsys):
     monitor.finish()
     assert len([one for one in sink.got if one.kind == "text"]) == 2
     assert "8 media records were left out" in capsys.readouterr().err
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="media_kept is 1; use 2 or more"):
+        Monitor(1, terminal=False, media_kept=1)
+    monitor = Monitor(1, terminal=False)
+    with pytest.raises(ValueError, match="normalize='rows': use None, 'true', 'pred' or 'all'"):
+        monitor.confusion_matrix("cm", [0], [0], classes=["a"], normalize="rows")
+    monitor.finish()
+
+
+@pytest.mark.parametrize("index", ["", "[]", '{"media": [{"kind": "text"}]}', '{"media": 3}'])
+def test_a_damaged_index_is_replaced(tmp_path, index):
+    (tmp_path / "index.json").write_text(index, encoding="utf-8")
+    sink = MediaFolderSink(tmp_path)
+    sink.media(record(1))
+    sink.flush()
+    [entry] = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))["media"]
+    assert (entry["name"], [one["step"] for one in entry["records"]]) == ("poem", [1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_a_page_with_room_has_every_record_of_a_name(count):
+    store = MediaStore()
+    for step in range(count):
+        store.add(record(step))
+    [entry] = json.loads(embedded(store))["entries"]
+    assert [one["step"] for one in entry["records"]] == list(range(count))

@@ -66,3 +66,8 @@ def test_what_is_too_long_is_cut_and_counted():
 def test_an_error_says_what_to_pass(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_cells_with_several_values_are_lists_as_text():
+    made = table_of([[torch.tensor([1, 2]), np.array([0.5])]], ["a", "b"])
+    assert made.rows == (("[1, 2]", "[0.5]"),)
