@@ -75,34 +75,42 @@ def render(
         _run(page, help_.level, help_.name)
         return page.render()
     taken = ask(help_.level)
-    schema = _chosen(help_, taken)
+    schema, path = _chosen(help_, taken)
     if help_.group and (help_.name or help_.group != ALL_GROUPS):
         _options(page, help_, schema)
     elif help_.kind == PRESET:
         _preset(page, help_, taken)
     else:
-        _command(page, help_.level, project.describe, schema, help_.group)
+        _command(page, help_, project.describe, schema, path)
     return page.render()
 
 
-def _chosen(help_: Selection, schema: Schema | None) -> Schema | None:
-    """What the program takes, or its subcommand, if the command line names one."""
+def _chosen(help_: Selection, schema: Schema | None) -> tuple[Schema | None, list[str]]:
+    """What the program takes, or the subcommand that was typed; and the words of that one."""
     if schema is None or not schema.commands:
-        return schema
-    return arguments(help_.level, help_.preset, help_.words, schema).schema
+        return schema, []
+    made = arguments(help_.level, help_.preset, help_.words, schema)
+    return made.schema, list(help_.words[: len(help_.words) - len(made.tail)])
 
 
 def _command(
-    page: Page, level: Level, describe: Describe, schema: Schema | None, group: str
+    page: Page, wanted: Selection, describe: Describe, schema: Schema | None, path: list[str]
 ) -> None:
-    presets = _named(level, PRESET) if level.entry else []
-    others = [name for name in level.commands if name not in presets]
+    """The page of a command, or of a subcommand of its program."""
+    level = wanted.level
+    presets = _named(level, PRESET) if level.entry and not path else []
+    others = [name for name in level.commands if name not in presets] if not path else []
+    own = schema.commands if schema else {}
     placeholder = f"<{level.manifest.node.text('arg-name') or 'preset'}>"
-    page.title(level.typed(), level.description or (schema.description if schema else None))
-    named = [slot for slot, names in ((placeholder, presets), ("<command>", others)) if names]
+    purpose = schema.description if schema else None
+    typed = level.typed(*path)
+    page.title(typed, purpose if path else level.description or purpose)
+    named = [
+        slot for slot, names in ((placeholder, presets), ("<command>", [*others, *own])) if names
+    ]
     words = [f"[{'|'.join(named)}]"] if named else []
     words += _argument_slots(schema) if level.entry else []
-    page.usage(" ".join([level.typed(), *words]))
+    page.usage(" ".join([typed, *words]))
     page.table(
         "Arguments",
         [
@@ -111,7 +119,8 @@ def _command(
         ],
     )
     page.table("Commands", (_command_row(level, name, describe) for name in others))
-    for heading, rows in _option_tables(level, schema, group):
+    page.table("Commands of the program", (Row(name, one.description) for name, one in own.items()))
+    for heading, rows in _option_tables(level, schema, wanted.group):
         page.table(heading, rows)
     if level.entry:
         _entry(page, level, schema)

@@ -11,104 +11,138 @@ from fdl.schema.static.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from fdl.schema.static.interpret import Call, Definition, Interpreter
+    from fdl.schema.static.interpret import Call, Definition, Interpreter, Scope
+    from fdl.schema.static.source import Module
+
+    Find = Callable[[ast.expr, Module], Any]
+    """What a name stands for where its module ends."""
 
 _CLICK_TYPES = {"INT": "int", "FLOAT": "float", "IntRange": "int", "FloatRange": "float",
                 "Path": "path", "File": "path", "STRING": "string", "BOOL": "string"}  # fmt: skip
 
 
 class App(Thing):
-    """A click group or a ``typer.Typer``; its program holds the commands."""
+    """A click command or group, or a ``typer.Typer``.
 
-    def __init__(self, program: Program) -> None:
+    Attributes:
+        program: What it takes; it holds the commands.
+        name: What it is called below another one.
+        single: Whether one command alone is the whole program: a ``Typer`` without a callback.
+        part: Whether it hangs below another one.
+    """
+
+    def __init__(self, program: Program, find: Find, *, name: object = None, single: bool) -> None:
         self.program = program
-        self.rank = 1
+        self.name = name
+        self.single = single
+        self.typer = single
+        self.part = False
+        self._find = find
 
     def do_add_typer(self, call: Call) -> object:
-        """Hang another app below this one."""
-        other, name = call.get(0, "typer_instance"), call.named.get("name")
-        if isinstance(other, App) and isinstance(name, str):
+        """Hang another app below this one; without a name its commands are this one's."""
+        self.single = False
+        other = self._other(call, "typer_instance")
+        name = call.named.get("name", other.name if other else COMPUTED)
+        if other and isinstance(name, str):
             self.program.commands[name] = other.program
-        else:
-            self.program.strict = False
+        elif other and name is None:
+            self.program.commands.update(other.program.commands)
         return COMPUTED
 
     def do_add_command(self, call: Call) -> object:
         """Hang a click command below this group."""
-        other, name = call.get(0, "cmd"), call.get(1, "name")
-        if isinstance(other, App):
-            self.program.commands[name if isinstance(name, str) else other.name] = other.program
-        else:
-            self.program.strict = False
+        other = self._other(call, "cmd")
+        name = call.get(1, "name", other.name if other else COMPUTED)
+        if other and isinstance(name, str):
+            self.program.commands[name] = other.program
         return COMPUTED
 
-    name = ""
+    def do_command(self, _: Call) -> object:
+        """A command that no decorator declares: ``app.command()(fit)``. Its function is unknown."""
+        self.single = False
+        return COMPUTED
+
+    do_callback = do_command
+
+    def _other(self, call: Call, name: str) -> App | None:
+        named = (one.value for one in call.node.keywords if one.arg == name)
+        node = next(iter(call.node.args), None) or next(named, None)
+        # An app of another file has its commands when that file has been followed.
+        given = self._find(node, call.module) if node is not None else None
+        if not isinstance(given, App):
+            given = call.get(0, name)
+        if not isinstance(given, App):
+            self.program.strict = False
+            return None
+        given.part = True
+        return given
 
     def settled(self) -> Program:
-        """The program: an app with one command is that command."""
+        """The program: a ``Typer`` with one command is that command."""
         commands = self.program.commands
-        return next(iter(commands.values())) if len(commands) == 1 else self.program
+        return next(iter(commands.values())) if self.single and len(commands) == 1 else self.program
 
 
 class Decorated:
-    """Collects the commands that decorators declare.
-
-    Attributes:
-        apps: Name of a function or variable -> its command or app.
-        hydra: ``hydra.main`` decorators with their modules.
-    """
+    """Collects the apps that a program makes, and the commands that decorators declare."""
 
     def __init__(self) -> None:
-        self.apps: dict[str, App] = {}
-        self.singles: list[App] = []
+        self._made: dict[str, App] = {}
 
-    def take(self, found: Definition, interpreter: Interpreter) -> None:
-        """Read a decorated function."""
+    @property
+    def apps(self) -> list[App]:
+        """Those that hang below no other, the one with the most commands first."""
+        tops = [one for one in self._made.values() if not one.part]
+        return sorted(tops, key=lambda one: -len(one.program.commands))
+
+    def make_typer(self, find: Find, call: Call) -> App:
+        """``typer.Typer()``; the same call makes the same app each time it is looked at."""
+        name = call.named.get("name")
+        made = App(Program(call.named.get("help")), find, name=name, single=True)
+        return self._made.setdefault(call.place, made)
+
+    def take(self, found: Definition, interpreter: Interpreter, scope: Scope) -> App | None:
+        """Read a decorated function; a click command stands for itself afterwards."""
         if not isinstance(found.node, ast.FunctionDef):
-            return
+            return None
         node, module = found.node, found.module
         for decorator in node.decorator_list:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
-            dotted = module.origin(target)
-            kind = dotted.rpartition(".")[2]
+            kind = module.origin(target).rpartition(".")[2]
             if kind not in ("command", "group", "callback"):
                 continue
-            owner = self._owner(target, found)
-            is_typer = owner is not None and getattr(owner, "typer", False)
+            owner = self._owner(target, found, interpreter, scope)
+            is_typer = owner is not None and owner.typer
             program = self._program(found, interpreter, typer=is_typer)
             if kind == "callback" and owner is not None:
+                owner.single = False
                 owner.program.options.update(program.options)
-                return
+                return None
             name = _command_name(decorator, node, interpreter, found)
-            app = App(program)
-            app.name = name
-            self.apps[node.name] = app
             if owner is not None:
                 owner.program.commands[name] = program
-            else:
-                self.singles.append(app)
-            return
+            if is_typer:
+                return None
+            app = App(program, interpreter.at_end, name=name, single=False)
+            app.part = owner is not None
+            self._made[module.place(node)] = app
+            return app
+        return None
 
-    def _owner(self, target: ast.expr, found: Definition) -> Any:
-        if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+    def _owner(
+        self, target: ast.expr, found: Definition, interpreter: Interpreter, scope: Scope
+    ) -> App | None:
+        """The app whose ``command`` or ``callback`` a decorator is."""
+        if not isinstance(target, ast.Attribute):
             return None
-        name = target.value.id
-        if name in ("click", "typer", "rich_click"):
-            return None
-        if name in self.apps:
-            return self.apps[name]
-        constant = found.module.constants.get(name)
-        if constant is None or not isinstance(constant, ast.Call):
-            return None
-        if not found.module.origin(constant.func).endswith("Typer"):
-            return None
-        made = App(Program())
-        made.typer = True  # type: ignore[attr-defined]
-        self.apps[name] = made
-        self.singles.append(made)
-        return made
+        value = interpreter.value(target.value, scope, found.module)
+        if not isinstance(value, App):
+            value = interpreter.at_end(target.value, found.module)
+        return value if isinstance(value, App) else None
 
     def _program(self, found: Definition, interpreter: Interpreter, *, typer: bool) -> Program:
         node = found.node

@@ -85,50 +85,70 @@ class Interpreter:
     Args:
         library: Opens modules.
         known: Dotted name of a library's function or class -> its stand-in, called with the call.
-        decorated: Called for each function with decorators.
+        decorated: Called for each function with decorators and the names known before it; what it
+            returns is the function's stand-in.
     """
 
     def __init__(
         self,
         library: Library,
         known: dict[str, Callable[[Call], Any]],
-        decorated: Callable[[Definition, Interpreter], None],
+        decorated: Callable[[Definition, Interpreter, Scope], Thing | None],
     ) -> None:
         self.library = library
         self._known = known
         self._decorated = decorated
+        self._scopes: dict[str, Scope] = {}
         self._depth = 0
         self._steps = 0
 
     def run(self, module: Module, function: str = "") -> None:
         """Follow a module, then one of its functions if it is the entry point."""
-        scope: Scope = {}
-        self._block(module.tree.body, scope, module)
+        scope = self._followed(module)
         found = self._exported(module, function, set()) if function else None
         if found is not None and found.module is not module:
             self.run(found.module, function)
         elif found is not None and isinstance(found.node, ast.FunctionDef):
             self._block(found.node.body, dict(scope), module)
 
+    def _followed(self, module: Module) -> Scope:
+        """What the names of a module stand for at its end; it is followed once."""
+        if module.file not in self._scopes:
+            self._scopes[module.file] = {}
+            self._block(module.tree.body, self._scopes[module.file], module)
+        return self._scopes[module.file]
+
+    def at_end(self, name: ast.expr, module: Module) -> Any:
+        """What a name stands for when its module has run: in this file, or where it comes from."""
+        parent, last = _apart(module.origin(name))
+        found = self.library.find(parent, module) if parent else module
+        home = self._home(found, last, set()) if found else None
+        return self._followed(home[0]).get(home[1], COMPUTED) if home else COMPUTED
+
     def definition(self, name: ast.expr, module: Module) -> Definition | None:
         """The function or class that an expression names, in the project or in a package."""
         if isinstance(name, ast.Name) and name.id in module.definitions:
             return Definition(module.definitions[name.id], module)
-        dotted = module.origin(name)
-        parent, _, last = dotted.rpartition(".")
+        parent, last = _apart(module.origin(name))
         # `a.b.C` may also be a class in a module that `a/__init__.py` imports.
-        found = self.library.find(parent, module) if parent.strip(".") or parent else None
+        found = self.library.find(parent, module) if parent else None
         return self._exported(found, last, set()) if found else None
 
     def _exported(self, module: Module, name: str, seen: set[str]) -> Definition | None:
+        home, last = self._home(module, name, seen) or (module, name)
+        found = home.definitions.get(last)
+        return Definition(found, home) if found else None
+
+    def _home(self, module: Module, name: str, seen: set[str]) -> tuple[Module, str] | None:
+        """The module that defines what a name of another one stands for, and its name there."""
         if module.file in seen:
             return None
         seen.add(module.file)
-        if name in module.definitions:
-            return Definition(module.definitions[name], module)
+        if name in module.definitions or name in module.constants:
+            return module, name
         source, original = module.imports.get(name, ("", ""))
         found = self.library.find(source, module) if source and original else None
-        return self._exported(found, original, seen) if found else None
+        return self._home(found, original, seen) if found else None
 
     def value(self, node: ast.expr | None, scope: Scope, module: Module) -> Any:
         """The value of an expression, a stand-in, or ``COMPUTED``."""
@@ -199,15 +219,17 @@ class Interpreter:
         call = self._evaluated(node, scope, module)
         dotted = module.origin(node.func)
         last = dotted.rpartition(".")[2]
-        # Classes that derive from a parser are usually called after it.
-        parser = "*.ArgumentParser" if last.endswith("ArgumentParser") else ""
-        for name in (dotted, f"*.{last}", parser):
+        # Classes that derive from one of these are usually called after it.
+        kind = next((one for one in ("ArgumentParser", "Typer") if last.endswith(one)), "")
+        for name in (dotted, f"*.{last}", f"*.{kind}"):
             if name in self._known:
                 return self._known[name](call)
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value, scope, module)
             if isinstance(owner, Thing):
                 return owner.call(node.func.attr, call)
+        elif isinstance(node.func, ast.Call):  # `app.command()(fit)`
+            self.value(node.func, scope, module)
         if dotted in ("list", "tuple", "sorted", "set") and len(call.arguments) == 1:
             only = call.arguments[0]
             return list(only) if isinstance(only, list | dict) else COMPUTED
@@ -294,7 +316,8 @@ class Interpreter:
             return self.value(node.value, scope, module) if node.value else None
         elif isinstance(node, ast.FunctionDef):
             if node.decorator_list:
-                self._decorated(Definition(node, module), self)
+                made = self._decorated(Definition(node, module), self, scope)
+                scope[node.name] = made or COMPUTED
         elif isinstance(node, ast.If | ast.With | ast.Try | ast.While):
             blocks = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
             if isinstance(node, ast.If):
@@ -339,6 +362,13 @@ class Interpreter:
             for one, part in zip(target.elts, several, strict=False):
                 self._bind(one, part, scope)
         return value
+
+
+def _apart(dotted: str) -> tuple[str, str]:
+    """The module and the last name of a dotted one; the dots of a relative import stay."""
+    rest = dotted.lstrip(".")
+    parent, _, last = rest.rpartition(".")
+    return dotted[: len(dotted) - len(rest)] + parent, last
 
 
 def _makes_parser(node: ast.FunctionDef) -> bool:

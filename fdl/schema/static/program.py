@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from fdl.schema.static.interpret import Call, Definition
+    from fdl.schema.static.interpret import Call, Definition, Scope
     from fdl.schema.static.source import Module
     from fdl.select.level import Level
 
@@ -72,22 +72,26 @@ class _Reader:
             return None
         if self._flags.options:
             return self._flags
-        found = self._parsers + [commands.as_parser(one) for one in self._commands(function)]
+        found = self._parsers + [
+            commands.as_parser(one) for one in self._commands(module, function)
+        ]
         declaring = [one.program for one in sorted(found, key=lambda one: -one.rank)]
         return next((one for one in declaring if one.declares), None)
 
-    def _commands(self, function: str) -> list[commands.App]:
-        named = self._decorated.apps.get(function)
-        singles = sorted(self._decorated.singles, key=lambda one: -len(one.program.commands))
-        return [named] if named else singles[:1]
+    def _commands(self, module: Module, function: str) -> list[commands.App]:
+        """The app that is the entry point, else all of them."""
+        named = self._interpreter.at_end(ast.Name(function), module) if function else None
+        return [named] if isinstance(named, commands.App) else self._decorated.apps
 
-    def _take(self, found: Definition, interpreter: Interpreter) -> None:
+    def _take(
+        self, found: Definition, interpreter: Interpreter, scope: Scope
+    ) -> commands.App | None:
         settings = hydra.program_of(found, interpreter)
         if settings is None:
-            self._decorated.take(found, interpreter)
-            return
+            return self._decorated.take(found, interpreter, scope)
         self._parsers.append(Parser(settings[0], rank=3))
         self.files += settings[1]
+        return None
 
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] = {
@@ -97,6 +101,7 @@ class _Reader:
             "tyro.cli": partial(self._declared, partial(_of_record, records.TYRO)),
             "simple_parsing.parse": partial(self._declared, partial(_of_record, records.SIMPLE)),
             "fire.Fire": partial(self._declared, _signature_of_fire),
+            "*.Typer": self._typer,
             "typer.run": partial(self._declared, commands.signature),
             "*.LightningCLI": self._lightning,
             "omegaconf.OmegaConf.from_cli": self._key_value,
@@ -134,6 +139,9 @@ class _Reader:
             parser = self._keep(Parser(Program(), rank=2))
             declare(parser.program, found, self._interpreter)
         return COMPUTED
+
+    def _typer(self, call: Call) -> Thing:
+        return self._decorated.make_typer(self._interpreter.at_end, call)
 
     def _absl(self, kind: str, name: str, call: Call) -> object:
         flag, default = call.get(0, "name"), call.get(1, "default")

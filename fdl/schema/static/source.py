@@ -83,7 +83,9 @@ class Module(Record):
         if not isinstance(node, ast.Name):
             return ""
         module, name = self.imports.get(node.id, ("", node.id))
-        return ".".join(part for part in (module, name, *words) if part)
+        dotted = ".".join(part for part in (module.rstrip("."), name, *words) if part)
+        # `from . import a` is `.a`; `from .a import b` has its dots in front already.
+        return dotted if module.strip(".") else module + dotted
 
 
 class Roots(Record):
