@@ -43,7 +43,7 @@ class App(Thing):
         self._find = find
 
     def do_add_typer(self, call: Call) -> object:
-        """Hang another app below this one; without a name its commands are this one's."""
+        """Hang another app below this one; one without a name adds its commands to those here."""
         self.single = False
         other = self._other(call, "typer_instance")
         name = call.named.get("name", other.name if other else COMPUTED)
