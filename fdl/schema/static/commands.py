@@ -31,6 +31,7 @@ class App(Thing):
         program: What it takes; it holds the commands.
         name: What it is called below another one.
         single: Whether one command alone is the whole program: a ``Typer`` without a callback.
+        typer: Whether it is a ``Typer``; the rest belongs to click.
         part: Whether it hangs below another one.
     """
 
