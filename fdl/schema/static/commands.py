@@ -35,11 +35,10 @@ class App(Thing):
         part: Whether it hangs below another one.
     """
 
-    def __init__(self, program: Program, find: Find, *, name: object = None, single: bool) -> None:
+    def __init__(self, program: Program, find: Find, *, name: object = None, typer: bool) -> None:
         self.program = program
         self.name = name
-        self.single = single
-        self.typer = single
+        self.typer = self.single = typer
         self.part = False
         self._find = find
 
@@ -48,28 +47,34 @@ class App(Thing):
         self.single = False
         other = self._other(call, "typer_instance")
         name = call.named.get("name", other.name if other else COMPUTED)
-        if other and isinstance(name, str):
-            self.program.commands[name] = other.program
-        elif other and name is None:
+        if other and name is None:
+            # Commands that it gets later are not seen; without a name this app is open for them.
             self.program.commands.update(other.program.commands)
+        self._hang(other, name)
         return COMPUTED
 
     def do_add_command(self, call: Call) -> object:
         """Hang a click command below this group."""
         other = self._other(call, "cmd")
-        name = call.get(1, "name", other.name if other else COMPUTED)
+        self._hang(other, call.get(1, "name", other.name if other else COMPUTED))
+        return COMPUTED
+
+    def _hang(self, other: App | None, name: object) -> None:
+        """Take another app as a command; this one is open if app or name is not known."""
         if other and isinstance(name, str):
             self.program.commands[name] = other.program
-        return COMPUTED
+        else:
+            self.program.strict = False
 
     def do_command(self, _: Call) -> object:
         """A command that no decorator declares: ``app.command()(fit)``. Its function is unknown."""
-        self.single = False
+        self.single = self.program.strict = False
         return COMPUTED
 
     do_callback = do_command
 
     def _other(self, call: Call, name: str) -> App | None:
+        """The app that is an argument; it is no program of its own any more."""
         named = (one.value for one in call.node.keywords if one.arg == name)
         node = next(iter(call.node.args), None) or next(named, None)
         # An app of another file has its commands when that file has been followed.
@@ -77,7 +82,6 @@ class App(Thing):
         if not isinstance(given, App):
             given = call.get(0, name)
         if not isinstance(given, App):
-            self.program.strict = False
             return None
         given.part = True
         return given
@@ -103,7 +107,7 @@ class Decorated:
     def make_typer(self, find: Find, call: Call) -> App:
         """``typer.Typer()``; the same call makes the same app each time it is looked at."""
         name = call.named.get("name")
-        made = App(Program(call.named.get("help")), find, name=name, single=True)
+        made = App(Program(call.named.get("help")), find, name=name, typer=True)
         return self._made.setdefault(call.place, made)
 
     def take(self, found: Definition, interpreter: Interpreter, scope: Scope) -> App | None:
@@ -128,7 +132,7 @@ class Decorated:
                 owner.program.commands[name] = program
             if is_typer:
                 return None
-            app = App(program, interpreter.at_end, name=name, single=False)
+            app = App(program, interpreter.at_end, name=name, typer=False)
             app.part = owner is not None
             self._made[module.place(node)] = app
             return app

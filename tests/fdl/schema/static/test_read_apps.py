@@ -84,6 +84,29 @@ def test_one_command_alone_is_the_program_if_nothing_else_is_there(schema, befor
     assert found.strict is not bool(commands)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "app.command()(other)",
+        "app.add_typer(foreign)",
+        "app.add_typer(typer.Typer(), name=NAME())",
+        "app.add_typer(typer.Typer())",
+    ],
+)
+def test_an_app_whose_commands_are_not_known_passes_every_word_on(project, fdl, line):
+    options = "@app.callback()\ndef main(fast: bool = False): ...\n"
+    project(
+        {
+            "fdl.yml": "commands: {t: }\n",
+            "t/fdl.yml": "entry: python train.py\n",
+            "t/train.py": f"import typer\napp = typer.Typer()\n{options}{line}\napp()\n",
+        }
+    )
+    done = fdl("--dry-run", "t", "--fast", "fit", "--rate", "2")
+    assert done.exit == 0, done.err
+    assert "python train.py --fast fit --rate 2" in done.out
+
+
 CLICK = """
 import click
 
