@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
@@ -15,6 +16,14 @@ from flodl.errors import DataError
 from tests.flodl.data.sources import Dying, Failing, Noisy, Numbers, Stubborn, collect, orders
 
 Team = Callable[[], list[BaseProcess]]
+
+
+@pytest.fixture(autouse=True)
+def without_the_handler_of_torch() -> Iterator[None]:
+    """A test that used torch's own loader has left its handler: it raises when a process dies."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.fixture(autouse=True)
