@@ -89,9 +89,11 @@ def _means(rows: Mapping[str, Parts], mode: str) -> Iterable[str]:
     """Geometric means, with their bars."""
     parts = []
     for column in COLUMNS:
-        totals = [each[column]["total"] for each in rows.values() if column in each]
-        if totals:
-            parts.append(f"{column} {statistics.geometric_mean(totals):.3f} ({len(totals)} models)")
+        found = [each[column] for each in rows.values() if column in each]
+        if found:
+            mean = statistics.geometric_mean([row["total"] for row in found])
+            hand = statistics.geometric_mean([best_by_hand(row) for row in found])
+            parts.append(f"{column} {mean:.3f} beside {hand:.3f} by hand ({len(found)} models)")
     better = [row for each in rows.values() if (row := _better(each)) is not None]
     if not better:
         return

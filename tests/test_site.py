@@ -79,4 +79,4 @@ def test_the_commands_of_the_first_page_train_a_model(tmp_path):
     line = " && ".join(one for one in FIRST if one.startswith(("fdl ", "cd ")))
     printed = typed(line, tmp_path)
     assert re.search(r"^accuracy \d+\.\d%", printed, re.MULTILINE), printed
-    assert len(list(tmp_path.glob("demo/train/runs/quick/*/model.fdl"))) == 1
+    assert len(list(tmp_path.glob("demo/runs/quick/*/model.fdl"))) == 1

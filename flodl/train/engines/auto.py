@@ -330,6 +330,7 @@ class AutoEngine(TunedEngine):
         best = yield from self._try_compiled(best)
         if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
+        best = yield from self._more_if_free(best)
         self.use(best)
         if self._threads is not None:
             self._threads.watch()
@@ -344,6 +345,29 @@ class AutoEngine(TunedEngine):
             best, self._thread_ratio = yield from threads.choose(best, self._notes)
             self._seconds *= self._thread_ratio
         threads.watch()
+        return best
+
+    def _more_if_free(self, best: Tuning) -> Steps[Tuning]:
+        """Try more threads if the machine was busy before the trials and is not any longer.
+
+        The trials can take minutes, and the program that kept the machine busy may have ended.
+        """
+        threads = self._threads
+        if threads is None or not (best.threads and threads.was_busy):
+            return best
+        self.use(best)
+        yield  # do not measure the first step after a change
+        threads.watch()
+        self._seconds = yield from median_of_steps(_FIRST)
+        if not threads.freed():
+            return best
+        best, ratio = yield from threads.choose(best, self._notes)
+        self._seconds *= ratio
+        if not best.threads:
+            # The plain steps before the trials shared the machine.
+            self.use(Tuning())
+            yield
+            self._plain_seconds = yield from median_of_steps(_FIRST)
         return best
 
     def _decide(self, best: Tuning) -> None:

@@ -113,6 +113,10 @@ class ThreadTrials:
         (self._spin.hold if self.was_busy else self._spin.release)()
         return self.was_busy
 
+    def freed(self) -> bool:
+        """Whether, since the watch began, it waited for no core and one had nothing to do."""
+        return not self.busy() and self._use.idle() >= self._policy.freed
+
     def close(self) -> None:
         """End what it keeps."""
         self._spin.release()

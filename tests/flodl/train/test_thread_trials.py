@@ -52,15 +52,18 @@ class Machine:
         return self.now
 
     def step(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.compute(len(batch["x"]))
+        return model(batch["x"]).sum()
+
+    def compute(self, rows: int = 1) -> None:
         threads = torch.get_num_threads()
         self.numbers.add(threads)
-        seconds = MILLISECONDS[self.use, threads] / 1e3 * self.slower * len(batch["x"])
+        seconds = MILLISECONDS[self.use, threads] / 1e3 * self.slower * rows
         self.now += seconds
         if self.use == "busy":
             self.waited += seconds / 2
         else:
             self.idle += seconds * (2 - threads)
-        return model(batch["x"]).sum()
 
 
 @pytest.fixture
@@ -146,6 +149,38 @@ def test_after_the_trial_of_threads_no_step_of_a_busy_machine_has_more(machine):
     assert report["trials"]["all together"] == "0.500x"
     assert report["step_ms"] == pytest.approx(1.5, rel=0.01)
     assert 2 not in counts[40:]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_threads_are_tried_again_if_a_core_became_free_during_the_other_trials(machine, stays):
+    machine.use = "busy"
+    policy = replace(
+        POLICY, least_steps=50, least_seconds=0.0, only=frozenset({"threads", "channels_last"})
+    )
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 1))
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        if engine.tuning.channels_last and not stays:
+            machine.use = "idle"  # the other program ends during the trial of the layout
+        machine.slower = 0.5 if engine.tuning.channels_last else 1.0
+        machine.compute()
+        return model(batch["x"]).sum()
+
+    settings = StepSettings(train_fn=step)
+    engine = AutoEngine(
+        model, torch.optim.Adagrad(model.parameters()), settings, total_steps=2000, policy=policy
+    )
+    losses = loss_log(torch.device("cpu"), 0)
+    taken = 0
+    while not engine.decided:
+        engine.step(Batch((torch.ones(2, 1, 4, 4),), ("x",)), losses)
+        taken += 1
+        assert taken < 1000
+    report = engine.report()
+    assert str(engine.tuning) == ("channels last + 1 thread" if stays else "channels last"), report
+    assert engine.decision()["busy"] is stays
+    assert report["plain_ms"] == pytest.approx(9.0 if stays else 1.0, rel=0.01)
+    assert report["step_ms"] == pytest.approx(1.5 if stays else 0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(("busy_ms", "kept"), [(3.0, 1), (2.75, 1), (2.6, 0)])
