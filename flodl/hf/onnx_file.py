@@ -121,6 +121,7 @@ def write_onnx(graph: Graph, folder: Path) -> OnnxFile:
     model = copy.deepcopy(graph).to("cpu", torch.float32).eval()
     inputs, outputs = _names(config, kind)
     program = _traced(_Ports(model, kind), inputs, outputs, config)
+    _share_transposed(program)
     _remove_notes(program)
     program.save(folder / ONNX)
     del program  # it holds the weights once more
@@ -207,6 +208,36 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def _share_transposed(program: Any) -> None:
+    """Store a weight once that the model uses both as it is and transposed.
+
+    The exporter transposes weights of linear layers in advance. If the table of words is also the
+    weight of the head, the file would have it twice.
+    """
+    import onnx_ir
+
+    graph = program.model.graph
+    matrices = [one for one in graph.initializers.values() if len(one.shape) == 2 and one.uses()]
+    for index, copied in enumerate(matrices):
+        for table in (one for other, one in enumerate(matrices) if other != index):
+            if table.name in graph.initializers and _is_transposed(copied, table):
+                node = onnx_ir.node("Transpose", [table], {"perm": [1, 0]})
+                graph.insert_before(graph[0], node)
+                (turned,) = node.outputs
+                turned.name, turned.type = f"{table.name}.T", copied.type
+                turned.shape = copied.shape
+                onnx_ir.convenience.replace_all_uses_with(copied, turned)
+                graph.initializers.pop(copied.name)
+                break
+
+
+def _is_transposed(one: Any, other: Any) -> bool:
+    """Whether a matrix is made by the exporter and has the values of a transposed parameter."""
+    if "." in one.name or "." not in other.name or list(one.shape) != list(other.shape)[::-1]:
+        return False
+    return bool((one.const_value.numpy() == other.const_value.numpy().T).all())
 
 
 def _remove_notes(program: Any) -> None:
