@@ -114,8 +114,14 @@ class ThreadTrials:
         return self.was_busy
 
     def freed(self) -> bool:
-        """Whether, since the watch began, it waited for no core and one had nothing to do."""
-        return not self.busy() and self._use.idle() >= self._policy.freed
+        """Whether, since the watch began, it waited for no core and one had nothing to do.
+
+        If not, the machine still counts as busy: the number of threads was chosen so.
+        """
+        policy = self._policy
+        if self._use.waited() > policy.waited or self._use.idle() < policy.freed:
+            return False
+        return not self.busy()
 
     def close(self) -> None:
         """End what it keeps."""
