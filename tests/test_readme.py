@@ -200,7 +200,7 @@ def test_the_ten_models_are_those_of_their_page():
         r"over 10 models: default ([\d.]+) beside ([\d.]+) by hand \(10 models\)",
         page("ten_models"),
     )
-    shown = said(rf"takes {F} of the time of plain PyTorch \(geometric mean\); .*? take {F}\.")
+    shown = said(rf"take {F} of the time of plain PyTorch \(geometric mean\); .*? take {F}\.")
     assert_rounded(shown, *map(float, means))
 
 
