@@ -8,6 +8,7 @@ process of its own. Each call adds its rounds to those kept in a JSON file besid
         --output docs/benchmarks/hf_finetune.md
 
 ``--no-deps`` leaves out the packages of a program with windows: only the texts are read.
+Uninstall it afterwards, because its ``.pth`` file makes every start of Python slower.
 """
 
 from __future__ import annotations
