@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hf import minilm
-from benchmarks.huggingface import cold, material, rates, training
+from benchmarks.huggingface import cold, material, rates, residence, training
 from benchmarks.huggingface.rates import OURS, REFERENCE, Measured
 from benchmarks.measure import median_ratio
 from flodl.train.engines.routing import route_verdict
@@ -60,7 +60,9 @@ def test_a_process_that_asks_one_question_ends_soon(bert: Path) -> None:
 @pytest.mark.case("hf", 51)
 def test_weights_are_in_memory_once_while_a_model_is_opened(bert: Path) -> None:
     size = (bert / "model.safetensors").stat().st_size
-    assert 0 < cold.answer("flodl memory", bert) <= 1.1 * size
+    found = residence.measured(OURS, bert, 0, 128)
+    before, opened = found[residence.IMPORTED], found[residence.OPENED]
+    assert 0 < opened["peak"] - before["anon"] - before["file"] <= 1.1 * size
 
 
 @pytest.mark.case("hf", 52)
