@@ -220,24 +220,28 @@ def _share_transposed(program: Any) -> None:
 
     graph = program.model.graph
     matrices = [one for one in graph.initializers.values() if len(one.shape) == 2 and one.uses()]
-    for index, copied in enumerate(matrices):
-        for table in (one for other, one in enumerate(matrices) if other != index):
-            if table.name in graph.initializers and _is_transposed(copied, table):
-                node = onnx_ir.node("Transpose", [table], {"perm": [1, 0]})
-                graph.insert_before(graph[0], node)
-                (turned,) = node.outputs
-                turned.name, turned.type = f"{table.name}.T", copied.type
-                turned.shape = copied.shape
-                onnx_ir.convenience.replace_all_uses_with(copied, turned)
-                graph.initializers.pop(copied.name)
-                break
+    for copied in matrices:
+        table = next((one for one in matrices if _is_transposed(copied, one)), None)
+        if table is None:
+            continue
+        graph.initializers.pop(copied.name)
+        node = onnx_ir.node("Transpose", [table], {"perm": [1, 0]})
+        graph.insert_before(graph[0], node)
+        (turned,) = node.outputs
+        turned.name, turned.type, turned.shape = copied.name, copied.type, copied.shape
+        onnx_ir.convenience.replace_all_uses_with(copied, turned)
 
 
-def _is_transposed(one: Any, other: Any) -> bool:
-    """Whether a matrix is made by the exporter and has the values of a transposed parameter."""
-    if "." in one.name or "." not in other.name or list(one.shape) != list(other.shape)[::-1]:
+def _is_transposed(made: Any, parameter: Any) -> bool:
+    """Whether a matrix that the exporter has made is a transposed parameter.
+
+    Only names of parameters have dots.
+    """
+    if "." in made.name or "." not in parameter.name:
         return False
-    return bool((one.const_value.numpy() == other.const_value.numpy().T).all())
+    if list(made.shape) != list(parameter.shape)[::-1]:
+        return False
+    return bool((made.const_value.numpy() == parameter.const_value.numpy().T).all())
 
 
 def _remove_notes(program: Any) -> None:
