@@ -116,9 +116,9 @@ def _how(rows: Mapping[str, Parts]) -> str:
                 continue
             hands = ", ".join(f"`{how}` {total:.3f}" for how, total in row["by_hand"].items())
             lines.append(
-                f"- {name}, {column}: by hand: {hands}; flodl decided after {row['begin_steps']} "
-                f"steps: `{json.dumps(row['report'])}`; {row['rounds']} rounds of {row['steps']} "
-                f"steps; {row['environment']}"
+                f"- {name}, {column}. By hand: {hands}. flodl decided after {row['begin_steps']} "
+                f"steps: `{json.dumps(row['report'])}`. {row['rounds']} rounds of {row['steps']} "
+                f"steps. {row['environment']}"
             )
     return "\n".join(lines)
 
