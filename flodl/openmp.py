@@ -189,7 +189,10 @@ def _setters() -> Sequence[Callable[[int], object]]:
 
 def _library() -> str | None:
     folder = _torch_libraries()
-    return next((name for file, name in _LIBRARIES.items() if any(folder.glob(file))), None)
+    # A process may have given up the rights with which it imported torch.
+    with suppress(OSError):
+        return next((name for file, name in _LIBRARIES.items() if any(folder.glob(file))), None)
+    return None
 
 
 def _torch_libraries() -> Path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flodl.graph.base import GraphBase
 from flodl.graph.nodes import LoopNode
+from flodl.torch_features import DIFFERENTIATES_LOOPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,13 @@ def _own(graph: GraphBase) -> Iterator[str]:
         )
     for node in graph.topology.loops:
         loop = graph._modules[node.prefix]
-        if isinstance(loop, LoopNode) and loop.cond is not None and loop.leaves_traces:
+        if not isinstance(loop, LoopNode) or loop.cond is None:
+            continue
+        decides = f"{node.id} decides on the values it computes how often to run"
+        if loop.leaves_traces:
             yield (
-                f"{node.id} decides on the values it computes how often to run, and its body "
-                "records every iteration: the number of records is not known beforehand"
+                f"{decides}, and its body records every iteration: the number of records is not "
+                "known beforehand"
             )
+        elif not DIFFERENTIATES_LOOPS:
+            yield f"{decides}: the compiler differentiates such a loop from PyTorch 2.10 on"

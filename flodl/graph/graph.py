@@ -22,6 +22,7 @@ from flodl.graph.spec import Specified
 from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
 from flodl.graph.tree import Tree
+from flodl.torch_features import is_exporting
 
 _COUNTERS = ("training_step", "step_count", "epoch_step", "epoch_count")
 
@@ -103,7 +104,7 @@ class Graph(
                 metrics.start()
             if self._carries_state:
                 self._prepare_state()
-        elif torch.compiler.is_exporting():
+        elif is_exporting():
             return self._exported(core, inputs)
         captures.pending_step = True
         try:

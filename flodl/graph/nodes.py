@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from flodl.graph.modules import LoopBody, TraceEmit, Traces
 from flodl.graph.topology import Gate, Loop, RefStyle, Switch
+from flodl.torch_features import DIFFERENTIATES_LOOPS, is_exporting
 
 Refs = Mapping[str, Tensor]
 
@@ -41,7 +42,8 @@ def first_tensor(value: object, node_id: str) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor):
+    # Older compilers of torch cannot trace a union of types.
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
         return value[0]
     raise TypeError(
         f"node {node_id} returned {type(value).__name__}; a node returns a tensor, or a tuple or "
@@ -104,8 +106,7 @@ class LoopNode(nn.Module):
             traces: Takes what the loop records.
         """
         reset(self.body)
-        conditional = self.operation.kind != "for"
-        if conditional and torch.compiler.is_compiling() and not self.leaves_traces:
+        if torch.compiler.is_compiling() and self._stays_a_loop():
             return self._captured(step, x), traces
         iterations: list[int] = []
         try:
@@ -113,6 +114,12 @@ class LoopNode(nn.Module):
         except Exception as error:
             error.add_note(f"in {self.node_id}, loop iteration {len(iterations)}")
             raise
+
+    def _stays_a_loop(self) -> bool:
+        """Whether a compiler gets the loop as a loop, and not one iteration after the other."""
+        if self.operation.kind == "for" or self.leaves_traces:
+            return False
+        return DIFFERENTIATES_LOOPS or is_exporting()
 
     @property
     def leaves_traces(self) -> bool:

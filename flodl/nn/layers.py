@@ -73,7 +73,8 @@ def _kernel(sigma: float, radius: int, dtype: torch.dtype, device: torch.device)
 
 
 def _check_sigma(sigma: float) -> None:
-    if not isinstance(sigma, int | float) or not 0 < sigma < math.inf:
+    # Older compilers of torch cannot trace a union of types.
+    if not isinstance(sigma, (int, float)) or not 0 < sigma < math.inf:
         raise ValueError(f"sigma must be a positive number of pixels, got {sigma!r}")
 
 

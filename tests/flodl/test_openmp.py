@@ -164,3 +164,15 @@ def test_the_environment_report_says_how_threads_wait():
     told = environment_report()["openmp"]
     assert told.keys() == {"library", "waiting", "chosen_by"}
     assert told["library"] in ("libgomp", "libomp", "libiomp5", None)
+
+
+def test_a_folder_of_torch_that_cannot_be_read_is_no_error(monkeypatch):
+    """A process that gave up its rights after the import of torch describes itself all the same."""
+
+    class Unreadable:
+        def glob(self, _):
+            raise PermissionError("Permission denied")
+
+    assert environment_report()["openmp"]["library"]
+    monkeypatch.setattr("flodl.openmp._torch_libraries", Unreadable)
+    assert environment_report()["openmp"]["library"] is None

@@ -20,6 +20,7 @@ from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout, Refs, layout_of
 from flodl.hf.models.recomputing import RecomputedLayer
 from flodl.hf.models.transformer_layer import place
+from flodl.torch_features import is_exporting
 
 
 def relative_rows(length: int, buckets: int, farthest: int, device: torch.device) -> Tensor:
@@ -225,7 +226,7 @@ def _shifted(by_distance: Tensor) -> Tensor:
     So each row moves by one column (the shift of Transformer-XL, Dai et al., 2019).
     """
     length = by_distance.shape[-2]
-    if torch.compiler.is_exporting():
+    if is_exporting():
         # Rows of one or two tokens would need other programs; an export serves all lengths.
         place = torch.arange(length, device=by_distance.device)
         index = place - place[:, None] + length - 1

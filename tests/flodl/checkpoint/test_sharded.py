@@ -106,7 +106,9 @@ def test_a_training_is_resumed_exactly(told, kind):
 def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
     done = fork_server.python(str(ALONE), str(tmp_path), timeout=120, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr[-5000:]
-    assert done.stdout.split() == [
+    # gloo of torch 2.8 prints a line about each group.
+    said = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    assert said == [
         "auto_leaves_a_sharded_model_as_it_is",
         "ranks_that_average_refuse_a_sharded_model",
         "an_export_names_what_it_cannot_read",

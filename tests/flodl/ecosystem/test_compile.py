@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.torch_features import DIFFERENTIATES_LOOPS
 from tests.flodl.ecosystem.networks import (
     assert_same,
     make_branching,
@@ -47,6 +48,7 @@ def test_a_stateless_graph_compiles_as_one_piece_for_any_batch_tags_included(bac
         assert_same(seen, {**expected, "tag": graph.tagged("mixed")})
 
 
+@pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_switch_and_a_conditional_loop_compile_as_one_piece(backend):
     graph = make_branching()
@@ -98,6 +100,7 @@ def test_a_stateful_graph_compiled_with_its_shell_behaves_as_with_manual_policy(
         eager.detach_state()
 
 
+@pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 def test_a_graph_compiles_as_a_part_of_another_module():
     model = nn.Sequential(nn.Linear(4, 8), make_branching(), nn.Tanh())
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -9,7 +9,9 @@ from torch import nn
 from flodl.errors import BuildError, FlodlError
 from flodl.graph import FlowBuilder
 from flodl.graph.modules import LoopBody, TraceEmit, forward_via_step
+from flodl.graph.nodes import LoopNode
 from flodl.graph.routing import LearnedHalt, ThresholdHalt
+from flodl.torch_features import DIFFERENTIATES_LOOPS
 
 from .layers import Bias, Recorder, double, linear, start, triple
 
@@ -215,6 +217,7 @@ def test_the_halt_trace_of_a_while_loop_holds_every_test():
     assert counted.traces("loop_2/halt") is None
 
 
+@pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("kind", ["while_cond", "until_cond"])
 def test_a_compiled_loop_halts_anew_in_every_call(kind):
@@ -222,6 +225,29 @@ def test_a_compiled_loop_halts_anew_in_every_call(kind):
     compiled = torch.compile(graph, fullgraph=True, backend="eager")
     for x in (vector(1, 2), vector(20, 0), vector(-1, -1), vector(5, 5)):
         assert torch.equal(compiled(x), graph(x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+# Dynamo looks at it where it leaves its trace.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("kind", ["while_cond", "until_cond"])
+def test_where_torch_cannot_differentiate_a_loop_its_iterations_are_compiled(kind, monkeypatch):
+    """PyTorch 2.8 and 2.9; the compiler of 2.8 gives gradients of zeros without an error."""
+    for module in ("nodes", "capture"):
+        monkeypatch.setattr(f"flodl.graph.{module}.DIFFERENTIATES_LOOPS", False)
+    monkeypatch.setattr(LoopNode, "_captured", lambda *_: pytest.fail("kept as a loop"))
+    graph = getattr(start().loop_body(triple), kind)(ThresholdHalt(10), 6).build()
+    [reason] = graph.capturable.reasons
+    assert "PyTorch 2.10" in reason
+    compiled = torch.compile(graph, backend="aot_eager")
+    for values in ((1.0, 2.0), (20.0, 0.0), (-1.0, -1.0)):
+        results = []
+        for way in (graph, compiled):
+            x = vector(*values).requires_grad_()
+            way(x).sum().backward()
+            results.append(x.grad)
+        assert results[0].any()
+        assert torch.equal(*results)
 
 
 # --- Registry, references, errors ---------------------------------------------------------------

@@ -34,6 +34,9 @@ from tests.flodl.train.compiling import compile_with
 # Inductor uses what torch deprecates.
 
 CPU = torch.device("cpu")
+with_routes = pytest.mark.skipif(
+    not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch has no setting for it"
+)
 TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
 
 
@@ -213,6 +216,7 @@ def test_channels_last_changes_the_layout_and_nothing_else():
     assert close_weights(mine, theirs, 1e-4)
 
 
+@with_routes
 def test_the_route_through_onednn_holds_for_our_steps_only():
     def precision() -> str:
         return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
@@ -241,6 +245,7 @@ def test_the_route_through_onednn_holds_for_our_steps_only():
     assert precision() == before
 
 
+@with_routes
 def test_the_probe_measures_both_libraries_and_the_error():
     before = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
     generators = generator_states()
@@ -252,6 +257,7 @@ def test_the_probe_measures_both_libraries_and_the_error():
     assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == before
 
 
+@with_routes
 def test_the_verdict_about_a_machine_is_kept_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path))
     route_verdict.cache_clear()
@@ -282,6 +288,7 @@ def only_long_sums_in_bfloat16(left: torch.Tensor, right: torch.Tensor) -> torch
     return (in_bfloat16 if left.shape[1] > 1000 else torch.matmul)(left, right)
 
 
+@with_routes
 def test_precision_on_the_models_own_shapes_decides_about_routing():
     shapes = [Product(40, 300, 20)]
     assert "its relative error is" in probe(shapes, in_bfloat16).reason
@@ -599,6 +606,7 @@ def test_autocast_computes_the_forward_pass_in_the_given_dtype():
     assert model[0].weight.dtype == torch.float32
 
 
+@with_routes
 def test_a_route_of_ones_own_can_be_nested_in_a_setting_of_the_users():
     original = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
     torch._C._set_fp32_precision_setter("mkldnn", "matmul", "ieee")
