@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 COMPILER = "torch._dynamo"
 
-KNOWN_VERSIONS = ((2, 6), (2, 13))
+KNOWN_VERSIONS = ((2, 8), (2, 14))
 """The oldest and the newest version of torch whose optimizers are known here."""
 
 _GUARDED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")

@@ -168,7 +168,7 @@ def test_where_the_compiler_is_there_or_torch_is_another_one_nothing_is_touched(
     python(
         BEFORE
         + """
-for version in ("2.5.1", "2.14.0+cpu", "3.0", "unknown"):
+for version in ("2.7.1", "2.15.0+cpu", "3.0", "unknown"):
     torch.__version__ = version
     postpone_compiler()
     assert lean() == [False] * 4, version
