@@ -49,7 +49,7 @@ _MARK = b"\xef\xbb\xbf"
 _OF_A_PRESET = ("ddp", "training", "output", "options", "env", "env_file", "description")
 
 # What only the manifest of a path command can hold, not its entry in the manifest above.
-_OF_A_MANIFEST = (*SECTIONS, "commands", "schema")
+_OF_A_MANIFEST = (*SECTIONS, "options", "commands", "schema")
 
 
 class Change:

@@ -113,4 +113,6 @@ def _unknown_key(mistake: Unknown) -> str:
     homes = [name for name, section in SECTIONS.items() if key in section.keys]
     if homes:
         return f"{problem}; `{key}` belongs in `{homes[0]}`"
+    if path[-2:-1] == ("training",):
+        return f"{problem}; an option of the program's own belongs in `options`, beside `training`"
     return f"{problem}; known here: {', '.join(mistake.known)}"

@@ -398,6 +398,12 @@ ROOT = Section(
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Folder of the runs, port of the live page, and which runs to keep."),
+    Key(
+        "options",
+        Table(OPTION),
+        "Further options of `entry`: `weight_decay: 0.1` is `--weight-decay 0.1`. Those of a "
+        "preset win.",
+    ),
     Key("sweeps", Table(SWEEP), "Name -> sweep: `fdl sweep run NAME` runs it."),
     Key(
         "arg-name",

@@ -67,7 +67,8 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
         return is_secret_name(named or str(path[-2]))
     as_text = len(path) > 1 and path[-2] == "env"
     # Options may be nested, and what is below a secret name is secret.
-    names = path[3:] if path[:1] == ("commands",) and path[2:3] == ("options",) else (name,)
+    below = path[2:] if path[:1] == ("commands",) else path
+    names = below[1:] if below[:1] == ("options",) else (name,)
     return any(
         not isinstance(one.value, dict)
         and is_secret(

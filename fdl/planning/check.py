@@ -157,14 +157,23 @@ class _Tail:
         return " ".join(words), self._page
 
 
-def check_preset(schema: Schema, level: Level, name: str) -> None:
-    """Check the options of the preset that is about to run, and of no other preset.
+def check_options(schema: Schema, level: Level, preset: str | None) -> None:
+    """Check ``options`` of the manifest and of the preset that runs, and of no other preset.
 
     Raises:
         ManifestError: A value that is not allowed, or an option that does not exist.
     """
-    options = level.commands[name].get("options")
     spelling = Spelling(schema, level.style)
+    _check_options(schema, level, level.manifest.node, f"`{level.typed()}`", spelling)
+    if preset is not None:
+        holder = level.commands[preset]
+        _check_options(schema, level, holder, f"preset `{level.typed(preset)}`", spelling)
+
+
+def _check_options(
+    schema: Schema, level: Level, holder: Node, whose: str, spelling: Spelling
+) -> None:
+    options = holder.get("options")
     for key, node in flattened(options.mapping.items() if options else ()):
         if key.startswith(AS_WRITTEN):
             continue
@@ -173,14 +182,13 @@ def check_preset(schema: Schema, level: Level, name: str) -> None:
             known = [word.lstrip("-") for word in schema.spellings]
             names = [*(word.replace("-", "_") for word in known), *known]
             raise ManifestError(
-                f"{origin(node, level.root)}: preset `{level.typed(name)}`: the program has no "
-                f"option `{key}`",
+                f"{origin(node, level.root)}: {whose}: the program has no option `{key}`",
                 hint=did_you_mean(key, names, f"`{level.typed()} --help` lists its options"),
             )
         for item in _items(node) if one and one.shape != "flag" else ():
             if one and (problem := _refusal(one, spelled(item.value))):
                 raise ManifestError(
-                    f"{origin(item, level.root)}: preset `{level.typed(name)}`: {problem}",
+                    f"{origin(item, level.root)}: {whose}: {problem}",
                     hint=_guess(one, spelled(item.value)) or "choose one of them",
                 )
 

@@ -54,12 +54,11 @@ def planned(selected: Selection, planner: Planner) -> Plan:
     schema = known(level, keep=planner.keeps)
     if schema is not None:
         from fdl.planning.arguments import arguments
-        from fdl.planning.check import check_preset, check_tail
+        from fdl.planning.check import check_options, check_tail
 
         made = arguments(level, preset, tail, schema)
         takes = made.schema or schema
-        if preset is not None:
-            check_preset(takes, level, preset)
+        check_options(takes, level, preset)
         check_tail(takes, made.tail, level.typed(*([preset] if preset else [])), level.typed())
     return planner.entry(level, preset, tail, schema)
 

@@ -50,17 +50,15 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
     """The sections of a manifest merged with a preset, field by field.
 
     A null inherits. ``mode`` sets ``policy`` and ``backend`` in one word. So a preset that sets
-    ``mode`` does not inherit the other two, and the other way round. ``options`` come from the
-    preset only.
+    ``mode`` does not inherit the other two, and the other way round.
     """
     merged: Settings = {}
-    for section in _FIELD_NAMES:
+    for section in (*_FIELD_NAMES, "options"):
         base = present(section, manifest)
         own = present(section, preset)
         for rival in (one for name in own for one in RIVALS.get(name, ())):
             base.pop(rival, None)
         merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
-    merged["options"] = present("options", preset)
     return merged
 
 

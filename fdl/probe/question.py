@@ -95,7 +95,7 @@ def _bare(level: Level) -> Level:
     bare = copy.copy(level)
     bare.manifest = copy.copy(level.manifest)
     node = level.manifest.node
-    kept = {key: child for key, child in node.mapping.items() if key not in SECTIONS}
+    kept = {key: child for key, child in node.mapping.items() if key not in (*SECTIONS, "options")}
     bare.manifest.node = node.at(kept)
     return bare
 

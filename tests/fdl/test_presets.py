@@ -7,6 +7,7 @@ import pytest
 from fdl.plan import Plan
 
 SHOW = "printf '%s\\n'"
+ENTRY = f"entry: {SHOW}\n"
 
 
 @pytest.fixture
@@ -34,6 +35,28 @@ def test_presets_override_field_by_field_and_the_tail_comes_last(arguments):
     )
     expected = "--epochs 1 --seed 42 --batches 100 --model linear --lr 3"
     assert found == expected.split()
+
+
+def test_options_of_the_manifest_hold_for_every_preset_that_does_not_replace_them(arguments):
+    sections = "options: {weight_decay: 0.1, model: linear, optimizer: {name: sgd, beta: 1}}"
+    found = arguments("{options: {model: conv, optimizer: {beta: 2}}}", sections)
+    expected = "--model conv --optimizer.beta 2 --optimizer.name sgd --weight-decay 0.1"
+    assert found == expected.split()
+    assert arguments("{training: {}}", "options: {fast: true}") == ["--fast"]
+    assert arguments("{options: {fast: false}}", "options: {fast: true}") == []
+
+
+def test_options_of_the_manifest_reach_the_entry_without_a_preset(project, fdl):
+    project({"fdl.yml": "commands: {t: {path: t}}", "t/fdl.yml": ENTRY + "options: {a_b: 2}\n"})
+    assert fdl("t").out == "--a-b\n2\n"
+
+
+def test_an_option_in_the_wrong_section_names_the_right_one(project, fdl):
+    project({"fdl.yml": ENTRY + "training: {weight_decay: 1}\n"})
+    refused = fdl("list")
+    assert refused.exit == 1
+    assert "fdl.yml:2:12: unknown key `training.weight_decay`" in refused.err
+    assert "an option of the program's own belongs in `options`, beside `training`" in refused.err
 
 
 @pytest.mark.case("cli", 30)

@@ -402,6 +402,15 @@ def test_a_preset_is_changed_and_what_it_inherits_stays(project: Project, fdl: F
     assert fdl("train", "quick").out == "main.py --epochs 1 --lr 0.1 --model linear\n"
 
 
+def test_an_option_of_the_program_is_set_for_all_its_presets(project: Project, fdl: Fdl) -> None:
+    root = project(TREE)
+    out = fdl("config", "set", "--for", "train", "options.model", "conv").out
+    assert out.endswith("options.model = conv\n  wins  conv  train/fdl.yml:17:10  manifest\n")
+    assert "options:\n  model: conv\n" in (root / "train/fdl.yml").read_text()
+    assert fdl("train").out == "main.py --lr 0.1 --model conv\n"
+    assert fdl("train", "quick").out == "main.py --epochs 1 --lr 0.1 --model linear\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -409,7 +418,6 @@ def test_a_preset_is_changed_and_what_it_inherits_stays(project: Project, fdl: F
         (("--for", "train nope'", "training.lr", "1"), "`--for` does not split into words"),
         (("--for", "", "training.lr", "1"), "`fdl` runs nothing"),
         (("--for", "train quick", "options.model", "vgg"), "vgg"),
-        (("--for", "train", "options.model", "conv"), "unknown key `options`"),
         (
             ("--for", "train quick --lr 2", "training.lr", "1"),
             "command line wins for `training.lr`",

@@ -303,8 +303,8 @@ def test_every_command_runs_in_its_service(make, mode):
     assert quick["launch"][-4:-1] == ["dev", "bash", "-c"]
     assert quick["launch"][-1].startswith("cd /workspace/train && python main.py --epochs 3")
     assert quick["launch"][-1].endswith("--lr 0.01")
-    cuda = plan(folder, "cuda-train", "--", "--epochs", "2")
-    assert cuda["launch"][-4:] == ["cuda", "bash", "-c", "python train/main.py --epochs 2"]
+    cuda = plan(folder, "cuda-train", "--", "quick", "--lr", "0.01")
+    assert cuda["launch"][-4:] == ["cuda", "bash", "-c", "fdl train quick --lr 0.01"]
     assert plan(folder, "build")["launch"][-1] == "python -m pip install --user -e '.[dev]'"
     assert not (folder / ".fdl").exists()
 
