@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -92,8 +93,11 @@ def _can_freeze() -> bool:
 
 def _show_again() -> None:
     """Let the interpreter end as always, unless no object has work to do then."""
+    # The program is over: Ctrl-C has nothing to stop, and would print a traceback.
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _any_work(gc.get_objects()):
         gc.unfreeze()
+    signal.signal(signal.SIGINT, former or signal.SIG_DFL)
 
 
 def _any_work(objects: Iterable[object]) -> bool:

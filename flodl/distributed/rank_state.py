@@ -19,7 +19,7 @@ from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
 from flodl.train.loop_state import LoopState
-from flodl.train.resume import Start, resume, set_rates
+from flodl.train.resume import Start, resume, set_rates, withdrawn_if_refused
 from flodl.train.training_state import Position, carried_state, set_carried_state
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def begin(
         start = resume(plan, parts, before_epoch)
         message = {"new": start.source is None}
         if start.source is not None:
-            message |= _message(start, parts, config, fresh, labels)
+            with withdrawn_if_refused(plan):
+                message |= _message(start, parts, config, fresh, labels)
     message = group.broadcast_object(message)
     broadcast_state(parts.model, group)
     if message["new"]:

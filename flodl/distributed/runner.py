@@ -22,7 +22,7 @@ from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import TrainingPlan, build_model
-from flodl.train.resume import resume_source
+from flodl.train.resume import resume_source, withdrawn_if_refused
 from flodl.train.resume_hint import add_hint, extend_error, extend_failure
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
         return False
     from flodl.distributed.rank_state import KEY
 
-    extra = TrainingFile.open(source).value("extra")
+    with withdrawn_if_refused(plan):
+        extra = TrainingFile.open(source).value("extra")
     return isinstance(extra, dict) and KEY in extra
 
 

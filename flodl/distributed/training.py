@@ -108,9 +108,10 @@ def _train(
         worker.hooks.tell_exception(worker.run, told)
         raise told from None
     except BaseException as error:
-        worker.hooks.tell_exception(worker.run, error)
+        # First the hint: another signal may end a callback.
         if group.leads and end_state(error) == "interrupted":
             add_hint(error, plan.run_dir, worker.to_resume())
+        worker.hooks.tell_exception(worker.run, error)
         raise
     finally:
         worker.close()

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self, final
 
@@ -18,6 +19,47 @@ _NOTICE = getattr(signal, "SIGUSR1", None)
 
 _SAME_WITHIN_S = 1.0
 """Some batch systems signal every process, and launchers pass the signal on once more."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C inside the context, where the main thread uses it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former or signal.SIG_DFL)
+
+
+def ignore_repeated() -> None:
+    """Ignore for a moment the SIGINT that repeats the one which has ended a training.
+
+    ``timeout`` signals a whole process group, and ``fdl`` passes the signal on once more. The
+    second one would end the report or a function at exit.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(former):
+        return
+    if isinstance(former, _Ignoring):
+        former = former.former
+    signal.signal(signal.SIGINT, _Ignoring(former))
+
+
+@final
+class _Ignoring:
+    """A handler that ignores signals for a moment and then gives way to the former one."""
+
+    def __init__(self, former: Callable[[int, FrameType | None], object]) -> None:
+        self.former = former
+        self._until = time.monotonic() + _SAME_WITHIN_S
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= self._until:
+            signal.signal(number, self.former)
+            self.former(number, frame)
 
 
 @final
@@ -113,6 +155,8 @@ class InterruptRequest:
         traceback: TracebackType | None,
     ) -> None:
         self._restore()
+        if self.requested and isinstance(error, KeyboardInterrupt | Terminated):
+            ignore_repeated()
 
     def _install(self, number: signal.Signals) -> None:
         self._former[number] = signal.signal(number, self._request)

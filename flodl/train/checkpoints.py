@@ -216,12 +216,13 @@ class CheckpointKeeper:
                 file.release()
 
     def to_resume(self, source: Path | None) -> Path | None:
-        """Wait for the write in progress, and return the checkpoint to continue from.
+        """Return the checkpoint to continue from; wait for the first one if it is written now.
 
         Args:
             source: The checkpoint that this training continued from.
         """
-        self.finish()
+        if self._last is not None and self._last.written is None:
+            self.finish()
         if self._run is None or self._last is None or self._last.written is None:
             return source
         return self._run.last_checkpoint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flodl import terminal
 from flodl.errors import FlodlError
-from flodl.launch.interrupt import Terminated
+from flodl.launch.interrupt import Terminated, ignore_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,11 @@ def entry(main: Callable[[A], object], args: A) -> int:
         result = main(args)
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
+        ignore_repeated()
         _tell("interrupted", stop)
         return INTERRUPTED
     except Terminated as stop:
+        ignore_repeated()
         _tell("preempted" if stop.preempted else "terminated", stop)
         return int(stop.code or 0)
     except BrokenPipeError:
@@ -62,8 +64,21 @@ def entry(main: Callable[[A], object], args: A) -> int:
 def _tell(how: str, stop: BaseException) -> None:
     """Say how the program was stopped, and how to continue; of several ranks, the first does."""
     if terminal.is_first_rank():
+        stop = _with_message(stop)
         said = f"{how}: {stop}" if str(stop) else how
         _say("\n".join([said, *getattr(stop, "__notes__", ())]))
+
+
+def _with_message(stop: BaseException) -> BaseException:
+    """Return the exception of the first signal if a later one has ended the clean-up after it."""
+    first = stop.__context__
+    if (
+        str(stop)
+        or hasattr(stop, "__notes__")
+        or not isinstance(first, KeyboardInterrupt | Terminated)
+    ):
+        return stop
+    return _with_message(first)
 
 
 def _say(text: str) -> None:

@@ -153,10 +153,11 @@ class TrainingLoop:
             self._hooks.tell_exception(self._run, told)
             raise told from None
         except BaseException as error:
-            self._hooks.tell_exception(self._run, error)
+            # First the hint: another signal may end a callback.
             if end_state(error) == "interrupted":
                 checkpoint = self._keeper.to_resume(self._start.source)
                 add_hint(error, self._plan.run_dir, checkpoint)
+            self._hooks.tell_exception(self._run, error)
             raise
         finally:
             self._steering.close()
@@ -351,6 +352,8 @@ class TrainingLoop:
     def _plan_due(self, next_time: float) -> None:
         guard_step = self._guard.next_step if self._guard is not None else math.inf
         self._due.plan(self._engine.global_step, next_time, guard_step)
+        if self._interrupt.requested or self._steering.mailbox.waiting:
+            self._due.wake()  # they came before the plan, which must not put them off
 
     def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
         self._losses.record = self._trace.loss_sink()

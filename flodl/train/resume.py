@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -9,20 +10,22 @@ from typing import TYPE_CHECKING, Any, final
 from flodl import log, terminal
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
-from flodl.errors import RunDirectoryError
+from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.files import remove_leftovers
 from flodl.train.learning_rate import set_rate
 from flodl.train.loop_state import LoopState
+from flodl.train.resume_checks import check_epochs, check_optimizer
 from flodl.train.run_records import checkpoint_in
 from flodl.train.training_state import Position, TrainingState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+    from flodl.train.training_state import Restored
 
 
 @final
@@ -71,6 +74,17 @@ def resume_source(plan: TrainingPlan) -> Path | None:
     return source
 
 
+@contextmanager
+def withdrawn_if_refused(plan: TrainingPlan) -> Iterator[None]:
+    """Withdraw the run directory if the checkpoint is refused inside the context."""
+    try:
+        yield
+    except CheckpointError:
+        if plan.run_dir is not None:
+            plan.run_dir._withdraw()
+        raise
+
+
 def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
     """Return the checkpoint to continue from; with a sharded model that of the lowest rank."""
     own = resume_source(plan)
@@ -98,10 +112,9 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     terminal.status("reading the checkpoint")
     rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
     remove_leftovers(source.parent)
-    restored = TrainingState.restore(source, assembly.parts({}))
+    with withdrawn_if_refused(plan):
+        restored, state = _restored(source, plan, assembly)
     position = restored.position
-    state = LoopState.from_json(restored.extra)
-    state.check_grouping({"accumulate": plan.accumulate}, position.step)
     if position.step:
         before_epoch(position.epoch)
         TrainingState.restore(source, assembly.parts({}))
@@ -113,7 +126,20 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         first_rates = rates
     within = f" and {position.step} batches" if position.step else ""
     log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
+    if position.epoch == plan.num_epochs:
+        log.msg(f"  nothing is left to train: this run asks for {plan.num_epochs} epochs in all")
     return Start(position, state, generator_states(), source, restored.extra, first_rates)
+
+
+def _restored(source: Path, plan: TrainingPlan, assembly: Assembly) -> tuple[Restored, LoopState]:
+    """Restore the parts, and check that the run asks for what the checkpoint can give."""
+    built = [dict(group) for group in assembly.optimizer.param_groups]
+    restored = TrainingState.restore(source, assembly.parts({}))
+    state = LoopState.from_json(restored.extra)
+    state.check_grouping({"accumulate": plan.accumulate}, restored.position.step)
+    check_optimizer(source, built, assembly.optimizer, plan)
+    check_epochs(source, restored.position, plan)
+    return restored, state
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:

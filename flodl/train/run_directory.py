@@ -11,14 +11,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
 from flodl.launch.launcher import detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
+from flodl.train.code_record import NAME as CODE
 from flodl.train.launch_record import IDENTITY, earlier_run, job_record, launch_record
 from flodl.train.program_record import (
+    PACKAGES,
     ProgramRecord,
     program_start,
     recorded_argv,
@@ -52,6 +55,9 @@ FOLDER_VARIABLE = "FLODL_RUN_DIR"
 
 _PATIENCE = 60.0
 """Seconds that other ranks wait for rank 0 to make its folder."""
+
+_MADE_AT_FIRST = {"config.json", "environment.json", RECORD, CODE, PACKAGES}
+"""Files of a run before its training begins."""
 
 _programs: dict[Path, ProgramRecord] = {}
 """Records in progress, by folder; apart, because a RunDirectory is pickled for its ranks."""
@@ -370,13 +376,39 @@ class RunDirectory:
         Raises:
             RunDirectoryError: ``run.json`` cannot be written.
         """
-        if self._writes and (program := _programs.pop(self.path, None)) is not None:
-            program.wait()
+        self._wait_for_program()
         if isinstance(error, BaseException):
             error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self._reread()
         self._record.update(state=state, finished=_iso(self._clock()), epochs=epochs, error=error)
         self._write(RECORD, self._record)
+
+    def _withdraw(self) -> None:
+        """Remove the folder of a run that never began, because its resume was refused.
+
+        Otherwise a run without epochs would be the last one. The folder stays if it holds a file
+        that :meth:`create` has not made, if the run is continued in it, or if a launcher started
+        this process: then others may look for the folder.
+        """
+        own = self._record.get("pid") == os.getpid() and not self._record.get("launch")
+        if not self._writes or self._restarted or not own:
+            return
+        self._wait_for_program()
+        try:
+            names = {one.name for one in self.path.iterdir()}
+            if not names <= _MADE_AT_FIRST:
+                return
+            for name in names:
+                (self.path / name).unlink()
+            self.path.rmdir()
+        except OSError as failure:
+            log.debug(f"{self.path} stays: {failure}")
+            return
+        self._writes = False
+
+    def _wait_for_program(self) -> None:
+        if self._writes and (program := _programs.pop(self.path, None)) is not None:
+            program.wait()
 
     def _begin_again(self, facts: Mapping[str, Any]) -> None:
         self._record.pop("ledger", None)  # the sample ledger grows further, or is cut back

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from flodl.launch.interrupt import undisturbed
 from flodl.monitor.ledger import Account
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def _book() -> None:
     # A forked child has a copy of the training, whose time is not its own.
     if _ended is not None and _ended[0] == os.getpid():
         _, ledger, monitor = _ended
-        ledger.lap(Account.SHUTDOWN)
-        monitor.amend_ledger(ledger.seconds())
+        with undisturbed():
+            ledger.lap(Account.SHUTDOWN)
+            monitor.amend_ledger(ledger.seconds())
 
 
 atexit.register(_book)

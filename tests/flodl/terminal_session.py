@@ -88,6 +88,15 @@ class Session:
         """Type on the terminal."""
         os.write(self._master, keys.encode())
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and wait until the terminal has sent the signal: then it shows ``^C``.
+
+        The kernel passes keys on later. A step that follows at once could be done before that.
+        """
+        shown = self.text.count("^C")
+        self.press("\x03")
+        self.until(lambda _: self.text.count("^C") > shown)
+
     def send(self, number: int) -> None:
         """Send a signal to the program."""
         self._process.send_signal(number)

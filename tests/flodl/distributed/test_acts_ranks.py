@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from flodl.launch.group import Group
 from flodl.train.journal import Journal
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
+from tests.waiting import wait_for
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
 
@@ -114,18 +114,17 @@ def test_ranks_that_a_program_started_stop_when_told_and_are_resumed(tmp_path: P
             return subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=errors)
 
     with start("", "100000") as child:
-        limit = time.monotonic() + 60
-        while not (found := list(tmp_path.glob("runs/*/metrics.csv"))):
-            assert time.monotonic() < limit
-            time.sleep(0.1)
-        run = read(found[0].parent)
+        folder = wait_for(lambda: next(tmp_path.glob("runs/*/run.json"), None)).parent
+        wait_for(lambda: "socket" in json.loads((folder / "run.json").read_text()))
+        run = read(folder)
         assert run is not None
         answers = [tell(run, parse([word]), 30) for word in ("lr=0.001", "stop")]
         assert child.wait(60) == 130
     assert said.read_text().strip() == "interrupted"  # nothing of the end of the interpreters
     record = json.loads((run.path / "run.json").read_text())
     assert (record["state"], (run.path / "last.fdl").is_file()) == ("interrupted", True)
-    assert f"{answers[1]['step']} batches of all ranks" in record["error"]
+    batches = 2 * answers[1]["step"] - 50 * record["epochs"]  # an epoch has 50, a step one per rank
+    assert f" {batches} batches of all ranks" in record["error"]
     with start("last", str(record["epochs"] + 2)) as resumed:
         assert resumed.wait(120) == 0
     [again] = (one for one in tmp_path.glob("runs/*/acts.jsonl") if one.parent != run.path)

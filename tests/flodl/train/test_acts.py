@@ -111,7 +111,8 @@ def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
     terminal: Terminal, private: Path, tmp_path: Path
 ) -> None:
     child = terminal.train()
-    run = wait_for(lambda: next(iter(tmp_path.glob("runs/*/metrics.csv")), None)).parent
+    run = wait_for(lambda: next(tmp_path.glob("runs/*/run.json"), None)).parent
+    wait_for(lambda: "socket" in json.loads((run / "run.json").read_text()))
     told = terminal.fdl("tell", "last", "lr=0.01", "--json")
     assert (told.returncode, told.stderr) == (0, "")
     answer = json.loads(told.stdout)

@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from flodl import collector
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
+from flodl.launch import interrupt
 from flodl.launch.interrupt import InterruptRequest
+from flodl.train import shutdown
 from tests import fork_server
 
 from .programs import network, training
@@ -261,6 +265,120 @@ def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+REPEATED = dedent(
+    """
+    import signal, sys
+    from flodl.launch import interrupt
+    from flodl.train import Callback, RunDirectory, entry
+    from tests.flodl.train.programs import training
+
+    interrupt._SAME_WITHIN_S = float(sys.argv[2])
+    places = sys.argv[3:]
+
+    def repeat(place):
+        if place in places:
+            signal.raise_signal(signal.SIGINT)
+
+    class Stops(Callback):
+        def on_step_end(self, run):
+            if run.global_step == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        def on_exception(self, run, error):
+            repeat("callback")
+
+    def main(root):
+        try:
+            with RunDirectory.create(root, config={"resume": None}) as run:
+                training().run_dir(run).callbacks(Stops()).run()
+        finally:
+            repeat("program")
+
+    code = entry(main, sys.argv[1])
+    repeat("end")
+    sys.exit(code)
+    """
+)
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("within", "places"),
+    [
+        ("60", ("callback", "program", "end")),
+        # Those that come later act at once, and the first one still says how to continue.
+        ("0", ("callback",)),
+        ("0", ("program",)),
+        ("0", ("callback", "program")),
+    ],
+)
+def test_a_repeated_ctrl_c_never_costs_the_command_that_continues(
+    within: str, places: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = '{"kind":"entry","command":["train"],"argv":["main.py"],"typed":0}'
+    done = fork_server.python(
+        *("-c", REPEATED, str(tmp_path), within, *places),
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "FLODL_VERBOSITY": "quiet", "FDL_PLAN": plan},
+        torch=True,
+    )
+    stopped, command = done.stderr.splitlines()
+    assert stopped.startswith("interrupted: stopped after 0 complete epochs and 2 steps; the last")
+    assert command == "continue with: fdl train --resume last"
+    assert done.returncode == 130
+    (run,) = tmp_path.iterdir()
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+
+
+def test_the_handler_of_the_program_is_back_a_moment_after_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: got.append(number))
+    own = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt), InterruptRequest() as request:
+            _be_stopped(request)
+        signal.raise_signal(signal.SIGINT)
+        assert got == []
+        monkeypatch.setattr(interrupt, "_SAME_WITHIN_S", 0.0)
+        interrupt.ignore_repeated()
+        signal.raise_signal(signal.SIGINT)
+        assert got == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _be_stopped(request: InterruptRequest) -> None:
+    signal.raise_signal(signal.SIGINT)
+    request.stop("stopped")
+
+
+class _Interrupted:
+    """Stands for the work of a function at exit; Ctrl-C arrives in the middle of it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def interrupted(self, *_: object) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        self.done.append("all")
+        return False
+
+
+def test_ctrl_c_does_not_end_a_function_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, work = signal.getsignal(signal.SIGINT), _Interrupted()
+    monkeypatch.setattr(collector, "_any_work", work.interrupted)
+    collector._show_again()
+    ledger = SimpleNamespace(lap=work.interrupted, seconds=dict)
+    monitor = SimpleNamespace(amend_ledger=work.interrupted)
+    monkeypatch.setattr(shutdown, "_ended", (os.getpid(), ledger, monitor))
+    shutdown._book()
+    assert work.done == ["all"] * 3
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @posix_only

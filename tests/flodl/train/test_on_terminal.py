@@ -222,7 +222,7 @@ def test_a_stopped_training_ends_with_the_command_that_continues_it(
     with Session(KEPT, 120, env=env) as session:
         session.until(last("  reading data"))
         if number == signal.SIGINT:
-            session.press("\x03")
+            session.interrupt()
         else:
             session.send(number)
         session.step()
@@ -238,7 +238,7 @@ def test_without_a_checkpoint_nothing_can_be_continued(tmp_path: Path) -> None:
     program = KEPT.replace("training(epochs=1000).run_dir(run)", "training(epochs=1000)")
     with Session(program, 80, env={"RUNS": str(tmp_path)}) as session:
         session.until(last("  reading data"))
-        session.press("\x03")
+        session.interrupt()
         session.step()
         assert session.end() == 130
         assert session.screen()[-1].endswith("steps; nothing was saved")
