@@ -305,10 +305,13 @@ def _report(unknown: Selection) -> int:
     names = [*([] if level.names else BUILTINS), *level.commands]
     close = nearest(token, GLOBAL_FLAGS if is_flag else names)
     typed = close if is_flag else level.typed(close or "")
-    output.error(
-        f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}",
-        misplaced(token, level.manifest.env) or (f"did you mean `{typed}`?" if close else ""),
-    )
+    problem = f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}"
+    hint = misplaced(token, level.manifest.env) or (f"did you mean `{typed}`?" if close else "")
+    if not (is_flag or level.names or level.commands):
+        file = level.manifest.found.path.removeprefix(f"{level.root}{os.sep}")
+        problem += f"; {file} has no commands"
+        hint = hint or f"add `commands: {{{token}: {{run: …}}}}` to {file}"
+    output.error(problem, hint)
     usage = level.typed("[<command>]") if level.names else _USAGE
     output.see(usage, level.typed())
     return 1
@@ -345,6 +348,7 @@ def _project_help(found: Found | None, env: str | None = None) -> int:
     if project is not None:
         try:
             page = Selection(project.level(), page=True)
+            project.warn_of_unread(page.level)
         except FdlError as broken:
             problem = broken
         _warn(project)

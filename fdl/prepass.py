@@ -21,10 +21,15 @@ GLOBAL_FLAGS = (
 )  # fmt: skip
 """Long global flags, for suggestions."""
 
+_BEFORE_COMMAND = ("-n", "-y", "--json", *GLOBAL_FLAGS)
 
 _COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
 _WORDS = {"--search": "search", "--goal": "goal", "--on": "on"}
 _VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
+_VALUES = {
+    **dict.fromkeys(_COUNTS, "N"), "--search": "SAMPLER", "--goal": "METRIC:min", "--on": "slurm",
+    "--each": "KEY=VALUES",
+}  # fmt: skip
 
 
 class Work:
@@ -68,7 +73,8 @@ class Work:
             UsageError: The value is missing, or not a number where one is needed.
         """
         if value is None or not value or (value.startswith("-") and flag != "--each"):
-            raise UsageError(f"`{flag}` needs a value", hint=f"fdl {flag} VALUE COMMAND")
+            needed = _VALUES.get(flag, "VALUE")
+            raise UsageError(f"`{flag}` needs a value", hint=f"fdl {flag} {needed} COMMAND")
         if flag in _COUNTS:
             # A number of jobs, GPUs or trials has at most six digits.
             if not (value.isascii() and value.isdigit() and len(value) <= 6 and int(value) >= 1):
@@ -170,9 +176,27 @@ def scan(argv: Sequence[str]) -> Invocation:
 
 def misplaced(token: str, env: str | None) -> str:
     """The hint for a global flag that stands behind the word for the environment; else empty."""
-    if env is None or token.partition("=")[0] not in ("-n", "-y", "--json", *GLOBAL_FLAGS):
+    if env is None or token.partition("=")[0] not in _BEFORE_COMMAND:
         return ""
     return f"options of fdl stand before the environment: fdl {token} {env} COMMAND"
+
+
+def before_command(flag: str, command: str, env: str | None) -> str:
+    """The hint for a global flag that stands behind a command; else empty.
+
+    Args:
+        flag: The flag that the command does not know, without a value.
+        command: The command as typed: ``fdl train quick``.
+        env: The environment in use, which the command to type has to name.
+    """
+    if flag not in _BEFORE_COMMAND:
+        return ""
+    value = [_VALUES[flag]] if flag in _VALUES else []
+    # `--json` alone prints nothing of a command.
+    flags = ["--dry-run", flag] if flag == "--json" else [flag, *value]
+    chosen = ["--env", env] if env else []
+    typed = " ".join(["fdl", *flags, *chosen, command.removeprefix("fdl ")])
+    return f"options of fdl stand before the command: {typed}"
 
 
 def _take(found: Invocation, token: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 def distance(left: str, right: str) -> int:
@@ -48,3 +48,13 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, typed:
     """
     close = nearest(word, known)
     return f"did you mean `{typed.replace('{}', close)}`?" if close else otherwise
+
+
+def setting_as_option(word: str, options: Mapping[str, str]) -> str:
+    """The hint for a setting that was typed as ``lr=0.01``; empty for any other word.
+
+    ``options`` holds name -> spelling: ``lr`` -> ``--lr``.
+    """
+    key, equals, value = word.partition("=")
+    option = options.get(key.replace("_", "-")) or options.get(key)
+    return f"did you mean `{option} {value}`?" if equals and value and option else ""

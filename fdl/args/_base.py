@@ -122,11 +122,15 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         try:
             values, sources = Parser(cls._parameters).parse(argv, os.environ, handover.generated)
         except RefusedError as problem:
-            meant = handover.command_like(problem.surplus) if problem.surplus else ""
-            raise FdlArgsError(
-                f"{problem}{_whereabouts(handover, problem.source)}",
-                hint=f"did you mean `{meant}`?" if meant else "",
-            ) from None
+            said, hint = str(problem), ""
+            if problem.surplus:
+                options = {one.name: one.flag for one in cls._parameters if one.kind == "option"}
+                hint = handover.meant_by_argument(problem.surplus, options)
+            elif problem.unknown and (hint := handover.meant_by_option(problem.unknown)):
+                # This is certain, so the guess in the message is not needed.
+                said = f"unknown option `{problem.unknown}`"
+            where = _whereabouts(handover, problem.source)
+            raise FdlArgsError(f"{said}{where}", hint=hint) from None
         given = {
             name: value
             for name, value in values.items()

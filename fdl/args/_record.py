@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.parameters.document import plain
 from fdl.plan import PLAN_VARIABLE
-from fdl.suggest import nearest
+from fdl.prepass import before_command
+from fdl.suggest import did_you_mean, setting_as_option
 from flodl_shared.secrets import REDACTED
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Handover:
         self.command: list[str] = [str(word) for word in typed or []]
         self.preset = str(plan.get("preset") or "")
         self._commands: list[str] = plan.get("commands") or []
+        self._environment = str(plan.get("env") or "")
         self._variables = {one["name"]: one for one in plan.get("variables") or []}
         self._flags: dict[int, dict[str, Any]] = {}
         self._entry = Place(str(plan.get("origin") or TYPED), "entry")
@@ -73,10 +75,24 @@ class Handover:
         end = len(argv) - plan["typed"] if "typed" in plan else 0
         self.generated = frozenset((*self._flags, *range(end)))
 
-    def command_like(self, word: str) -> str:
-        """The command that was perhaps meant by a word that fdl did not know; empty for none."""
-        close = nearest(word, self._commands)
-        return " ".join(["fdl", *self.command, close]) if close else ""
+    def meant_by_argument(self, word: str, options: Mapping[str, str]) -> str:
+        """The hint for an argument too many: a preset with a slip, or a setting; empty for none.
+
+        ``options`` holds name -> spelling: ``lr`` -> ``--lr``.
+        """
+        typed = " ".join(["fdl", *self.command])
+        preset = did_you_mean(word, self._commands, typed=f"{typed} {{}}")
+        return preset or setting_as_option(word, options)
+
+    def meant_by_option(self, flag: str) -> str:
+        """The hint for an option that is a preset, or belongs to fdl; empty for any other."""
+        if not self.command:
+            return ""
+        typed = " ".join(["fdl", *self.command])
+        name = flag.removeprefix("--")
+        if name in self._commands:
+            return f"`{name}` is a preset: {typed} {name}"
+        return before_command(flag, typed, self._environment)
 
     def place(self, source: Source) -> Place:
         """Where a value comes from, in words for a person."""

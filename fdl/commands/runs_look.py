@@ -31,7 +31,13 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
     found = chosen(ctx.obj, run)
     if json:
         return print_json(as_json(found, whole=True))
-    output.show(page(found))
+    resume = ""
+    if found.is_resumable:
+        from fdl.run_directory.resume import how_to_resume
+        from fdl.select.project import locate
+
+        resume = how_to_resume(found, ctx.obj.project() if locate() else None)
+    output.show(page(found, resume))
     return 0
 
 

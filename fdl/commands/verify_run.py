@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from fdl.commands.module import start
 from fdl.commands.runs_group import OneRun
 from fdl.commands.verb import Call, DryRun, Group, Json, Verb
+from fdl.errors import FdlError
+
+if TYPE_CHECKING:
+    from fdl.run_directory.run import Run
 
 verbs = Group()
 
 MODULE = "flodl.distributed.verify"
+
+_LEDGER = "samples.ledger"
 
 
 @verbs.command("verify-run", cls=Verb)
@@ -32,5 +40,28 @@ def verify_run(
 
     call: Call = ctx.obj
     found = choose(run or "last", folders(call.project() if locate() else None))
+    if not dry_run:
+        _require_ledger(found)
     arguments = [str(found.path), *(["--json"] if json else [])]
     return start(call, "verify-run", MODULE, arguments, dry_run=dry_run)
+
+
+def _require_ledger(run: Run) -> None:
+    """Refuse a run that cannot have a sample ledger, with exit code 2.
+
+    Raises:
+        FdlError: It was trained on one device.
+    """
+    from fdl.run_directory.find import shortened
+
+    record = run.record
+    # Anything but a complete record of one process is for flodl to explain.
+    alone = "launched_ranks" in record and record["launched_ranks"] in (None, 1)
+    if (run.path / _LEDGER).exists() or "ledger" in record or not alone:
+        return
+    raise FdlError(
+        f"{shortened(run.path)} has no sample ledger: it was trained on one device, and only a "
+        "training in several processes writes one",
+        hint="name a run of several processes: fdl verify-run RUN",
+        exit_code=2,
+    )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fdl import output
-from fdl.commands.verb import Complete, Group, Json, Open
+from fdl.commands.verb import Call, Complete, Group, Json, Open
 
 verbs = Group()
 
@@ -37,5 +37,29 @@ def why(
     """
     from fdl.inspect import answers
 
-    output.write(sys.stdout, answers.why(ctx.obj, field, command or [], as_json=json))
+    asked = _with_path(ctx.obj, field)
+    output.write(sys.stdout, answers.why(ctx.obj, asked, command or [], as_json=json))
     return 0
+
+
+def _with_path(call: Call, asked: str) -> str:
+    """``last:lr`` with the path of the run in place of its name; anything else is unchanged.
+
+    Raises:
+        FdlError: The name means no run, or several.
+    """
+    from fdl.inspect.record import split
+
+    word, colon, field = asked.rpartition(":")
+    if not colon or not word or split(asked) is not None:
+        return asked
+    from fdl.commands.runs_group import project_folders
+    from fdl.run_directory.find import choose, search
+
+    places = project_folders(call)
+    # The key of a manifest may have a colon, so that only the name of a run is a run.
+    if word == "last" or word.startswith("best:"):
+        return f"{choose(word, places).path}:{field}"
+    if any(run.name.startswith(word) for run in search(places)):
+        return f"{choose(word, places).path}:{field}"
+    return asked

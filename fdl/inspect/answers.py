@@ -6,7 +6,7 @@ import sys
 
 from fdl import output
 from fdl.builtins import RESERVED
-from fdl.errors import ManifestError, UsageError
+from fdl.errors import UsageError
 from fdl.inspect.command import behind_environment, resolved
 from fdl.inspect.document import explanation, explanation_json, listing, records
 from fdl.inspect.manifest import Report
@@ -40,7 +40,8 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     else:
         report = _report(project)
         tree, fields = report.tree, report.fields
-        output.warnings([*project.root.warnings, *_unreachable(project.root), *_unread(project)])
+        project.warn_of_unread(project.level())
+        output.warnings([*project.warnings, *_unreachable(project.root)])
         if as_json:
             return output.json_text(records(fields))
     width = terminal_columns()
@@ -75,7 +76,8 @@ def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str
     from fdl.manifest.source import shown
 
     path, report = parse(asked), _report(project)
-    output.warnings(project.root.warnings)
+    project.warn_of_unread(project.level())
+    output.warnings(project.warnings)
     found = report.explain(path)
     if found:
         return found
@@ -133,14 +135,3 @@ def _unreachable(manifest: Manifest) -> list[str]:
         for name in (commands.mapping if commands else ())
         if name in RESERVED
     ]
-
-
-def _unread(project: Project) -> list[str]:
-    """Warnings about settings that no program reads."""
-    from fdl.select.level import require_reader
-
-    try:
-        require_reader(project.level())
-    except ManifestError as problem:
-        return [f"{problem.message}; {problem.hint}"]
-    return []

@@ -185,6 +185,8 @@ def page_of(project: Project, words: Sequence[str]) -> Selection:
 
 def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     """The values of the command that words behind the environment name; see :func:`look_at`."""
+    from fdl.probe import learn_about
+
     invocation = call.invocation
     selected = project.select(words) if words else None
     if selected and not selected.known:
@@ -192,6 +194,7 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     page = page_of(project, words)
     if selected is None or not selected.runs:
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
+    learn_about(selected, call.here())
     plan = plan_of(selected, project, invocation, call.here())
     plan.secrets += project.secrets()
     if page.kind != RUN:

@@ -30,7 +30,7 @@ from fdl.manifest.source import shown
 from fdl.node import Node, dotted, relative
 from fdl.rewrite import rewrite
 from fdl.select.classify import PATH, PRESET, RUN, SECTIONS
-from fdl.select.level import enter, require_reader
+from fdl.select.level import enter
 from fdl.select.project import Project
 from flodl_shared.secrets import is_secret_name
 
@@ -206,7 +206,7 @@ def _nested(project: Project, keys: tuple[str, ...]) -> tuple[Level, tuple[str, 
 
 def _require_reader(project: Project, names: Sequence[str]) -> None:
     """Refuse settings of a manifest whose folder has no program."""
-    require_reader(project.descend(names)[0])
+    project.require_reader(project.descend(names)[0])
 
 
 def _planned(call: Call, project: Project, change: Change) -> Command | None:

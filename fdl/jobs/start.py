@@ -104,7 +104,7 @@ def chain_of(
 def _typed(project: Project, invocation: Invocation, place: Host) -> Chain:
     """The chain of the commands that are typed, planned for where they run."""
     work, variables, terminal = invocation.work, place.variables, place.terminal
-    lines = _lines(project.level(), invocation.tokens) if work.jobs else [invocation.tokens]
+    lines = _lines(project, invocation.tokens, work.jobs) if work.jobs else [invocation.tokens]
     if work.gpus_each:
         from fdl.jobs.devices import DEVICES_VARIABLE, groups
 
@@ -115,14 +115,16 @@ def _typed(project: Project, invocation: Invocation, place: Host) -> Chain:
     return chain_of(project, lines, invocation, place)
 
 
-def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
+def _lines(project: Project, tokens: Sequence[str], jobs: int) -> list[list[str]]:
     """The command lines that the words after ``--jobs N`` name, one for each word.
 
     A command with its arguments is one line: several commands take none.
 
     Raises:
-        UsageError: Arguments or flags stand behind several commands, or one is named twice.
+        UsageError: Arguments or flags stand behind several commands, one is named twice, or a
+            preset stands behind its command as a word of its own.
     """
+    level = project.level()
     flag = next((place for place, word in enumerate(tokens) if word.startswith("-")), len(tokens))
     words, arguments = list(tokens[:flag]), list(tokens[flag:])
     if len(words) == 1:
@@ -136,7 +138,22 @@ def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
     for place, word in enumerate(words):
         if word in words[:place]:
             raise UsageError(f"`{word}` is named twice", hint="name each command once")
+        if place and word not in level.commands and _belongs(project, word, words[place - 1]):
+            from fdl.inspect.command import unknown
+
+            env = ["--env", project.env] if project.env else []
+            joined = [*words[: place - 1], f'"{words[place - 1]} {word}"', *words[place + 1 :]]
+            typed = " ".join(["fdl", *env, "--jobs", str(jobs), *joined])
+            refused = unknown(project.select([word]))
+            refused.hint = f"write words that belong together as one: {typed}"
+            raise refused
     return [split(level, word) for word in words]
+
+
+def _belongs(project: Project, word: str, before: str) -> bool:
+    """Whether a word is a preset or command of the command that the word before it names."""
+    reached, rest = project.descend(split(project.level(), before))
+    return bool(reached.names) and not rest and word in reached.commands
 
 
 def _refused(selected: Selection, words: Sequence[str]) -> UsageError:

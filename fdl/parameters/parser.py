@@ -38,12 +38,16 @@ class RefusedError(ValueError):
     Attributes:
         source: Where the offending value stands, when it is one value that is wrong.
         surplus: The argument that is one too many, or nothing.
+        unknown: The option that does not exist, as it was typed, or nothing.
     """
 
-    def __init__(self, message: str, source: Source | None = None, surplus: str = "") -> None:
+    def __init__(
+        self, message: str, source: Source | None = None, surplus: str = "", unknown: str = ""
+    ) -> None:
         super().__init__(message)
         self.source = source
         self.surplus = surplus
+        self.unknown = unknown
 
 
 class Parser:
@@ -149,7 +153,8 @@ class _Reading:
             from fdl.suggest import did_you_mean
 
             guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
-            raise RefusedError(f"unknown option `--{name}`{guess and f', {guess}'}")
+            said = f"unknown option `--{name}`{guess and f', {guess}'}"
+            raise RefusedError(said, unknown=f"--{name}")
         return self._take(one, argv, index, text if equals else None)
 
     def _read_cluster(self, argv: Sequence[str], index: int) -> int:
@@ -157,7 +162,7 @@ class _Reading:
         for position, letter in enumerate(letters):
             one = self._shorts.get(letter)
             if one is None:
-                raise RefusedError(f"unknown option `-{letter}`")
+                raise RefusedError(f"unknown option `-{letter}`", unknown=f"-{letter}")
             if position == len(letters) - 1:
                 return self._take(one, argv, index, text if equals else None)
             if one.shape != "flag":
@@ -180,7 +185,9 @@ class _Reading:
         elif end < len(argv) and one.may_take(argv[end]):
             value = _read(one, argv[end], Source(index))
             end += 1
-        elif one.shape == "list" or one.default is UNSET:
+        # The default of `T` is for the absent option. Without a value, a slip of the fingers would
+        # silently replace what the manifest says.
+        elif one.shape != "optional" or one.default is UNSET:
             raise RefusedError(f"`{one.display}` requires a value", Source(index))
         else:
             value = one.default

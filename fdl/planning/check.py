@@ -13,7 +13,8 @@ from fdl.parameters.contract import spelled, spellings
 from fdl.parameters.parameter import is_number
 from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
 from fdl.planning.typed_ranks import OPTIONS
-from fdl.suggest import did_you_mean, nearest
+from fdl.prepass import before_command
+from fdl.suggest import did_you_mean, nearest, setting_as_option
 from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
@@ -29,7 +30,14 @@ _ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
 _ALWAYS_KNOWN_SHORT = "hV"
 
 
-def check_tail(schema: Schema, tail: Sequence[str], command: str, page: str) -> None:
+def check_tail(
+    schema: Schema,
+    tail: Sequence[str],
+    command: str,
+    page: str,
+    presets: Sequence[str] = (),
+    env: str | None = None,
+) -> None:
     """Check the arguments after a command, up to the first ``--``.
 
     Args:
@@ -37,20 +45,28 @@ def check_tail(schema: Schema, tail: Sequence[str], command: str, page: str) -> 
         tail: The tokens.
         command: The command as typed, with its preset.
         page: The command whose help page lists all options.
+        presets: What may follow the command instead, for the hint about a slip.
+        env: The environment in use, for a command in a hint.
 
     Raises:
-        UsageError: A value that is not allowed, or a flag that does not exist.
+        UsageError: A value that is not allowed, a flag that does not exist, or an argument for a
+            program that takes none.
     """
-    _Tail(schema, command, page).read(list(tail[: tail.index("--")] if "--" in tail else tail))
+    words = list(tail[: tail.index("--")] if "--" in tail else tail)
+    _Tail(schema, command, page, presets, env).read(words)
 
 
 class _Tail:
     """Checks the arguments token by token."""
 
-    def __init__(self, schema: Schema, command: str, page: str) -> None:
+    def __init__(
+        self, schema: Schema, command: str, page: str, presets: Sequence[str], env: str | None
+    ) -> None:
         self._schema = schema
         self._command = command
         self._page = page
+        self._presets = presets
+        self._env = env
         # fdl's own options are allowed too, even if the program does not declare them.
         self._words = {**spellings(OPTIONS.values()), **schema.spellings}
         self._arguments = [] if schema.style in KEYVALUE else schema.arguments
@@ -74,12 +90,32 @@ class _Tail:
         return len(flag) > 2 and any(len(word) > 2 and word[1] != "-" for word in self._words)
 
     def _positional(self, token: str) -> None:
+        if self._takes_none():
+            raise UsageError(
+                f"unexpected argument `{token}`", hint=self._meant(token), see=self._see()
+            )
         if not self._arguments:
             return
         one = self._arguments[0]
         if not one.variadic:
             self._arguments = self._arguments[1:]
         self._allow(one, token)
+
+    def _takes_none(self) -> bool:
+        """Whether it is certain that the program takes no positional arguments.
+
+        Only FdlArgs says so. The schema of another parser, or one that was written in a manifest or
+        read from the source, may lack some of them.
+        """
+        schema = self._schema
+        is_whole = schema.strict and schema.origins
+        return is_whole and not schema.arguments and not schema.commands
+
+    def _meant(self, word: str) -> str:
+        """The hint for an argument of a program that takes none."""
+        preset = did_you_mean(word, self._presets, typed=f"{self._command} {{}}")
+        options = {one.name: one.flag for one in self._schema.options.values()}
+        return preset or setting_as_option(word, options)
 
     def _long(self, token: str, rest: list[str]) -> None:
         name, equals, value = token.partition("=")
@@ -135,15 +171,24 @@ class _Tail:
             return
         if self._schema.source == "source" and self._abbreviates(flag):
             return
-        close = nearest(flag, self._words)
-        place = self._words[close].place if close else ""
         raise UsageError(
             f"`{self._command}`: unknown option `{flag}`",
-            hint=f"did you mean `{close}`?{f' ({place})' if place else ''}"
-            if close
-            else "what follows `--` is not checked",
+            hint=self._instead(flag),
             see=self._see(),
         )
+
+    def _instead(self, flag: str) -> str:
+        """The hint for an unknown option: a preset, an option of fdl, or the nearest one."""
+        name = flag.removeprefix("--")
+        if name in self._presets:
+            return f"`{name}` is a preset: {self._command} {name}"
+        if of_fdl := before_command(flag, self._command, self._env):
+            return of_fdl
+        close = nearest(flag, self._words)
+        if close is None:
+            return "what follows `--` is not checked"
+        place = self._words[close].place
+        return f"did you mean `{close}`?{f' ({place})' if place else ''}"
 
     def _abbreviates(self, flag: str) -> bool:
         """Whether a flag is the beginning of exactly one other, which argparse accepts."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fdl.planning.planner import Host
     from fdl.prepass import Invocation
     from fdl.select.command import Selection
+    from fdl.select.level import Level
     from fdl.select.project import Project
 
 
@@ -59,8 +60,25 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         made = arguments(level, preset, tail, schema)
         takes = made.schema or schema
         check_options(takes, level, preset)
-        check_tail(takes, made.tail, level.typed(*([preset] if preset else [])), level.typed())
-    return planner.entry(level, preset, tail, schema)
+        command, env = level.typed(*([preset] if preset else [])), level.manifest.env
+        # A second preset cannot follow the first one.
+        presets = () if preset else tuple(level.commands)
+        check_tail(takes, made.tail, command, level.typed(), presets, env)
+    plan = planner.entry(level, preset, tail, schema)
+    if schema is None and preset is None and tail:
+        _note_slip(plan, level, tail[0])
+    return plan
+
+
+def _note_slip(plan: Plan, level: Level, word: str) -> None:
+    """Note the nearest preset: only an unknown schema could tell whether the word is one."""
+    from fdl.suggest import nearest
+
+    meant = nearest(word, level.commands)
+    if meant is not None:
+        plan.notes.append(
+            f"`{word}` is passed to the program; the nearest preset is `{level.typed(meant)}`"
+        )
 
 
 def _run(selected: Selection, planner: Planner) -> Plan:

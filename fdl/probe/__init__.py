@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from fdl.schema import from_source, inline
 from fdl.schema.cache import fetch
+from fdl.select.classify import RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.parameters.contract import Schema
     from fdl.planning.planner import Host
+    from fdl.select.command import Selection
     from fdl.select.level import Level
+
+
+def learn_about(selected: Selection, host: Host | None = None) -> None:
+    """Learn the schema of a program whose first argument is a word, before its plan is made.
+
+    Only the schema says whether the program takes this word, or whether it is a preset with a slip.
+    """
+    words = selected.words
+    if selected.kind != RUN and words and not words[0].startswith("-"):
+        learn(selected.level, host)
 
 
 def learn(level: Level, host: Host | None = None) -> Schema | None:

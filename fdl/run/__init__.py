@@ -21,6 +21,10 @@ def execute(plan: Plan) -> int:
     Raises:
         FdlError: The program cannot be started.
     """
+    if plan.kind == "entry" and not plan.service:
+        from fdl.run.program import require_script
+
+        require_script(plan)
     _say_first(plan)
     if plan.service:
         from fdl.run.docker import make_mounted_folders

@@ -1,7 +1,7 @@
 """The mark of a job's processes, and the errors of a program that does not start."""
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH120
+# ruff: noqa: PTH110, PTH112, PTH118, PTH120, PTH208
 from __future__ import annotations
 
 import os
@@ -37,6 +37,40 @@ def cannot_start(plan: Plan, reason: str) -> FdlError:
     else:
         hint = "install it, or activate the environment that has it"
     return FdlError(f"{plan.origin}: cannot start `{name}`: {reason}", hint=hint)
+
+
+def require_script(plan: Plan) -> None:
+    """Refuse a Python program whose file does not exist.
+
+    Raises:
+        FdlError: The message names the folder, and the hint the nearest file in it.
+    """
+    script = _script(plan)
+    file = os.path.join(plan.cwd, script)
+    if not script or os.path.exists(file) or not os.path.isdir(plan.cwd):
+        return
+    from fdl.node import relative
+    from fdl.suggest import did_you_mean
+
+    folder, inside = os.path.dirname(file), os.path.dirname(script)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    programs = [os.path.join(inside, name) for name in names if name.endswith(".py")]
+    start = relative(plan.cwd, plan.root)
+    where = "the folder of the project" if start in ("", ".") else f"{start}/"
+    raise FdlError(
+        f"{plan.origin}: there is no {script} in {where}",
+        hint=did_you_mean(script, programs, "create it, or correct `entry`"),
+    )
+
+
+def _script(plan: Plan) -> str:
+    """The file of a Python program as its entry names it; empty for any other program."""
+    if plan.ranks is not None:
+        return next((word for word in plan.argv if word.endswith(".py")), "")
+    from fdl.planning.torchrun import read
+
+    program = read(plan.argv)
+    return program.target if program and not program.module else ""
 
 
 def too_long(plan: Plan, variables: dict[str, str]) -> FdlError:

@@ -86,8 +86,8 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
-def page(run: Run) -> Group:
-    """All facts about a run, in sections."""
+def page(run: Run, resume: str = "") -> Group:
+    """All facts about a run, in sections; ``resume`` is the command that continues it."""
     pid = run.record.get("pid")
     is_live = run.state == "running" and isinstance(pid, int)
     facts = [
@@ -102,7 +102,7 @@ def page(run: Run) -> Group:
         ("resumed from", run.resumed_from),
         ("imported from", run.imported_from),
         ("error", run.error),
-        ("resume with", f"--resume {shortened(run.path)}" if run.is_resumable else ""),
+        ("resume with", resume),
     ]
     config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
     facts_of_machine = environment(run).items()

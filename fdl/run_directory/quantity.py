@@ -192,7 +192,8 @@ def unknown(name: str, what: str, names: Iterable[str]) -> UsageError:
     """The error that no run knows a name."""
     from fdl.suggest import nearest
 
-    listed = list(names)
+    # A metric and a setting may have one name, such as `lr`.
+    listed = list(dict.fromkeys(names))
     close = nearest(name, listed)
     known = f"known are {', '.join(listed)}" if listed else f"the runs have no {what}"
     hint = f"did you mean `{close}`?" if close else known

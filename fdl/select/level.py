@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 
 from fdl.errors import ManifestError
-from fdl.node import origin
+from fdl.node import origin, relative
 from fdl.select.classify import PATH, classify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fdl.manifest import Manifest
     from fdl.node import Node
@@ -158,17 +158,38 @@ def require_entry(level: Level, name: str) -> None:
     )
 
 
-def require_reader(level: Level) -> None:
+def lacks_reader(level: Level) -> bool:
+    """Whether a manifest has ``training:`` and no ``entry``, its own or one from above."""
+    training = level.manifest.node.get("training")
+    return not level.entry and training is not None and bool(training.mapping)
+
+
+def require_reader(level: Level, below: Iterable[Level] = ()) -> None:
     """Refuse a ``training:`` block that no program can read.
 
+    Args:
+        level: The level of the manifest.
+        below: The levels under it. The first with a program is named as the right place.
+
     Raises:
-        ManifestError: Neither the manifest nor the one above gives the folder an ``entry``.
+        ManifestError: Neither the manifest nor the one above gives the folder an ``entry``, and no
+            manifest with a program inherits from the file.
     """
     training = level.manifest.node.get("training")
-    if level.entry or training is None or not training.mapping:
+    if training is None or not lacks_reader(level):
         return
+    programs = [one for one in below if one.entry]
+    if any(training.file in one.manifest.layers for one in programs):
+        return
+    hint = "add `entry: python main.py` beside it, or move it to the fdl.yml of the program"
+    if programs:
+        folder, name = os.path.split(training.file)
+        # A file from elsewhere, through `inherit-from`, may have any name.
+        name = name if folder == level.manifest.directory else "fdl.yml"
+        place = relative(os.path.join(programs[0].manifest.directory, name), level.root)
+        hint = f"move it to {place}, beside the program of `{programs[0].typed()}`"
     raise ManifestError(
         f"{origin(training, level.root)}: `training` has no effect: there is no `entry` at or "
         "above it that could read it",
-        hint="add `entry: python main.py` beside it, or move it to the fdl.yml of the program",
+        hint=hint,
     )

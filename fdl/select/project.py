@@ -177,6 +177,7 @@ class Project:
         Raises:
             FdlError: A manifest on the way is broken, or the environment has no overlay for it.
         """
+        from fdl.select.classify import RUN
         from fdl.select.command import select
 
         selected = select(
@@ -184,7 +185,43 @@ class Project:
         )
         if selected.known and not selected.refreshes:
             self.require_overlay_for(f"`fdl {' '.join(selected.command)}`")
+            # A page never fails, and a script does not read settings.
+            if help_wanted or selected.kind == RUN:
+                self.warn_of_unread(selected.level)
+            else:
+                self.require_readers(selected.level)
         return selected
+
+    def require_readers(self, level: Level) -> None:
+        """Refuse settings in a manifest on the way to a level that no program reads.
+
+        Raises:
+            ManifestError: The message has their place, and the place where they belong.
+        """
+        way = [level]
+        while way[0].parent is not None:
+            way.insert(0, way[0].parent)
+        for place, one in enumerate(way):
+            self.require_reader(one, way[place + 1 :])
+
+    def require_reader(self, level: Level, towards: Sequence[Level] = ()) -> None:
+        """The same for the manifest of one level; ``towards`` are the levels to name first."""
+        from fdl.select.level import lacks_reader, require_reader
+
+        if lacks_reader(level):
+            from fdl.select.nested import below
+
+            found = (under.level for under in below(level, self.child))
+            require_reader(level, [*towards, *filter(None, found)])
+
+    def warn_of_unread(self, level: Level) -> None:
+        """Add to the warnings what :meth:`require_readers` refuses."""
+        try:
+            self.require_readers(level)
+        except ManifestError as problem:
+            warning = f"{problem.message}; {problem.hint}"
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def remembered(self, directory: str) -> Manifest | None:
         """The manifest of a directory if it is known without reading YAML; else None."""

@@ -95,7 +95,7 @@ class Axis(Record):
         if step == 0 or (high - low) / step < 0:
             raise UsageError(
                 f"`{self.text}`: the range {shown} never ends with the step {step}",
-                hint=f"--each {self.key}={span.high}..{span.low}",
+                hint=f"--each {self.key}={_ending(span)}",
             )
         count = min(int((high - low) / step), _MOST_POINTS) + 1
         return [f"{low + step * place:f}" for place in range(count)]
@@ -135,6 +135,16 @@ def axis(key: str, values: str | Sequence[str]) -> Axis:
 
 def _shown(values: str | Sequence[str]) -> str:
     return values if isinstance(values, str) else ",".join(values)
+
+
+def _ending(span: Range) -> str:
+    """A range like one that never ends: with the ends or the sign of the step the other way."""
+    if not span.step:
+        return f"{span.high}..{span.low}"
+    if Decimal(span.step) == 0:
+        return f"{span.low}..{span.high}" + ("" if span.whole else "..STEP")
+    step = span.step[1:] if span.step.startswith("-") else f"-{span.step.removeprefix('+')}"
+    return f"{span.low}..{span.high}..{step}"
 
 
 def _item(text: str) -> str | Range:

@@ -114,6 +114,7 @@ def test_a_warm_run_command_loads_nothing_but_our_own_modules(project, fdl):
 )
 def test_a_cold_start_on_a_sound_manifest_loads_yaml_and_no_framework(typed, project):
     manifest = "training: {seed: 1}\ncommands: {t: {run: 'true', env: {A: 1}}, q: {ddp: {}}}"
+    manifest += "\nentry: python tool.py"
     loaded = loaded_by(project({"fdl.yml": manifest}), *typed)
     assert "yaml" in loaded
     frameworks = {"pydantic", "pydantic_core", "typer", "click", "rich", "jinja2", "httpx2"}

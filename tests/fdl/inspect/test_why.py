@@ -17,6 +17,7 @@ PROJECT = {
           t: {run: pytest -x, append: -- --slow}
           train:
             env: {GONE: null}
+        entry: python tool.py
         """,
     "fdl.cloud.yml": "training: {lr: 0.2}\n",
     "fdl.ci.yml": """

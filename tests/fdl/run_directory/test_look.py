@@ -264,3 +264,44 @@ def test_what_the_trainer_records_beside_the_metrics_has_no_best_value(runs, fdl
         fdl("runs", "compare", f"out/more/{FIRST}", f"out/more/{SECOND}", "--json").out
     )
     assert list(compared["metrics"]) == ["loss"]
+
+
+@pytest.mark.parametrize(
+    "asked", ["last:lr", f"{SECOND}:lr", "2026-02:lr", "best:accuracy:lr", "best:loss:min:--lr"]
+)
+@pytest.mark.usefixtures("runs")
+def test_why_takes_every_name_of_a_run(fdl, asked):
+    session = fdl("why", asked)
+    assert (session.exit, session.err) == (0, "")
+    value = "0.1" if "accuracy" in asked else "0.2"
+    assert session.out.startswith(f"training.lr = {value}\n")
+
+
+def test_why_says_which_run_it_does_not_know(runs, fdl):
+    session = fdl("why", "2026:lr")
+    assert (session.exit, session.out) == (1, "")
+    assert "error: `2026` means 2 runs: " in session.err
+    assert "nothing in fdl.yml sets `other:lr`" in fdl("why", "other:lr").err
+    for run in (FIRST, SECOND):
+        (runs / run / "run.json").unlink()
+    assert "error: there are no runs in out\n" in fdl("why", "last:lr").err
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_name_that_is_metric_and_setting_is_listed_once(runs, fdl):
+    trail(runs / "2026-03-01T10-00-00", metrics={"lr": [0.1, 0.1]})
+    hint = fdl("runs", "list", "--sort", "foo").err.splitlines()[1]
+    names = hint.removeprefix("hint: known are ").split(", ")
+    assert "lr" in names
+    assert len(names) == len(set(names))
+
+
+def test_a_run_on_one_device_has_no_ledger_to_verify(runs, fdl):
+    trail(runs / "2026-03-01T10-00-00", launched_ranks=None)
+    session = fdl("verify-run", "last")
+    assert (session.exit, session.out) == (2, "")
+    assert session.err == (
+        "error: out/2026-03-01T10-00-00 has no sample ledger: it was trained on one device, and "
+        "only a training in several processes writes one\n"
+        "hint: name a run of several processes: fdl verify-run RUN\n"
+    )

@@ -1,0 +1,86 @@
+"""``fdl runs show`` of a run that has stopped: the whole command that continues it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fdl.run_directory.trails import trail
+
+NAME = "2026-01-31T10-00-00"
+FILES = {
+    "fdl.yml": "commands: {train: }\n",
+    "train/fdl.yml": """
+        entry: python main.py
+        training: {epochs: 10, lr: 0.003}
+        output: {dir: runs/train}
+        commands:
+          quick: {training: {epochs: 3}, output: {dir: runs/quick}}
+        """,
+    "train/fdl.ci.yml": "training: {epochs: 1}\n",
+}
+TRAIN = "--epochs 10 --lr 0.003 --output runs/train"
+QUICK = "--epochs 3 --lr 0.003 --output runs/quick"
+
+
+@pytest.fixture
+def stopped(project):
+    """Write a run that was interrupted: ``stopped(ARGUMENTS_OF_THE_PROGRAM)``."""
+    root = project(FILES)
+
+    def write(words, folder="runs/train", **record):
+        start = ["/usr/bin/python3", "main.py"]
+        launch = {"start": start, "cwd": str(root / "train"), "project_root": str(root)}
+        given = {**launch, "argv": ["main.py", *words.split()], **record}
+        run = trail(root / folder / NAME, "interrupted", config={"resume": None}, **given)
+        (run / "last.fdl").write_bytes(b"")
+        return root
+
+    return write
+
+
+def shown(fdl, cwd="."):
+    done = fdl("runs", "show", f"{'..' if cwd == 'train' else cwd}/runs/train", cwd=cwd)
+    assert (done.exit, done.err) == (0, "")
+    return [line for line in done.out.splitlines() if line.startswith("resume with")]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (TRAIN, "fdl train"),
+        (f"{TRAIN} --epochs 60", "fdl train --epochs 60"),
+        (f"{QUICK} --seed 3", "fdl train quick --seed 3"),
+        (f"{TRAIN} --resume last --lr 1", "fdl train --lr 1"),
+        (f"{TRAIN} --resume --lr 1 --resume=x", "fdl train --lr 1"),
+        ("--epochs 1 --lr 0.003 --output runs/train", "fdl --env ci train"),
+        # The manifest has changed since.
+        ("--epochs 7 --output runs/train", "fdl train --epochs 7 --output runs/train"),
+    ],
+)
+def test_the_command_of_fdl_is_shown_as_it_was_typed(stopped, fdl, words, command):
+    root = stopped(words)
+    assert shown(fdl) == [f"resume with  {command} --resume runs/train/{NAME}"]
+    command = f"cd {root} && {command}"
+    assert shown(fdl, "train") == [f"resume with  {command} --resume runs/train/{NAME}"]
+
+
+def test_the_ranks_are_those_of_the_run(stopped, fdl):
+    stopped(TRAIN, launched_ranks=2)
+    assert shown(fdl) == [f"resume with  fdl train --ranks 2 --resume runs/train/{NAME}"]
+
+
+def test_a_program_that_was_started_by_hand_is_started_by_hand(stopped, fdl):
+    root = stopped("--lr 1", project_root=None)
+    command = f"python3 main.py --lr 1 --resume {root}/runs/train/{NAME}"
+    assert shown(fdl, "train") == [f"resume with  {command}"]
+    assert shown(fdl) == [f"resume with  cd {root}/train && {command}"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"start": None}, {"argv": ["main.py", "--key", "<secret>"]}, {"cwd": "/elsewhere"}],
+    ids=str,
+)
+def test_a_record_that_does_not_say_enough_leaves_the_option(stopped, fdl, record):
+    stopped(TRAIN, **record)
+    assert shown(fdl) == [f"resume with  --resume runs/train/{NAME}"]

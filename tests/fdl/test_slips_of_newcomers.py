@@ -1,0 +1,276 @@
+"""What a newcomer types wrong in a project of ``fdl init``, and what ``fdl`` says about it."""
+
+from __future__ import annotations
+
+import pytest
+
+FILES = {
+    "fdl.yml": """
+        commands:
+          train:
+            path: ./train/
+          test:
+            run: echo tested
+        """,
+    "train/fdl.yml": """
+        description: Train
+        entry: python main.py
+        training:
+          epochs: 10
+          lr: 0.003
+        commands:
+          quick:
+            training:
+              epochs: 3
+        """,
+    "train/main.py": """
+        from fdl import FdlArgs, option
+
+
+        class Args(FdlArgs):
+            '''Train.'''
+
+            epochs: int = option(default=1)
+            lr: float = option(default=0.5, short="l")
+            resume: str | None = option(default="last")
+
+
+        args = Args.parse_or_schema()
+        print(f"epochs={args.epochs} lr={args.lr} resume={args.resume}")
+        """,
+}
+
+
+@pytest.fixture
+def demo(project):
+    """The project, before its program was asked for its arguments."""
+    return project(FILES)
+
+
+@pytest.fixture(params=["unknown", "known"])
+def either(demo, light_fdl, request):
+    """The project before and after its program was asked: the program itself, or fdl, refuses."""
+    if request.param == "known":
+        assert light_fdl("schema", "refresh", "train").exit == 0
+    return demo
+
+
+# `training:` where no program reads it
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--dry-run ci train", "ci train", "why lr train", "ci train quick",
+     "config show ci train", "--env ci --jobs 2 train test"],
+)  # fmt: skip
+def test_settings_in_an_overlay_without_a_program_are_refused(demo, light_fdl, words):
+    (demo / "fdl.ci.yml").write_text("training:\n  epochs: 1\n")
+    env = {"FDL_ENV": "ci"} if words.startswith("why") else {}
+    done = light_fdl(*words.split(), env=env)
+    assert (done.exit, done.out) == (1, "")
+    assert done.err == (
+        "error: fdl.ci.yml:2:3: `training` has no effect: there is no `entry` at or above it that "
+        "could read it\nhint: move it to train/fdl.ci.yml, beside the program of `fdl train`\n"
+    )
+
+
+def test_settings_in_the_root_manifest_without_a_program_are_refused(project, light_fdl):
+    project({**FILES, "fdl.yml": f"training: {{lr: 1}}\n{FILES['fdl.yml'].replace(' ' * 8, '')}"})
+    done = light_fdl("train")
+    assert (done.exit, done.out) == (1, "")
+    assert "error: fdl.yml:1:11: `training` has no effect" in done.err
+    assert "hint: move it to train/fdl.yml, beside the program of `fdl train`\n" in done.err
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "train --help", "config show", "why training.lr", "test", "-n test"]
+)
+def test_what_reads_no_settings_warns_of_settings_without_a_program_once(project, light_fdl, words):
+    project({**FILES, "fdl.yml": f"training: {{lr: 1}}\n{FILES['fdl.yml'].replace(' ' * 8, '')}"})
+    done = light_fdl(*words.split())
+    assert done.exit == 0
+    assert done.out
+    assert done.err.count("fdl.yml:1:11: `training` has no effect") == 1
+
+
+def test_settings_that_a_program_inherits_are_read(project, light_fdl):
+    manifest = "training: {epochs: 7}\ncommands: {train: , test: {run: echo tested}}\n"
+    own = "inherit-from: ../fdl.yml\nentry: python main.py\n"
+    project({**FILES, "fdl.yml": manifest, "train/fdl.yml": own})
+    assert light_fdl("train").out == "epochs=7 lr=0.5 resume=None\n"
+    assert light_fdl("test").out == "tested\n"
+
+
+# An option without its value
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [("--lr", "--lr"), ("--lr=0.01 --epochs", "--epochs"), ("--epochs --lr 1", "--epochs"),
+     ("-l", "--lr")],
+)  # fmt: skip
+@pytest.mark.usefixtures("either")
+def test_an_option_needs_its_value(light_fdl, words, option):
+    done = light_fdl("train", "quick", *words.split())
+    assert (done.exit, done.out) == (2, "")
+    assert f"error: `{option}` requires a value\n" in done.err
+
+
+@pytest.mark.usefixtures("either")
+def test_only_an_optional_option_may_stand_without_a_value(light_fdl):
+    assert light_fdl("train", "quick", "--resume").out == "epochs=3 lr=0.003 resume=last\n"
+
+
+# A preset with a slip
+
+
+@pytest.mark.parametrize(
+    "words", ["train qick", "--dry-run train qick", "config show train qick", "why lr train qick"]
+)
+@pytest.mark.usefixtures("demo")
+def test_a_mistyped_preset_is_the_same_error_everywhere(light_fdl, words):
+    light_fdl("train", "--help")  # from now on fdl knows the arguments of the program
+    done = light_fdl(*words.split())
+    assert done.exit
+    assert done.out == ""
+    assert done.err.startswith(
+        "error: unexpected argument `qick`\nhint: did you mean `fdl train quick`?\n"
+    )
+
+
+@pytest.mark.parametrize("words", ["train qick", "config show train qick", "why lr train qick"])
+@pytest.mark.usefixtures("demo")
+def test_a_mistyped_preset_is_the_same_error_in_a_fresh_project(light_fdl, words):
+    done = light_fdl(*words.split())
+    assert done.exit
+    assert done.err.startswith(
+        "error: unexpected argument `qick`\nhint: did you mean `fdl train quick`?\n"
+    )
+
+
+@pytest.mark.usefixtures("demo")
+def test_a_dry_run_asks_no_program_and_notes_the_nearest_preset(light_fdl):
+    done = light_fdl("--dry-run", "train", "qick")
+    assert (done.exit, done.err) == (0, "")
+    assert "`qick` is passed to the program; the nearest preset is `fdl train quick`" in done.out
+
+
+@pytest.mark.parametrize("words", ["--dry-run train qick", "config show train qick"])
+def test_a_word_may_be_an_argument_of_the_program(project, light_fdl, words):
+    program = FILES["train/main.py"].replace("import FdlArgs", "import arg, FdlArgs")
+    program = program.replace("lr: float", 'data: str = arg(default="x")\n            lr: float')
+    project({**FILES, "train/main.py": program})
+    done = light_fdl(*words.split())
+    assert (done.exit, done.err) == (0, "")
+    assert "qick" in done.out
+
+
+@pytest.mark.usefixtures("either")
+def test_a_preset_is_not_an_option(light_fdl):
+    done = light_fdl("train", "--quick")
+    assert done.exit
+    assert "unknown option `--quick`" in done.err
+    assert "hint: `quick` is a preset: fdl train quick\n" in done.err
+    assert "--quiet" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("train --dry-run", "fdl --dry-run train"),
+        ("train quick -n", "fdl -n train quick"),
+        ("train --yes", "fdl --yes train"),
+        ("train --jobs 2", "fdl --jobs N train"),
+        ("train --gpus-each=1", "fdl --gpus-each N train"),
+        ("train --on slurm", "fdl --on slurm train"),
+        ("train --json", "fdl --dry-run --json train"),
+        ("train --force", "fdl --force train"),
+    ],
+)
+@pytest.mark.usefixtures("either")
+def test_an_option_of_fdl_stands_before_the_command(light_fdl, words, hint):
+    done = light_fdl(*words.split())
+    assert done.exit
+    assert f"hint: options of fdl stand before the command: {hint}\n" in done.err
+
+
+def test_an_option_of_fdl_stands_before_the_environment_too(demo, light_fdl):
+    (demo / "train/fdl.ci.yml").write_text("training: {epochs: 2}\n")
+    for line in (["schema", "refresh", "train"], ["--version"]):
+        light_fdl(*line)
+        done = light_fdl("ci", "train", "--dry-run")
+        assert "the command: fdl --dry-run --env ci train\n" in done.err
+
+
+@pytest.mark.usefixtures("either")
+def test_a_setting_is_typed_as_an_option(light_fdl):
+    done = light_fdl("train", "quick", "lr=0.01")
+    assert done.exit
+    assert done.err.startswith("fdl: ") or done.err.startswith("error: ")
+    assert "error: unexpected argument `lr=0.01`\nhint: did you mean `--lr 0.01`?\n" in done.err
+
+
+# Several words that are one command
+
+
+@pytest.mark.usefixtures("demo")
+def test_a_command_with_its_preset_is_one_word_behind_jobs(light_fdl):
+    done = light_fdl("--jobs", "2", "train", "quick")
+    assert (done.exit, done.out) == (1, "")
+    assert "error: unknown command: quick; and there is no fdl.quick.yml in" in done.err
+    assert done.err.endswith(
+        '\nhint: write words that belong together as one: fdl --jobs 2 "train quick"\n'
+    )
+    done = light_fdl("--jobs", "2", "test", "train", "quick")
+    assert done.err.endswith('as one: fdl --jobs 2 test "train quick"\n')
+
+
+# The program of an entry
+
+
+def test_a_missing_program_is_told_with_the_nearest_file(demo, light_fdl):
+    manifest = demo / "train/fdl.yml"
+    manifest.write_text(manifest.read_text().replace("main.py", "mian.py"))
+    for words in (["train"], ["train", "quick"], ["--jobs", "2", "train", "test"]):
+        done = light_fdl(*words)
+        assert done.exit == 1
+        assert "error: train/fdl.yml:2:8: there is no mian.py in train/\n" in done.err
+        assert "hint: did you mean `main.py`?\n" in done.err
+        assert "can't open file" not in done.err
+
+
+def test_a_missing_program_without_a_like_file_is_told_too(project, light_fdl):
+    project({"fdl.yml": "entry: python -u src/other.py\ncommands: {p: {training: {lr: 1}}}\n"})
+    done = light_fdl("p")
+    assert done.exit == 1
+    assert "error: fdl.yml:1:8: there is no src/other.py in the folder of the project\n" in done.err
+    assert "hint: create it, or correct `entry`\n" in done.err
+
+
+# Small ones
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("train --each lr=1..3..0", "--each lr=1..3"),
+        ("train --each lr=3..1", "--each lr=1..3"),
+        ("train --each lr=1..3..-1", "--each lr=1..3..1"),
+        ("train --each", "fdl --each KEY=VALUES COMMAND"),
+        ("--each", "fdl --each KEY=VALUES COMMAND"),
+    ],
+)
+@pytest.mark.usefixtures("demo")
+def test_the_hint_about_a_sweep_can_be_typed(light_fdl, words, hint):
+    done = light_fdl(*words.split())
+    assert done.exit == 1
+    assert done.err.endswith(f"\nhint: {hint}\n")
+
+
+@pytest.mark.parametrize("text", ["", "description: nothing yet\n"])
+def test_a_manifest_without_commands_is_told(project, light_fdl, text):
+    project({"fdl.yml": text})
+    done = light_fdl("train")
+    assert (done.exit, done.out) == (1, "")
+    assert "error: unknown command: train; fdl.yml has no commands\n" in done.err
+    assert "hint: add `commands: {train: {run: …}}` to fdl.yml" in done.err
