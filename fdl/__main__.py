@@ -298,6 +298,7 @@ def _report(unknown: Selection) -> int:
     from fdl import output
     from fdl.builtins import BUILTINS
     from fdl.prepass import GLOBAL_FLAGS, misplaced
+    from fdl.select.above import of_the_project_above
     from fdl.suggest import nearest
 
     level, token = unknown.level, unknown.name
@@ -307,10 +308,12 @@ def _report(unknown: Selection) -> int:
     typed = close if is_flag else level.typed(close or "")
     problem = f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}"
     hint = misplaced(token, level.manifest.env) or (f"did you mean `{typed}`?" if close else "")
-    if not (is_flag or level.names or level.commands):
-        file = level.manifest.found.path.removeprefix(f"{level.root}{os.sep}")
-        problem += f"; {file} has no commands"
-        hint = hint or f"add `commands: {{{token}: {{run: …}}}}` to {file}"
+    if not (is_flag or level.names):
+        hint = of_the_project_above(level, token) or hint
+        if not level.commands:
+            file = level.manifest.found.path.removeprefix(f"{level.root}{os.sep}")
+            problem += f"; {file} has no commands"
+            hint = hint or f"add `commands: {{{token}: {{run: …}}}}` to {file}"
     output.error(problem, hint)
     usage = level.typed("[<command>]") if level.names else _USAGE
     output.see(usage, level.typed())

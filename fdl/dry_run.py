@@ -48,6 +48,8 @@ def as_text(plan: Plan, palette: Palette) -> str:
         (join(plan.argv[flag.index : flag.index + flag.count]), flag.field, flag.origin)
         for flag in plan.flags
     ]
+    if flags and plan.typed:
+        flags.append((join(plan.argv[-len(plan.typed) :]), "", "command line, wins"))
     lines += [*_table("env", variables, palette), *_table("flags", flags, palette)]
     return "\n".join(lines) + "\n"
 

@@ -206,6 +206,7 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
 def unknown(found: Selection) -> UsageError:
     """The error for a word that does not name a command, with the nearest name."""
     from fdl.prepass import GLOBAL_FLAGS, misplaced
+    from fdl.select.above import of_the_project_above
     from fdl.suggest import did_you_mean
 
     level, token = found.level, found.name
@@ -219,4 +220,5 @@ def unknown(found: Selection) -> UsageError:
     problem = f"unknown command: {' '.join([*level.names, token])}"
     if not level.names:
         problem += f"; and there is no fdl.{token}.yml in {level.root}"
+        hint = of_the_project_above(level, token) or hint
     return UsageError(problem, hint=hint)

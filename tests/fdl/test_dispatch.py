@@ -171,6 +171,21 @@ def test_a_word_that_fits_nothing_is_unknown_with_the_nearest_name(project, fdl)
     assert "error: unknown option: --quite\nhint: did you mean `--quiet`?" in fdl("--quite").err
 
 
+def test_in_a_folder_of_a_project_the_commands_of_the_project_are_found(project, fdl):
+    root = project(
+        {
+            "fdl.yml": "commands: {train: {path: train}}",
+            "train/fdl.yml": "entry: echo\ncommands: {quick: {training: {epochs: 1}}}",
+        }
+    )
+    done = fdl("train", "quick", cwd="train")
+    assert done.exit == 1
+    above = f"hint: `train` is a command of the project in {root}: type it there\n"
+    assert done.err.startswith(f"error: unknown command: train\n{above}")
+    assert above in fdl("config", "show", "train", cwd="train").err
+    assert "is a command of the project" not in fdl("trail", "quick", cwd="train").err
+
+
 def test_a_flag_for_a_folder_without_entry_is_no_unknown_command(project, fdl):
     project({"fdl.yml": "commands: {sub: }", "sub/fdl.yml": "commands: {t: {run: echo}}"})
     done = fdl("sub", "--lr", "1")

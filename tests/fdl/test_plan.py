@@ -41,9 +41,10 @@ def test_an_entry_as_text(project, fdl):
     assert lines[5].startswith("env       ")
     [root] = [line for line in lines if "FDL_PROJECT_ROOT=" in line]
     assert root.endswith("  fdl")
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "flags     --epochs 1    training.epochs  train/fdl.yml:5:24",
         "          --name 'a b'  options.name     train/fdl.yml:6:21",
+        "          --lr 'x y'                     command line, wins",
     ]
 
 
