@@ -156,10 +156,10 @@ class _Tail:
             most -= 1
 
     def _allow(self, one: Parameter, text: str) -> None:
-        if problem := _refusal(one, text):
+        if problem := _refusal(self._schema, one, text):
             raise UsageError(
                 f"`{self._command}`: {problem}",
-                hint=_guess(one, text) or "choose one of them",
+                hint=_guess(one, text),
                 see=self._see(),
             )
 
@@ -231,10 +231,10 @@ def _check_options(
                 hint=did_you_mean(key, names, f"`{level.typed()} --help` lists its options"),
             )
         for item in _items(node) if one and one.shape != "flag" else ():
-            if one and (problem := _refusal(one, spelled(item.value))):
+            if one and (problem := _refusal(schema, one, spelled(item.value))):
                 raise ManifestError(
                     f"{origin(item, level.root)}: {whose}: {problem}",
-                    hint=_guess(one, spelled(item.value)) or "choose one of them",
+                    hint=_guess(one, spelled(item.value)),
                 )
 
 
@@ -245,21 +245,30 @@ def _items(node: Node) -> list[Node]:
     return [] if isinstance(node.value, bool) else [node]
 
 
-def _refusal(one: Parameter, text: str) -> str:
+def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
-    if not one.choices:
-        return ""
     parts = [part.strip() for part in text.split(",")] if one.commas else [text]
-    for part in parts:
+    for part in parts if one.choices else ():
         if part and not any(_same(choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
+    # What was read from a program's source, or written in a manifest, may have the wrong type.
+    if one.choices or schema.source != "program" or one.type not in ("int", "float"):
+        return ""
+    try:
+        for part in filter(None, parts):
+            one.convert(part)
+    except ValueError as problem:
+        return str(problem)
     return ""
 
 
 def _guess(one: Parameter, text: str) -> str:
-    return "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
+    if not one.choices:
+        return ""
+    close = "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
+    return close or "choose one of them"
 
 
 def _same(choice: str, text: str) -> bool:

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def of_the_project_above(level: Level, word: str) -> str:
-    """The hint that a word is a command of the project above; empty if it is not.
-
-    The manifest of the folder is the project of whoever stands in it.
-    """
+    """The hint that a word is a command of the project above; empty if it is not."""
     try:
         found = find(str(Path(level.root).parent))
         commands = load(found, write_cache=False).node.get("commands") if found else None

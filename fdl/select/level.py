@@ -158,14 +158,19 @@ def require_entry(level: Level, name: str) -> None:
     )
 
 
-def lacks_reader(level: Level) -> bool:
-    """Whether a manifest has ``training:`` and no ``entry``, its own or one from above."""
-    training = level.manifest.node.get("training")
-    return not level.entry and training is not None and bool(training.mapping)
+def unread(level: Level) -> tuple[str, Node] | None:
+    """The settings of a manifest without ``entry``, its own or one from above: key and node."""
+    if level.entry:
+        return None
+    for key in ("training", "options"):
+        found = level.manifest.node.get(key)
+        if found is not None and found.mapping:
+            return key, found
+    return None
 
 
 def require_reader(level: Level, below: Iterable[Level] = ()) -> None:
-    """Refuse a ``training:`` block that no program can read.
+    """Refuse a ``training:`` or ``options:`` block that no program can read.
 
     Args:
         level: The level of the manifest.
@@ -175,21 +180,22 @@ def require_reader(level: Level, below: Iterable[Level] = ()) -> None:
         ManifestError: Neither the manifest nor the one above gives the folder an ``entry``, and no
             manifest with a program inherits from the file.
     """
-    training = level.manifest.node.get("training")
-    if training is None or not lacks_reader(level):
+    found = unread(level)
+    if found is None:
         return
+    key, settings = found
     programs = [one for one in below if one.entry]
-    if any(training.file in one.manifest.layers for one in programs):
+    if any(settings.file in one.manifest.layers for one in programs):
         return
     hint = "add `entry: python main.py` beside it, or move it to the fdl.yml of the program"
     if programs:
-        folder, name = os.path.split(training.file)
+        folder, name = os.path.split(settings.file)
         # A file from elsewhere, through `inherit-from`, may have any name.
         name = name if folder == level.manifest.directory else "fdl.yml"
         place = relative(os.path.join(programs[0].manifest.directory, name), level.root)
         hint = f"move it to {place}, beside the program of `{programs[0].typed()}`"
     raise ManifestError(
-        f"{origin(training, level.root)}: `training` has no effect: there is no `entry` at or "
-        "above it that could read it",
+        f"{origin(settings, level.root)}: `{key}` has no effect: there is no `entry` at or above "
+        "it that could read it",
         hint=hint,
     )

@@ -206,9 +206,9 @@ class Project:
 
     def require_reader(self, level: Level, towards: Sequence[Level] = ()) -> None:
         """The same for the manifest of one level; ``towards`` are the levels to name first."""
-        from fdl.select.level import lacks_reader, require_reader
+        from fdl.select.level import require_reader, unread
 
-        if lacks_reader(level):
+        if unread(level):
             from fdl.select.nested import below
 
             found = (under.level for under in below(level, self.child))

@@ -113,10 +113,11 @@ def _typed_for_python() -> list[str]:
 
 def _without_resume(words: Sequence[str]) -> list[str]:
     kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == _OPTION:
-            next(rest, None)
-        elif not word.startswith(f"{_OPTION}="):
+    follows = False
+    for word in words:
+        # A bare `--resume` has no value to leave out.
+        is_value = follows and not word.startswith("-")
+        follows = word == _OPTION
+        if not (is_value or follows or word.startswith(f"{_OPTION}=")):
             kept.append(word)
     return kept

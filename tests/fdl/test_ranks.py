@@ -108,6 +108,36 @@ def test_a_rank_that_fails_fails_the_command(project, fdl):
     assert fdl("two").exit == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--epochs", "x"), "invalid value `x` for `--epochs` -- not an integer\n"),
+        (("--epoch", "3"), "unknown option `--epoch`\n"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_reported_once_and_starts_no_rank(project, fdl, words, said):
+    folder = project(
+        {
+            "fdl.yml": "entry: python main.py\ncommands: {two: {ddp: {ranks: 2}}}",
+            "main.py": """
+                from pathlib import Path
+                from fdl import FdlArgs, option
+
+                class Args(FdlArgs):
+                    epochs: int = option(default=1)
+
+                Args.parse_or_schema()
+                Path("started").touch()
+            """,
+        }
+    )
+    done = fdl("two", *words)
+    assert done.exit != 0
+    assert done.err.count(f"error: `fdl two`: {said}") == 1
+    assert "Traceback" not in done.err
+    assert not (folder / "started").exists()
+
+
 @pytest.mark.case("distributed", 59)
 def test_every_field_reaches_a_program_that_declares_no_flag(planned):
     plan = planned(f"entry: python main.py\nddp: {json.dumps(EVERYTHING)}")

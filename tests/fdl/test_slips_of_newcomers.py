@@ -74,6 +74,13 @@ def test_settings_in_an_overlay_without_a_program_are_refused(demo, light_fdl, w
     )
 
 
+def test_options_without_a_program_are_refused_like_settings(demo, light_fdl):
+    (demo / "fdl.ci.yml").write_text("options: {weight_decay: 1}\n")
+    done = light_fdl("ci", "train")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.startswith("error: fdl.ci.yml:1:10: `options` has no effect: ")
+
+
 def test_settings_in_the_root_manifest_without_a_program_are_refused(project, light_fdl):
     project({**FILES, "fdl.yml": f"training: {{lr: 1}}\n{FILES['fdl.yml'].replace(' ' * 8, '')}"})
     done = light_fdl("train")

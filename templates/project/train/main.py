@@ -19,8 +19,6 @@ class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     lr: float = option(default=3e-3, help="Learning rate of AdamW")
     seed: int = option(default=42, help="Seed of the initial weights and the order of the data")
     output: str = option(default="runs/train", help="Folder for the run directories")
-    # An option of the type `… | None` is off until it is typed; here its default is the value of a
-    # bare `--resume`.
     resume: str | None = option(default="last", help="Run to continue: its folder, or `last`")
     live: int | None = option(default=0, help="Serve the live page, on this port or a free one")
     engine: str = option(default="auto", help="Engine: auto, eager, compiled or cuda_graph")

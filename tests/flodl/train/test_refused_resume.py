@@ -191,7 +191,7 @@ def test_a_folder_with_a_file_of_the_program_stays(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_for_another_reason_stays(tmp_path: Path) -> None:
-    def broken(device: Any) -> torch.nn.Module:
+    def broken(_: Any) -> torch.nn.Module:
         raise CheckpointError("the weights are missing")
 
     source = begun(tmp_path)

@@ -46,6 +46,7 @@ def hint(tmp_path: Path, config: dict[str, Any] | None = None) -> list[str]:
         (plan(["main.py"], 0, kept=["--ranks", "2"]), "fdl train --ranks 2 --resume last"),
         (plan(["main.py", "--resume", "runs/a", "-n", "3"], 4), "fdl train -n 3 --resume last"),
         (plan(["main.py", "--resume=last"], 1), "fdl train --resume last"),
+        (plan(["main.py", "--resume", "--lr", "1"], 3), "fdl train --lr 1 --resume last"),
         (plan(["main.py", "--name", "my run"], 2), "fdl train --name 'my run' --resume last"),
         ("no JSON", "python3 -O main.py --lr 0.1 --resume last"),
         (plan(["sh", "-c", "x"], 0, kind="run"), "python3 -O main.py --lr 0.1 --resume last"),
