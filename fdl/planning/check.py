@@ -253,8 +253,8 @@ def _refusal(schema: Schema, one: Parameter, text: str) -> str:
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
-    # What was read from a program's source, or written in a manifest, may have the wrong type.
-    if one.choices or schema.source != "program" or one.type not in ("int", "float"):
+    # Only FdlArgs converts a word as it is done here.
+    if one.choices or not schema.origins or one.type not in ("int", "float"):
         return ""
     try:
         for part in filter(None, parts):
