@@ -154,7 +154,7 @@ class _Reading:
 
             guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
             said = f"unknown option `--{name}`{guess and f', {guess}'}"
-            raise RefusedError(said, unknown=f"--{name}")
+            raise RefusedError(said, Source(index), unknown=f"--{name}")
         return self._take(one, argv, index, text if equals else None)
 
     def _read_cluster(self, argv: Sequence[str], index: int) -> int:
@@ -162,7 +162,8 @@ class _Reading:
         for position, letter in enumerate(letters):
             one = self._shorts.get(letter)
             if one is None:
-                raise RefusedError(f"unknown option `-{letter}`", unknown=f"-{letter}")
+                said = f"unknown option `-{letter}`"
+                raise RefusedError(said, Source(index), unknown=f"-{letter}")
             if position == len(letters) - 1:
                 return self._take(one, argv, index, text if equals else None)
             if one.shape != "flag":

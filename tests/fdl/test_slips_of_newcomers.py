@@ -81,6 +81,21 @@ def test_options_without_a_program_are_refused_like_settings(demo, light_fdl):
     assert done.err.startswith("error: fdl.ci.yml:1:10: `options` has no effect: ")
 
 
+def test_an_option_that_the_program_does_not_have_is_blamed_on_its_line(demo, light_fdl):
+    """The program refuses it, because fdl does not know the options of the program yet."""
+    file = demo / "train/fdl.yml"
+    file.write_text(file.read_text().replace("training:\n", "options: {l_r: 1}\ntraining:\n", 1))
+    refused = light_fdl("train")
+    assert refused.exit == 2
+    assert "error: unknown option `--l-r`" in refused.err
+    assert "(train/fdl.yml:3:16)" in refused.err
+    typed = light_fdl("train", "--epoch", "3")
+    assert "unknown option `--l-r`" in typed.err
+    file.write_text(file.read_text().replace("options: {l_r: 1}\n", ""))
+    typed = light_fdl("train", "--epoch", "3")
+    assert "error: unknown option `--epoch`, did you mean `--epochs`?\n" in typed.err
+
+
 def test_settings_in_the_root_manifest_without_a_program_are_refused(project, light_fdl):
     project({**FILES, "fdl.yml": f"training: {{lr: 1}}\n{FILES['fdl.yml'].replace(' ' * 8, '')}"})
     done = light_fdl("train")
