@@ -13,6 +13,7 @@ from fdl.planning.torchrun import read
 from fdl.run_directory.find import levels, shortened
 from fdl.select.classify import PRESET
 from fdl.shell_words import join
+from flodl_shared.resume_option import RESUME, without_resume
 from flodl_shared.secrets import REDACTED
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fdl.run_directory.run import Run
     from fdl.select.level import Level
     from fdl.select.project import Project
-
-_OPTION = "--resume"
 
 
 def how_to_resume(run: Run, project: Project | None) -> str:
@@ -40,7 +39,7 @@ def how_to_resume(run: Run, project: Project | None) -> str:
         typed = _typed_for_fdl(started, run, _project_in(root, project), project)
     elif started is not None and started.ranks == 1:
         typed = _typed_for_python(started, run)
-    return typed or f"{_OPTION} {shortened(run.path)}"
+    return typed or f"{RESUME} {shortened(run.path)}"
 
 
 def _project_in(root: str, around: Project | None) -> Project | None:
@@ -67,7 +66,7 @@ class _Started:
 
     def __init__(self, program: Program, words: Sequence[str], folder: Path, ranks: int) -> None:
         self.program = program
-        self.words = _without_resume(words)
+        self.words = without_resume(words)
         self.folder = folder
         self.ranks = ranks
 
@@ -93,7 +92,7 @@ def _typed_for_fdl(
     if project is None or words is None:
         return ""
     ranks = ["--ranks", str(started.ranks)] if started.ranks > 1 else []
-    resume = [_OPTION, _below(run.path, Path(project.directory))]
+    resume = [RESUME, _below(run.path, Path(project.directory))]
     typed = join(["fdl", *words, *ranks, *resume])
     return typed if project is around else f"cd {join([project.directory])} && {typed}"
 
@@ -136,7 +135,7 @@ def _generated(level: Level, preset: str | None, started: _Started) -> list[str]
     found = read(arguments(level, preset, (), known(level)).argv)
     if found is None or _identity(found) != _identity(started.program):
         return None
-    return _without_resume(found.arguments)
+    return without_resume(found.arguments)
 
 
 def _identity(program: Program) -> tuple[bool, str]:
@@ -148,7 +147,7 @@ def _typed_for_python(started: _Started, run: Run) -> str:
     program = started.program
     target = ["-m", program.target] if program.module else [program.target]
     python = Path(program.python).name
-    resume = [_OPTION, _below(run.path, started.folder)]
+    resume = [RESUME, _below(run.path, started.folder)]
     typed = join([python, *program.flags, *target, *started.words, *resume])
     if started.folder.resolve() == Path.cwd().resolve():
         return typed
@@ -159,17 +158,3 @@ def _below(path: Path, folder: Path) -> str:
     """A path as a program sees it that starts in a folder: relative only inside of it."""
     path, folder = path.resolve(), folder.resolve()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-
-def _without_resume(words: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    skips = False
-    for word in words:
-        # A bare `--resume` has no value to leave out.
-        if skips and not word.startswith("-"):
-            skips = False
-            continue
-        skips = word == _OPTION
-        if not skips and not word.startswith(f"{_OPTION}="):
-            kept.append(word)
-    return kept

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from flodl.errors import RunDirectoryError
 from flodl.launch.launcher import detect
 from flodl.train.run_records import LAST
+from flodl_shared.resume_option import RESUME, without_resume
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from flodl.errors import DistributedError, WorkersFailed
     from flodl.launch.launcher import Launched
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 PLAN_VARIABLE = "FDL_PLAN"
 """``fdl`` passes the command that was typed to the program in this variable."""
-
-_OPTION = "--resume"
 
 
 def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | None) -> None:
@@ -88,8 +87,8 @@ def _continue_with() -> str:
 def _command(environ: Mapping[str, str]) -> str:
     words = _typed_for_fdl(environ)
     if words is None and detect(environ) is not None:
-        return f"the same command and {_OPTION} last"
-    return shlex.join([*_without_resume(words or _typed_for_python()), _OPTION, "last"])
+        return f"the same command and {RESUME} last"
+    return shlex.join([*without_resume(words or _typed_for_python()), RESUME, "last"])
 
 
 def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
@@ -109,15 +108,3 @@ def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
 def _typed_for_python() -> list[str]:
     interpreter, *words = sys.orig_argv
     return [Path(interpreter).name, *words]
-
-
-def _without_resume(words: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    follows = False
-    for word in words:
-        # A bare `--resume` has no value to leave out.
-        is_value = follows and not word.startswith("-")
-        follows = word == _OPTION
-        if not (is_value or follows or word.startswith(f"{_OPTION}=")):
-            kept.append(word)
-    return kept
