@@ -93,13 +93,13 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
         "batch_size": (32, "train/fdl.yml:9:15"),
         "lr": (0.003, "train/fdl.yml:10:7"),
         "seed": (42, "train/fdl.yml:11:9"),
-        "output": ("runs/quick", "train/fdl.yml:22:12"),
+        "output": ("runs/quick", "train/fdl.yml:25:12"),
         "resume": (None, "default"),
         "live": (None, "default"),
         "engine": ("auto", "default"),
     }
     *beaten, _ = config["epochs"]["overrides"]
-    assert [one["origin"] for one in beaten] == ["train/fdl.yml:20:15", "train/fdl.yml:8:11"]
+    assert [one["origin"] for one in beaten] == ["train/fdl.yml:23:15", "train/fdl.yml:8:11"]
     model = only_run(demo.path / "runs/quick") / "model.fdl"
     assert json.loads(checkpoint_metadata(model)["config"]) == config
 
@@ -117,7 +117,7 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
             ["overridden", "10"],
             ["overridden", "10"],
         ]
-        assert rows[1].split()[2] == "train/fdl.yml:20:15"
+        assert rows[1].split()[2] == "train/fdl.yml:23:15"
 
 
 @pytest.mark.parametrize(
