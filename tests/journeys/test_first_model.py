@@ -108,7 +108,7 @@ def compare(person: Person) -> None:
     assert "Configuration that differs:" in text
     differing = text.partition("Configuration that differs:\n")[2]
     row = next(line for line in differing.splitlines() if line.startswith("epochs "))
-    assert row.split() == ["epochs", "3", "train/fdl.yml:20:15", "10", "train/fdl.yml:8:11"]
+    assert row.split() == ["epochs", "3", "train/fdl.yml:23:15", "10", "train/fdl.yml:8:11"]
     assert "batch_size" not in differing
     best = next(line for line in text.splitlines() if line.startswith("loss "))
     assert best.split()[-1].endswith("*"), "the longer training has the lower loss"
