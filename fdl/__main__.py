@@ -208,12 +208,6 @@ def _one_command(found: Found, env: str | None, invocation: Invocation, host: Ho
 
     place = host or here()
     plan = plan_of(selected, project, invocation, place)
-    if plan.ranks and acts:
-        from fdl.probe import learn
-
-        # Unchecked, a mistake would be reported by each rank, and torchrun would start them again.
-        learn(selected.level, place)
-        plan = plan_of(selected, project, invocation, place)
     if project.examples and acts:
         # Examples become real manifests only when something will run.
         project = Project(found, env, executes=True, write_cache=True)

@@ -58,8 +58,7 @@ def _with_path(call: Call, asked: str) -> str:
 
     places = project_folders(call)
     # The key of a manifest may have a colon, so that only the name of a run is a run.
-    if word == "last" or word.startswith("best:"):
-        return f"{choose(word, places).path}:{field}"
-    if any(run.name.startswith(word) for run in search(places)):
+    is_run = word == "last" or word.startswith("best:")
+    if is_run or any(run.name.startswith(word) for run in search(places)):
         return f"{choose(word, places).path}:{field}"
     return asked

@@ -115,7 +115,9 @@ def test_a_rank_that_fails_fails_the_command(project, fdl):
         (("--epoch", "3"), "unknown option `--epoch`\n"),
     ],
 )
-def test_a_mistake_in_the_arguments_is_reported_once_and_starts_no_rank(project, fdl, words, said):
+def test_a_mistake_in_known_arguments_is_reported_once_and_starts_no_rank(
+    project, fdl, words, said
+):
     folder = project(
         {
             "fdl.yml": "entry: python main.py\ncommands: {two: {ddp: {ranks: 2}}}",
@@ -131,6 +133,7 @@ def test_a_mistake_in_the_arguments_is_reported_once_and_starts_no_rank(project,
             """,
         }
     )
+    assert fdl("schema", "refresh").exit == 0
     done = fdl("two", *words)
     assert done.exit != 0
     assert done.err.count(f"error: `fdl two`: {said}") == 1
