@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.huggingface import cold, earlier, material, modern, rates, training
+from benchmarks.huggingface import cold, material, modern, rates, training
 from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
@@ -322,13 +322,11 @@ def _form(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def sections(rows: Mapping[str, Row]) -> list[str]:
-    """The parts of the page: measured ones, and those of the earlier rules that still stand."""
+    """The parts of the page that are measured."""
     shown = []
     for name, part in PARTS.items():
         row = rows.get(name)
         if row is None:
-            if name in earlier.PAGE:
-                shown.append(f"## {part.title}\n\n{earlier.PAGE[name]}")
             continue
         found = [Measured(**one) for one in row["measured"]]
         if not found:
