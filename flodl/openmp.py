@@ -155,14 +155,14 @@ def _keep_team(end: threading.Event) -> None:
 
     # With the threads of the program, one more than cores. Each needless one could hit a limit of
     # the system, at which libgomp ends the process.
-    count = max(2, _cores() - torch.get_num_threads() + 2)
+    count = max(2, usable_cores() - torch.get_num_threads() + 2)
     for set_threads in _setters():
         set_threads(count)
     torch.zeros(count * _LEAST_OF_A_THREAD).add_(1.0)
     end.wait()
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

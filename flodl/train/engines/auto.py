@@ -290,7 +290,7 @@ class AutoEngine(TunedEngine):
     def _renew_threads(self, threads: ThreadTrials, reason: str) -> Steps[None]:
         """Try other numbers of threads, and keep the best one."""
         before = self.tuning
-        _, ratio = yield from threads.choose(before, self._notes)
+        _, ratio = yield from threads.choose(before, self._notes, self._steps_left)
         if threads.overruled:
             self._leave_threads()
         self._seconds *= ratio
@@ -306,11 +306,7 @@ class AutoEngine(TunedEngine):
 
     def _direct(self) -> Steps[None]:
         """Run all trials, one after the other."""
-        # The first steps allocate, and make the optimizer's state.
-        self._seconds = yield from median_of_steps(3)
-        best = Tuning()
-        if self._threads is not None and self._threads.crowded():
-            best = yield from self._fewer_if_busy()
+        best = yield from self._fewer_if_crowded()
         faults = heap.page_faults()
         self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
@@ -336,13 +332,28 @@ class AutoEngine(TunedEngine):
             self._threads.watch()
         self._decide(best)
 
+    def _fewer_if_crowded(self) -> Steps[Tuning]:
+        """Take the first steps, which allocate, and make the optimizer's state.
+
+        Returns:
+            The best tuning: fewer threads if these steps show that the machine is crowded.
+        """
+        if self._threads is None:
+            yield from median_of_steps(3)
+        elif seconds := (yield from self._threads.crowded()):
+            self._seconds = seconds
+            return (yield from self._fewer_if_busy())
+        return Tuning()
+
     def _fewer_if_busy(self) -> Steps[Tuning]:
         """Try fewer threads if the machine was busy in the last steps; return the best tuning."""
         threads, best = self._threads, Tuning()
         if threads is None:
             return best
         if threads.busy() and threads.pays(self._seconds, self._steps_left):
-            best, self._thread_ratio = yield from threads.choose(best, self._notes)
+            best, self._thread_ratio = yield from threads.choose(
+                best, self._notes, self._steps_left
+            )
             self._seconds *= self._thread_ratio
         threads.watch()
         return best
@@ -361,7 +372,7 @@ class AutoEngine(TunedEngine):
         self._seconds = yield from median_of_steps(_FIRST)
         if not threads.freed():
             return best
-        best, ratio = yield from threads.choose(best, self._notes)
+        best, ratio = yield from threads.choose(best, self._notes, self._steps_left)
         self._seconds *= ratio
         if not best.threads:
             # The plain steps before the trials shared the machine.

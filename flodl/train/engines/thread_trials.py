@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
-from flodl.openmp import ShortSpin
+from flodl.openmp import ShortSpin, other_programs_run, usable_cores
 from flodl.train.engines.cores import CoreUse
 from flodl.train.engines.live_steps import is_clear, median_of_steps
 from flodl.train.engines.tuning import thread_words
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FIRST = 5
 """Steps that show whether the machine is busy."""
 
+_CROWDED = 3
+"""Steps that show whether it is crowded, if they are short."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +43,7 @@ class ThreadPolicy:
             busy.
         freed: So many idle cores are a reason to try more threads than on the busy machine.
         change: The time of a step changes by this factor: the numbers are tried again.
-        crowded: If it waits for more than this part, the first three steps are enough to see it.
+        crowded: If it waits for more than this part, the first steps are enough to see it.
         gain: Another number must save this part of a step to be used.
         share: On a busy machine, fewer threads are used even if a step takes this part longer:
             the steps are faster as soon as the other program does the same, and it may be another
@@ -51,6 +54,8 @@ class ThreadPolicy:
         evident: If the first two comparisons save more than this part of a step, they suffice.
         steps: A run with fewer steps left tries nothing.
         seconds: A run with less time left tries nothing.
+        part: Part of the steps left that a trial of one number may take; three comparisons are
+            always made.
         rest: After a trial, the next one waits until this many times its duration has passed.
     """
 
@@ -64,9 +69,24 @@ class ThreadPolicy:
     least: int = 8
     block: float = 0.025
     evident: float = 0.4
-    steps: int = 100
+    steps: int = 40
     seconds: float = 0.5
+    part: float = 0.2
     rest: float = 20.0
+
+
+class _Block(NamedTuple):
+    """Steps with one number of threads.
+
+    Attributes:
+        steps: How many, with the one before the measurement.
+        seconds: All of them.
+        mean: Seconds of a measured step; infinite if the program set its own number.
+    """
+
+    steps: int
+    seconds: float
+    mean: float
 
 
 @final
@@ -93,6 +113,7 @@ class ThreadTrials:
         self._seconds, self._steps = 0.0, 0
         self._rest = 0.0
         self._before: float | None = None
+        self._crowded_step = 0.0
         self._odd = ""
         self._shares = False
         self.was_busy = self.overruled = False
@@ -100,10 +121,34 @@ class ThreadTrials:
     def watch(self) -> None:
         """Start to watch: the next steps become those that later steps are compared with."""
         self._before = None
+        self._crowded_step = 0.0
         self._restart()
 
-    def crowded(self) -> bool:
-        """Whether the training had to wait so much that a few steps show it."""
+    def crowded(self) -> Steps[float]:
+        """Take a few steps, to see whether the training waits so much that they show it.
+
+        On such a machine each step with too many threads is long, so one of them may do.
+
+        Returns:
+            The seconds of a step on a crowded machine; 0.0 on another one.
+        """
+        # If another program wants a core, the first step can take seconds without this.
+        if self._most >= usable_cores() or other_programs_run():
+            self._spin.hold()
+        yield  # it makes what later steps use again
+        if self._use.waited() <= self._policy.waited:
+            self._spin.release()
+        self._use.restart()
+        seconds: list[float] = []
+        for _ in range(_CROWDED - 1):
+            taken = yield
+            seconds.append(taken.seconds)
+            if self._waits() and sum(seconds) >= self._policy.block:
+                break
+        self._crowded_step = statistics.median(seconds) if self._waits() else 0.0
+        return self._crowded_step
+
+    def _waits(self) -> bool:
         return self._use.waited() > self._policy.crowded
 
     def busy(self) -> bool:
@@ -139,9 +184,10 @@ class ThreadTrials:
             steps: Steps that are left; False if a trial does not pay for so few.
         """
         self._shares = was_busy and bool(self._engine.tuning.threads)
-        yield  # it makes what later steps use again
-        self.watch()
-        seconds = yield from median_of_steps(_FIRST)
+        seconds = yield from self.crowded()
+        if was_busy or not seconds:
+            self.watch()
+            seconds = yield from median_of_steps(_FIRST)
         if self.busy() != was_busy and self.pays(seconds, steps):
             return True
         self.watch()
@@ -190,12 +236,15 @@ class ThreadTrials:
             return "a core has become free"
         return ""
 
-    def choose(self, best: Tuning, notes: dict[str, object]) -> Steps[tuple[Tuning, float]]:
+    def choose(
+        self, best: Tuning, notes: dict[str, object], steps: int
+    ) -> Steps[tuple[Tuning, float]]:
         """Try other numbers of threads for a tuning, and use the best one.
 
         Args:
             best: The tuning in use.
             notes: Receives the result of each number.
+            steps: Steps that are left.
 
         Returns:
             The best tuning, and the time of its step divided by the time with ``best``.
@@ -207,7 +256,7 @@ class ThreadTrials:
             shares = self.was_busy and fewer
             bar = 1 + self._policy.share if shares else 1 - self._policy.gain
             other = replace(best, threads=count)
-            ratio, seconds = yield from self._compare(best, other, bar)
+            ratio, seconds = yield from self._compare(best, other, bar, steps)
             spent += seconds
             if not math.isfinite(ratio):
                 break
@@ -220,35 +269,66 @@ class ThreadTrials:
         self.watch()
         return best, total
 
-    def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[tuple[float, float]]:
-        """Return the time with ``other`` by the time with ``one``, and the seconds of the trial."""
-        engine, ratios, spent = self._engine, list[float](), 0.0
-        while not self._suffice(ratios, bar):
+    def _compare(
+        self, one: Tuning, other: Tuning, bar: float, left: int
+    ) -> Steps[tuple[float, float]]:
+        """Return the time with ``other`` by the time with ``one``, and the seconds of the trial.
+
+        On a crowded machine, the steps that have shown it are the first ones with ``one``. An
+        evident gain over them suffices.
+        """
+        ratios, spent, used = list[float](), 0.0, 0
+        known, self._crowded_step = self._crowded_step, 0.0
+        if known:
+            block = yield from self._block(other)
+            used, spent = block.steps, block.seconds
+            ratios.append(block.mean / known)
+            if math.isinf(block.mean) or ratios[0] < 1 - self._policy.evident:
+                return ratios[0], spent
+        while not self._suffice(ratios, bar, left, used):
             means: dict[Tuning, float] = {}
             for tuning in (one, other) if len(ratios) % 2 else (other, one):
-                engine.use(tuning)
-                taken = yield  # do not measure the first step after a change
-                spent += taken.seconds
-                steps, total = 0, 0.0
-                while not steps or total < self._policy.block:
-                    taken = yield
-                    steps, total = steps + 1, total + taken.seconds
-                    if engine.tuning != tuning:
-                        self.overruled = engine.tuning.threads != tuning.threads
-                        return math.inf, spent + total
-                means[tuning], spent = total / steps, spent + total
+                block = yield from self._block(tuning)
+                used, spent = used + block.steps, spent + block.seconds
+                if math.isinf(block.mean):
+                    return math.inf, spent
+                means[tuning] = block.mean
             ratios.append(means[other] / means[one])
         return statistics.median(ratios), spent
 
-    def _suffice(self, ratios: Sequence[float], bar: float) -> bool:
+    def _block(self, tuning: Tuning) -> Steps[_Block]:
+        """Take the steps of a block with a tuning."""
+        engine, steps, seconds, before = self._engine, 0, 0.0, 0.0
+        if engine.tuning != tuning:
+            engine.use(tuning)
+            taken = yield  # do not measure the first step after a change
+            before = taken.seconds
+        while not steps or seconds < self._policy.block:
+            taken = yield
+            steps, seconds = steps + 1, seconds + taken.seconds
+            if engine.tuning != tuning:
+                self.overruled = engine.tuning.threads != tuning.threads
+                return _Block(steps, before + seconds, math.inf)
+        return _Block(steps + bool(before), before + seconds, seconds / steps)
+
+    def _suffice(self, ratios: Sequence[float], bar: float, left: int, used: int) -> bool:
         """Whether so many comparisons tell which number is faster.
 
         On a busy machine, a step with too many threads can take five times as long, so each
         comparison that is not needed costs a noticeable part of a short training.
+
+        Args:
+            ratios: The results of the comparisons.
+            bar: The ratio that decides.
+            left: Steps that were left before the first comparison.
+            used: Steps that the comparisons have taken.
         """
-        if len(ratios) == 2:
-            return max(ratios) < 1 - self._policy.evident
-        return len(ratios) >= 7 or (len(ratios) >= 3 and is_clear(ratios, bar))
+        policy, made = self._policy, len(ratios)
+        if made == 2:
+            return max(ratios) < 1 - policy.evident
+        if made < 3:
+            return False
+        return made >= 7 or is_clear(ratios, bar) or used > policy.part * left
 
 
 def other_numbers(present: int, most: int) -> list[int]:

@@ -195,8 +195,12 @@ def test_a_busy_machine_is_shared_if_that_costs_little(machine, monkeypatch, bus
     assert train(engine, 300, until=0) == 0
 
 
-def test_two_evident_comparisons_suffice(machine, monkeypatch):
-    monkeypatch.setitem(MILLISECONDS, ("busy", 2), 40.0)
+# One thread needs 3 ms.
+@pytest.mark.parametrize(("busy_ms", "with_two"), [(40.0, 2), (4.5, 3 + 2 * (1 + 6))])
+def test_an_evident_comparison_suffices_on_a_crowded_machine(
+    machine, monkeypatch, busy_ms, with_two
+):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), busy_ms)
     machine.use = "busy"
     counts: list[int] = []
 
@@ -207,8 +211,39 @@ def test_two_evident_comparisons_suffice(machine, monkeypatch):
     policy = replace(POLICY, threads=replace(POLICY.threads, block=0.025))
     engine = engine_on(machine, steps=1000, step=step, policy=policy)
     assert train(engine, 60, until=1) == 1
-    # Six steps show it. Each of two comparisons has one step before the one that counts.
-    assert counts.count(2) == 6 + 2 * 2
+    assert counts.count(2) == with_two
+
+
+@pytest.mark.parametrize("busy_ms", [75.0, 60.0])
+def test_a_short_training_of_long_steps_soon_shares_a_crowded_machine(
+    machine, monkeypatch, busy_ms
+):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), busy_ms)
+    monkeypatch.setitem(MILLISECONDS, ("busy", 1), 40.0)
+    machine.use = "busy"
+    engine = engine_on(machine, steps=90, policy=AutoPolicy())
+    assert train(engine, 90) == 1
+    assert machine.now <= 1.15 * 90 * 0.040
+
+
+def test_a_trial_without_a_clear_result_takes_a_part_of_the_steps_that_are_left(machine):
+    machine.use = "busy"
+    odd = iter([1.0, 1.2, 0.85] * 1000)
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        machine.numbers.add(torch.get_num_threads())
+        machine.now += 0.03 * next(odd)
+        machine.waited += 0.015
+        return model(batch["x"]).sum()
+
+    policy = replace(AutoPolicy(), threads=ThreadPolicy(share=0.0))
+    engine = engine_on(machine, steps=60, policy=policy, step=step)
+    losses, tried = loss_log(torch.device("cpu"), 0), 0
+    for _ in range(60):
+        engine.step(Batch((torch.ones(1, 2),), ("x",)), losses)
+        tried += engine._course is not None
+    assert machine.numbers == {1, 2}
+    assert tried <= 2 + 12 + 4  # a fifth of 60, and the rest of the comparison in which it ends
 
 
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
