@@ -61,16 +61,15 @@ def list_(
     Raises:
         FdlError: The manifest is broken, a folder is missing, a name or a condition is wrong.
     """
-    from fdl.run_directory.clean import require_state
-    from fdl.run_directory.run import LISTED_STATES
-
-    if csv and json:
-        raise UsageError("--csv and --json exclude each other", hint="give one of them")
-    if sort and best:
-        raise UsageError("--sort and --best exclude each other", hint="give one of them")
+    _exclude("--csv", csv, "--json", json)
+    _exclude("--sort", sort, "--best", best)
     if limit is not None and limit < 1:
         raise UsageError(f"--limit takes 1 or more, not {limit}")
-    state = require_state(state, LISTED_STATES) if state else None
+    if state:
+        from fdl.run_directory.clean import require_state
+        from fdl.run_directory.run import LISTED_STATES
+
+        state = require_state(state, LISTED_STATES)
     searched = places(ctx.obj, path)
     runs = survey(searched)
     wanted = _columns(runs, columns)
@@ -95,10 +94,12 @@ def list_(
         output.note(f"there are no runs{which} in {shown}")
     if runs:
         _show(runs, metric, wanted, is_sorted=bool(sort or best))
-    for run in runs:
-        if run.problem:
-            output.warning(f"{shortened(run.path)} {run.problem}; fdl never removes it")
     return 0
+
+
+def _exclude(one: str, has_one: object, other: str, has_other: object) -> None:
+    if has_one and has_other:
+        raise UsageError(f"{one} and {other} exclude each other", hint="give one of them")
 
 
 def _columns(runs: list[Run], named: list[str] | None) -> list[Quantity]:
@@ -146,22 +147,25 @@ def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queue
 def _show(
     runs: list[Run], metric: Metric | None, columns: list[Quantity], *, is_sorted: bool
 ) -> None:
+    """Print a table, and warn of the runs that cannot be read."""
     from fdl.run_directory import listing
 
     on_terminal = sys.stdout.isatty()
-    if on_terminal and not is_sorted:
-        runs = runs[::-1]
+    rows = runs[::-1] if on_terminal and not is_sorted else runs
     if columns:
-        output.show(listing.in_columns(runs, columns))
+        output.show(listing.in_columns(rows, columns))
     elif on_terminal:
         width = output.columns(sys.stdout) or 80
-        drawn, left = listing.on_terminal(runs, width, metric)
+        drawn, left = listing.on_terminal(rows, width, metric)
         output.show(drawn)
         if left:
             line = f"{len(left)} more for --columns: {','.join(left)}"
             output.note(line if len(line) <= width else f"{line[: width - 1]}…")
     else:
-        output.show(listing.in_pipe(runs, metric))
+        output.show(listing.in_pipe(rows, metric))
+    for run in runs:
+        if run.problem:
+            output.warning(f"{shortened(run.path)} {run.problem}; fdl never removes it")
 
 
 def _queued(call: Call) -> list[Queued]:
