@@ -246,6 +246,28 @@ def test_a_trial_without_a_clear_result_takes_a_part_of_the_steps_that_are_left(
     assert tried <= 2 + 12 + 4  # a fifth of 60, and the rest of the comparison in which it ends
 
 
+@pytest.mark.parametrize(
+    ("cores", "others", "spins"),
+    [(2, False, ["hold"]), (4, True, ["hold"]), (4, False, [])],
+)
+def test_threads_spin_briefly_in_the_first_step_if_a_program_could_wait_for_their_core(
+    machine, monkeypatch, cores, others, spins
+):
+    module = "flodl.train.engines.thread_trials"
+    monkeypatch.setattr(f"{module}.usable_cores", lambda: cores)
+    monkeypatch.setattr(f"{module}.other_programs_run", lambda: others)
+    held: list[list[str]] = []
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        held.append(list(machine.spins))
+        return machine.step(model, batch)
+
+    engine = engine_on(machine, step=step)
+    train(engine, 3)
+    assert held[0] == spins
+    assert held[1] == [*spins, "release"]
+
+
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
 def test_nothing_is_tried_on_an_idle_machine_or_in_a_short_run(machine, use, steps):
     machine.use = use
