@@ -10,8 +10,11 @@ held-out part after the last epoch.
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +30,7 @@ from benchmarks.measure import (
 )
 from flodl.ddp_bench.cell import MODES, Cell
 from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.records import is_complete, read_run
 from flodl.ddp_bench.request import Request, cells_of
 from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.launch.settings import DdpRunConfig
@@ -86,6 +90,35 @@ def cells(options: argparse.Namespace, folder: Path) -> list[Cell]:
     return found
 
 
+def measured(planned: Sequence[Cell]) -> list[Outcome]:
+    """Carry out the runs that their folders do not have yet.
+
+    Ctrl-C ends it; a later call with the same folders goes on with the next run.
+    """
+    found: list[Outcome] = []
+    with suppress(KeyboardInterrupt):
+        found = sweep([cell for cell in planned if not _is_kept(cell)])
+    failed = [outcome for outcome in found if outcome.record is None]
+    kept = [Outcome(cell, read_run(cell.folder)) for cell in planned if _is_kept(cell)]
+    return failed + kept
+
+
+def _is_kept(cell: Cell) -> bool:
+    """Whether the folder of a run has its results, from the same settings."""
+    if not is_complete(cell.folder):
+        return False
+    return bool(read_run(cell.folder).config == json.loads(json.dumps(cell.config())))
+
+
+def lacking(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the models and modes that are left out, because not all of their seeds have run."""
+    for model in options.models:
+        for mode in options.modes:
+            ran = [one for one in outcomes if (one.cell.model, one.cell.mode) == (model, mode)]
+            if len(ran) < options.seeds:
+                yield f"{model} {mode}"
+
+
 def figures(outcomes: Sequence[Outcome], model: str, mode: str) -> list[float]:
     """Return the results of one model in one mode, by seed."""
     return [
@@ -117,7 +150,13 @@ def row(outcomes: Sequence[Outcome], model: str, mode: str) -> list[str]:
 
 def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
     """Return the Markdown page."""
-    rows = [row(outcomes, model, mode) for model in options.models for mode in options.modes]
+    left_out = set(lacking(options, outcomes))
+    rows = [
+        row(outcomes, model, mode)
+        for model in options.models
+        for mode in options.modes
+        if f"{model} {mode}" not in left_out
+    ]
     header = ["model", "mode", "mean", "seeds", f"− {ALONE}", "margin", "within"]
     recipes = [
         [
@@ -140,6 +179,7 @@ def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
         f"{within} of {len(rows)} within the margin of one device at equal data.",
         table(header, rows),
         table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
+        *([f"Not measured: {', '.join(sorted(left_out))}."] if left_out else []),
         *([EARLIER] if "mlp" in options.models and options.seeds > 3 else []),
     )
 
@@ -154,11 +194,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--lr-scale-ratio", type=float, default=DdpRunConfig().lr_scale_ratio)
-    parser.add_argument("--runs", type=Path, help="keep the runs there")
+    parser.add_argument("--runs", type=Path, help="keep the runs there, and do not repeat them")
     # Only a model of seconds, in one mode: the seeds of the mode and of one device.
     options = read_options(parser, argv, models=["logistic"], modes=[ALONE], seeds=1)
+    if options.runs is not None:
+        options.command = options.command.replace(f" --runs {shlex.quote(str(options.runs))}", "")
     with tempfile.TemporaryDirectory() as scratch:
-        outcomes = sweep(cells(options, options.runs or Path(scratch)))
+        outcomes = measured(cells(options, options.runs or Path(scratch)))
         publish(described(options, outcomes), options.output)
 
 
