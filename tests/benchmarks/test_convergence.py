@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from benchmarks import convergence
 from flodl.ddp_bench.cell import Cell
 from flodl.ddp_bench.request import Request, cells_of
