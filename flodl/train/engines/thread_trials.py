@@ -52,6 +52,9 @@ class ThreadPolicy:
         least: Fewest steps in a window.
         block: Seconds of steps with one number in a trial; at least one step.
         evident: If the first two comparisons save more than this part of a step, they suffice.
+        hopeless: A number is given up if the first step with it takes this many times as long.
+        short: A single thread is tried for steps up to this many seconds: with the many threads of
+            a large machine, a long step would take minutes with one.
         steps: A run with fewer steps left tries nothing.
         seconds: A run with less time left tries nothing.
         part: Part of the steps left that a trial of one number may take; three comparisons are
@@ -69,6 +72,8 @@ class ThreadPolicy:
     least: int = 8
     block: float = 0.025
     evident: float = 0.4
+    hopeless: float = 2.0
+    short: float = 0.02
     steps: int = 40
     seconds: float = 0.5
     part: float = 0.2
@@ -113,7 +118,7 @@ class ThreadTrials:
         self._seconds, self._steps = 0.0, 0
         self._rest = 0.0
         self._before: float | None = None
-        self._crowded_step = 0.0
+        self._step = self._crowded_step = 0.0
         self._odd = ""
         self._shares = False
         self.was_busy = self.overruled = False
@@ -145,7 +150,8 @@ class ThreadTrials:
             seconds.append(taken.seconds)
             if self._waits() and sum(seconds) >= self._policy.block:
                 break
-        self._crowded_step = statistics.median(seconds) if self._waits() else 0.0
+        self._step = statistics.median(seconds)
+        self._crowded_step = self._step if self._waits() else 0.0
         return self._crowded_step
 
     def _waits(self) -> bool:
@@ -187,7 +193,7 @@ class ThreadTrials:
         seconds = yield from self.crowded()
         if was_busy or not seconds:
             self.watch()
-            seconds = yield from median_of_steps(_FIRST)
+            self._step = seconds = yield from median_of_steps(_FIRST)
         if self.busy() != was_busy and self.pays(seconds, steps):
             return True
         self.watch()
@@ -211,7 +217,8 @@ class ThreadTrials:
         if self._seconds < policy.window or self._steps < policy.least:
             return ""
         self.busy()
-        now, idle = self._seconds / self._steps, self._use.idle()
+        self._step = now = self._seconds / self._steps
+        idle = self._use.idle()
         self._restart()
         if self._before is None:
             self._before = now
@@ -251,7 +258,8 @@ class ThreadTrials:
         """
         total = 1.0
         spent = 0.0
-        for count in other_numbers(best.threads, self._most):
+        short = self._step <= self._policy.short
+        for count in other_numbers(best.threads, self._most, single=short):
             fewer = (count or self._most) < (best.threads or self._most)
             shares = self.was_busy and fewer
             bar = 1 + self._policy.share if shares else 1 - self._policy.gain
@@ -324,6 +332,8 @@ class ThreadTrials:
             used: Steps that the comparisons have taken.
         """
         policy, made = self._policy, len(ratios)
+        if made and min(ratios) > policy.hopeless:
+            return True
         if made == 2:
             return max(ratios) < 1 - policy.evident
         if made < 3:
@@ -331,13 +341,14 @@ class ThreadTrials:
         return made >= 7 or is_clear(ratios, bar) or used > policy.part * left
 
 
-def other_numbers(present: int, most: int) -> list[int]:
+def other_numbers(present: int, most: int, *, single: bool = True) -> list[int]:
     """Return the numbers of threads to try instead of the present one, the largest one first.
 
     Args:
         present: The number in use; 0 stands for ``most``.
         most: The number that the user has set.
+        single: Whether to go from more than two threads to one at once.
     """
     at = present or most
-    counts = {1, at // 2, min(2 * at, most), most // 2, most} - {0, at}
+    counts = {at // 2, min(2 * at, most), most // 2, most, *([1] if single else [])} - {0, at}
     return [0 if count == most else count for count in sorted(counts, reverse=True)]

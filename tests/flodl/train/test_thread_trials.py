@@ -337,6 +337,25 @@ def test_other_numbers_of_threads(present, most, expected):
     assert other_numbers(present, most) == expected
 
 
+def test_long_steps_go_down_by_half():
+    assert other_numbers(0, 64, single=False) == [32]
+    assert other_numbers(32, 64, single=False) == [0, 16]
+    assert other_numbers(0, 2, single=False) == [1]
+
+
+def test_a_number_that_takes_far_longer_is_given_up_at_once(machine, monkeypatch):
+    monkeypatch.setitem(MILLISECONDS, ("busy", 1), 30.0)
+    machine.use = "busy"
+    engine = engine_on(machine, steps=1000)
+    counts: list[int] = []
+    losses = loss_log(torch.device("cpu"), 0)
+    for _ in range(40):
+        engine.step(Batch((torch.ones(1, 2),), ("x",)), losses)
+        counts.append(engine.tuning.threads)
+    assert counts.count(1) == 2
+    assert engine.tuning.threads == 0
+
+
 @pytest.mark.skipif(
     not Path("/proc/thread-self/schedstat").is_file(), reason="the kernel counts nothing"
 )
