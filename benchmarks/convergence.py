@@ -93,7 +93,7 @@ def cells(options: argparse.Namespace, folder: Path) -> list[Cell]:
 def measured(planned: Sequence[Cell]) -> list[Outcome]:
     """Carry out the runs that their folders do not have yet.
 
-    Ctrl-C ends it; a later call with the same folders goes on with the next run.
+    Ctrl-C ends it; a later call with the same folders continues with the next run.
     """
     found: list[Outcome] = []
     with suppress(KeyboardInterrupt):

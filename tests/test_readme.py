@@ -204,6 +204,17 @@ def test_the_ten_models_are_those_of_their_page():
     assert_rounded(shown, *map(float, means))
 
 
+def test_the_trainings_that_share_two_cores_are_those_of_their_page():
+    rows = [line.strip("|").split("|") for line in page("shared_machine").splitlines()]
+    table = [[cell.strip() for cell in row] for row in rows if len(row) == len(rows[6])]
+    at = table[0].index("ours / as it comes")
+    ratios = [row[at] for row in table if "two at once" in row]
+    assert len(ratios) == 3
+    (most,) = said(rf"share two cores take at most \[{F}\]")
+    assert most == f"{max(float(ratio.split()[0].lstrip('<')) for ratio in ratios):.2f}"
+    assert "× 2" in page("shared_machine").split(",")[0]
+
+
 def test_the_times_per_step_are_those_of_the_default_engine():
     small = "Small: 64 → 256 → 256 → 64, batches of 64"
     flodl, accelerate = (
@@ -235,4 +246,4 @@ def test_the_counts_are_those_of_their_pages():
 def test_every_figure_of_the_readme_is_checked_above():
     """A new figure needs a test: this counts those with two decimals."""
     prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL).replace("Python 3.11", "")
-    assert len(re.findall(r"(?<![\d.])\d\.\d\d(?!\d)", prose)) == 14
+    assert len(re.findall(r"(?<![\d.])\d\.\d\d(?!\d)", prose)) == 15
