@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ from flodl.launch.settings import DdpRunConfig
 ALONE = "solo-0"
 ACCURACY_MARGIN = 0.005
 LOSS_MARGIN = 0.05
+
+HEADER = ["model", "mode", "mean", "seeds", f"− {ALONE}", "margin", "within"]
 
 EARLIER = (
     "Earlier on 2026-11-27, with 3 seeds, *mlp* with *nccl-cadence* was 0.0084 below one device: "
@@ -119,6 +122,29 @@ def lacking(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> Iterato
                 yield f"{model} {mode}"
 
 
+_DATED = re.compile(r"^## Measured on (.*)$|, (20\d\d-\d\d-\d\d)")
+
+
+def earlier_rows(page: Path | None, names: Iterable[str]) -> list[str]:
+    """Return parts of a page for rows that are left out now, as the page has them, by their date.
+
+    Args:
+        page: The page that is replaced; None or no file: nothing is kept.
+        names: Models and modes, such as ``gpt-nano sync``.
+    """
+    if page is None or not page.exists():
+        return []
+    wanted, date = set(names), ""
+    kept: dict[str, list[list[str]]] = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and " ".join(cells[:2]) in wanted and len(cells) == len(HEADER):
+            kept.setdefault(date, []).append(cells)
+        elif found := _DATED.search(line):
+            date = found[1] or (date or found[2])
+    return [f"## Measured on {day}\n\n{table(HEADER, rows)}" for day, rows in kept.items()]
+
+
 def figures(outcomes: Sequence[Outcome], model: str, mode: str) -> list[float]:
     """Return the results of one model in one mode, by seed."""
     return [
@@ -157,7 +183,6 @@ def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
         for mode in options.modes
         if f"{model} {mode}" not in left_out
     ]
-    header = ["model", "mode", "mean", "seeds", f"− {ALONE}", "margin", "within"]
     recipes = [
         [
             model,
@@ -177,9 +202,10 @@ def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
         f"1 + {options.lr_scale_ratio:g}·(W − 1) where the ranks do not share one batch; data "
         "that ships with flodl, so no figure is comparable with a published one. "
         f"{within} of {len(rows)} within the margin of one device at equal data.",
-        table(header, rows),
+        table(HEADER, rows),
         table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
         *([f"Not measured: {', '.join(sorted(left_out))}."] if left_out else []),
+        *earlier_rows(options.output, left_out),
         *([EARLIER] if "mlp" in options.models and options.seeds > 3 else []),
     )
 

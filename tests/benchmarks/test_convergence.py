@@ -55,12 +55,20 @@ def test_after_ctrl_c_the_page_has_the_modes_that_are_complete(tmp_path, monkeyp
     monkeypatch.setattr(convergence, "cells", lambda *_: cells)
     page = tmp_path / "page.md"
     runs = str(tmp_path / "runs")
+    row = "| logistic | solo-0 | accuracy 0.9000 | 0.8 … 1.0 | +0.0000 | 0.005 | yes |"
+    page.write_text(f"# Convergence\n\nA machine, 2026-11-22\n\n{row}\n")
     convergence.main([*words, "--runs", runs, "--output", str(page)])
     text = page.read_text()
     assert "Not measured: logistic solo-0." in text
-    assert "| logistic | solo-0 |" not in text
+    assert text.count("| logistic | solo-0 |") == 1
+    assert row in text.partition("## Measured on 2026-11-22\n")[2]
     assert runs not in text
+    # The row stays until it is measured.
+    assert convergence.earlier_rows(page, ["logistic solo-0"]) == [
+        text[text.index("## Measured") : text.index(row) + len(row)]
+    ]
     convergence.main([*words, "--output", str(page)])
     text = page.read_text()
+    assert "easured on" not in text
     assert "Not measured" not in text
     assert "| logistic | solo-0 | accuracy" in text
