@@ -1,4 +1,4 @@
-"""The benchmark of convergence keeps its runs and goes on where it was stopped."""
+"""The benchmark of convergence keeps its runs and continues where it was stopped."""
 
 from __future__ import annotations
 

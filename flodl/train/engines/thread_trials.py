@@ -51,7 +51,8 @@ class ThreadPolicy:
         window: Seconds of steps whose mean is compared with the earlier one.
         least: Fewest steps in a window.
         block: Seconds of steps with one number in a trial; at least one step.
-        evident: If the first two comparisons save more than this part of a step, they suffice.
+        evident: If the first two comparisons save more than this part of a step, they suffice; on a
+            crowded machine, the first one does.
         hopeless: A number is given up if the first step with it takes this many times as long.
         short: A single thread is tried for steps up to this many seconds: with the many threads of
             a large machine, a long step would take minutes with one.

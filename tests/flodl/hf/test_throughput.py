@@ -23,7 +23,7 @@ pytestmark = [
 ]
 ROUNDS = 5
 LONG = 2
-"""Rounds of what takes minutes; the bars are far from the figures there."""
+"""Rounds of what takes minutes."""
 SAME = 1e-5
 
 
