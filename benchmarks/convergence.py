@@ -199,8 +199,8 @@ def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
         options,
         "Convergence of the modes",
         f"{options.ranks} ranks, {options.seeds} seeds. Where the ranks do not share one batch, "
-        f"the learning rate of each is multiplied by 1 + {options.lr_scale_ratio:g}·(W − 1). The data "
-        "ships with flodl, so no figure is comparable with a published one. "
+        f"the learning rate of each is multiplied by 1 + {options.lr_scale_ratio:g}·(W − 1). The "
+        "data ships with flodl, so no figure is comparable with a published one. "
         f"{within} of {len(rows)} within the margin of one device at equal data.",
         table(HEADER, rows),
         table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
