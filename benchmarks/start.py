@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 import pty
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.measure import (
     Bar,
@@ -35,37 +34,22 @@ from benchmarks.measure import (
     spread,
     table,
 )
-from fdl.builtins import BUILTINS
 from flodl.data import digits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BY_HAND = "PyTorch by hand"
 TORCH = "`import torch`"
-COLD = "`fdl train`, cold"
-WARM = "`fdl train`, warm"
-ANNOUNCED = "`fdl train quick`, {}: the line with which fdl announces the program"
-SHOWN = "`fdl train quick`, {}: the first text of the program on the terminal"
-FIRST = "`fdl train quick`, {}: the first line that the program has ended"
-BARS = {COLD: Bar(0.65), WARM: Bar(0.15)}
+TRAIN = "`fdl train`"
+ANNOUNCED = "`fdl train quick`: the line with which fdl announces the program"
+SHOWN = "`fdl train quick`: the first text of the program on the terminal"
+FIRST = "`fdl train quick`: the first line that the program has ended"
+BARS = {TRAIN: Bar(0.65)}
 """The most that a way may take, in times of the script by hand of the same round."""
-
-FIRST_LINE = Bar(0.25)
-"""The most seconds before a first line of a warm training; each kind of first line has this bar."""
 
 FROM_FDL = b"fdl: "
 """How a line begins that fdl prints itself, before it starts the program."""
 
-LOOK = Bar(0.3, form=".1f")
-"""The most milliseconds that a call without a warm process may spend on looking for one."""
-
-SERVER = "warm"
-"""The built-in command that starts the process which waits for trainings."""
-
 PACKED = Path(sys.modules[digits.__module__].__file__ or "").parent / "uci_digits"
 SCRIPT = Path(__file__).with_name("start_by_hand.py")
-LOOK_SCRIPT = Path(__file__).with_name("start_look.py")
 LIMIT = 120.0
 """Seconds that a call may take before it counts as stuck."""
 
@@ -163,77 +147,22 @@ class Project:
             os.close(ours)
         return FirstLines(announced, shown, own)
 
-    @contextmanager
-    def server(self) -> Iterator[None]:
-        """Keep a process that waits for trainings, if this fdl has one."""
-        if SERVER not in BUILTINS:
-            yield
-            return
-        self.fdl(SERVER)
-        try:
-            yield
-        finally:
-            self.fdl(SERVER, "stop")
-
 
 def _is_of_program(line: bytes) -> bool:
     return bool(line.strip()) and not line.startswith(FROM_FDL)
 
 
-def subjects(
-    cold: Project, warm: Project, checkpoint: Path
-) -> dict[str, Callable[[], float | FirstLines]]:
+def subjects(project: Project, checkpoint: Path) -> dict[str, Callable[[], float | FirstLines]]:
     """Name -> a call that returns its seconds."""
     train = ["train", "--epochs", "1"]
     by_hand = [sys.executable, str(SCRIPT), str(PACKED), str(checkpoint)]
-    found: dict[str, Callable[[], float | FirstLines]] = {
-        BY_HAND: lambda: seconds_of(lambda: cold.run(by_hand)),
-        "`python -c pass`": lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "pass"])),
-        TORCH: lambda: seconds_of(lambda: cold.run([sys.executable, "-c", "import torch"])),
-        COLD: lambda: seconds_of(lambda: cold.fdl(*train)),
-        "cold": lambda: cold.first_lines("train", "quick"),
+    return {
+        BY_HAND: lambda: seconds_of(lambda: project.run(by_hand)),
+        "`python -c pass`": lambda: seconds_of(lambda: project.run([sys.executable, "-c", "pass"])),
+        TORCH: lambda: seconds_of(lambda: project.run([sys.executable, "-c", "import torch"])),
+        TRAIN: lambda: seconds_of(lambda: project.fdl(*train)),
+        FIRST: lambda: project.first_lines("train", "quick"),
     }
-    if SERVER in BUILTINS:
-        found[WARM] = lambda: seconds_of(lambda: warm.fdl(*train))
-        found["warm"] = lambda: warm.first_lines("train", "quick")
-    return found
-
-
-def look(folder: Path, times: int) -> list[float]:
-    """Seconds that calls on a terminal spend on warm starts, in a project without that process."""
-    (folder / "t").mkdir(parents=True)
-    (folder / "fdl.yml").write_text("commands: {t: {path: t}}\n", encoding="utf-8")
-    (folder / "t/fdl.yml").write_text("entry: python main.py\n", encoding="utf-8")
-    (folder / "t/main.py").write_text("print('done')\n", encoding="utf-8")
-    found = []
-    for _ in range(times + 1):
-        ours, theirs = pty.openpty()
-        try:
-            subprocess.run(
-                [sys.executable, str(LOOK_SCRIPT), str(folder / "seconds"), "t"],
-                cwd=folder,
-                env=variables(),
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                check=True,
-                timeout=LIMIT,
-            )
-        finally:
-            os.close(ours)
-            os.close(theirs)
-        found.append(float((folder / "seconds").read_text(encoding="utf-8")))
-    # The first call also writes byte code, and reads the manifest.
-    return found[1:]
-
-
-def _of_looks(seconds: Sequence[float]) -> str:
-    bar = LOOK.verdict(1e3 * statistics.median(seconds))
-    return (
-        f"A start in a project without a warm process spends {middle(seconds, '.3f', 1e3)} ms on "
-        f"it (spread {spread(seconds, '.3f', 1e3)}, {len(seconds)} starts on a terminal; bar "
-        f"{bar}, in ms). It looks for one, and notes the start for the offer of `fdl warm`."
-    )
 
 
 def by_row(measured: Mapping[str, Sequence[float | FirstLines]]) -> dict[str, list[float]]:
@@ -245,9 +174,9 @@ def by_row(measured: Mapping[str, Sequence[float | FirstLines]]) -> dict[str, li
         if whole:
             found[name] = whole
         if lines:
-            found[ANNOUNCED.format(name)] = [one.fdl for one in lines]
-            found[SHOWN.format(name)] = [one.shown for one in lines]
-            found[FIRST.format(name)] = [one.program for one in lines]
+            found[ANNOUNCED] = [one.fdl for one in lines]
+            found[SHOWN] = [one.shown for one in lines]
+            found[FIRST] = [one.program for one in lines]
     return found
 
 
@@ -267,10 +196,7 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
 
 def _of_script(name: str, taken: Sequence[float], base: Sequence[float]) -> list[str]:
     """The cells about the ratio to the script by hand; a first line has only its seconds."""
-    kinds = (ANNOUNCED, SHOWN, FIRST)
-    if name in [kind.format("warm") for kind in kinds]:
-        return ["", "", f"{FIRST_LINE.verdict(statistics.median(taken))}, in s"]
-    if name in [kind.format("cold") for kind in kinds]:
+    if name in (ANNOUNCED, SHOWN, FIRST):
         return ["", "", ""]
     ratio = median_ratio(taken, base)
     verdict = BARS[name].verdict(ratio) if name in BARS else ""
@@ -291,28 +217,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = read_options(parser, argv, rounds=1)
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)
-        cold, warm = (Project(home / name / "demo", home / "cache") for name in ("cold", "warm"))
+        project = Project(home / "demo", home / "cache")
         checkpoint = home / "by_hand.pt"
         by_hand = accuracy(
-            cold.run([sys.executable, str(SCRIPT), str(PACKED), str(checkpoint), "1"])
+            project.run([sys.executable, str(SCRIPT), str(PACKED), str(checkpoint), "1"])
         )
         # The first call asks the program for its options, and the answer is kept.
-        ours = {project.fdl("train", "--epochs", "1") for project in (cold, warm)}
-        told = ", ".join(sorted({accuracy(printed) for printed in ours}))
-        with warm.server():
-            ways = subjects(cold, warm, checkpoint)
-            warmup = 0 if options.quick else 1
-            looks = look(home / "without", 10 * options.rounds)
-            measured = in_turns(list(ways), lambda name: ways[name](), options.rounds, warmup)
-    notes = [
-        f"Accuracy after one epoch: {by_hand} by hand, {told} by `fdl train`. The initial weights "
-        "and the order of the samples differ.",
-        _of_looks(looks),
-    ]
-    if SERVER not in BUILTINS:
-        missing = f"This fdl has no `fdl {SERVER}`, so the rows of a warm start are missing."
-        sys.stderr.write(f"start: {missing}\n")
-        notes.append(missing)
+        told = accuracy(project.fdl("train", "--epochs", "1"))
+        ways = subjects(project, checkpoint)
+        warmup = 0 if options.quick else 1
+        measured = in_turns(list(ways), lambda name: ways[name](), options.rounds, warmup)
     text = page(
         options,
         "Start of a training",
@@ -321,13 +235,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "`benchmarks/start_by_hand.py`. Both train the same network on the same samples with "
         "AdamW as it comes, evaluate it and save a checkpoint. `fdl train` also writes its run "
         "directory, with report and curves, and serves the live page. All files are in the "
-        "memory of the system. *Cold* is a new process that imports everything. Ratios are "
-        "medians of the ratios of each round.",
+        "memory of the system. Ratios are medians of the ratios of each round.",
         table(
             ["", "s", "spread", "of the script by hand", "spread of the ratio", "bar"],
             rows(by_row(measured)),
         ),
-        *notes,
+        f"Accuracy after one epoch: {by_hand} by hand, {told} by `fdl train`. The initial weights "
+        "and the order of the samples differ.",
         packages=("torch", "flodl"),
     )
     publish(text, options.output)

@@ -259,12 +259,7 @@ def _run_or_show(plan: Plan, project: Project, invocation: Invocation) -> int:
             from fdl.run.confirm import require_yes
 
             require_yes(project.without_secrets(plan.confirm), plan.command)
-        code = execute(plan)
-        if plan.kind == "entry" and sys.stderr.isatty():
-            from fdl.warm.offer import offer
-
-            offer(plan)
-        return code
+        return execute(plan)
     from fdl import dry_run, output
 
     if invocation.json:

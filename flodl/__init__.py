@@ -22,17 +22,6 @@ from lazy_loader import attach_stub as _attach_stub
 
 __version__ = "0.1.0"
 
-__warm_imports__ = (
-    "flodl.distributed.runner",
-    "flodl.graph.draw.drawing",
-    "flodl.graph.draw.svg",
-    "importlib.readers",
-    "isal.isal_zlib",
-    "numpy.random",
-    "torch.profiler._cupti_monitor",
-)
-"""What a training imports only when it needs it. `fdl warm` imports it once for many trainings."""
-
 __getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
 __getattr__ = _paused()(__getattr__)
 # A star import would replace the importer's own ``nn``, which is usually torch's.

@@ -58,7 +58,6 @@ def importing(name: str) -> Iterator[None]:
     Only on a terminal, and only in the process that the user started: ranks above 0 and worker
     processes are silent.
     """
-    # First, so that a process which `fdl warm` forks has not asked for a terminal.
     if name in sys.modules or not _shows_imports():
         yield
         return

@@ -48,14 +48,13 @@ COMMANDS = {
     "fdl runs tag": [["runs", "tag", "FIRST", "good"], ["runs", "tag", "SECOND"]],
     "fdl runs note": [["runs", "note", "FIRST", "a note"]],
     "fdl sweep list": [["sweep", "list"]],
-    "fdl warm": [["warm", "status"]],
     "fdl libtorch list": [["libtorch", "list"]],
     "fdl api-ref": [["api-ref", "Rng"]],
 }
 """Command -> calls of it, without ``--json``. Together they show each form of the document."""
 
 UNVERSIONED = {
-    *("fdl config show (no command)", "fdl libtorch list", "fdl schema list", "fdl warm"),
+    *("fdl config show (no command)", "fdl libtorch list", "fdl schema list"),
 }
 """Documents without ``schema_version``: they are arrays."""
 

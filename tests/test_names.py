@@ -237,7 +237,6 @@ def test_a_command_that_does_not_exist_is_found(code):
         "fdl ci train --any",
         "fdl runs ui --no-open",
         "fdl --help all",
-        "fdl warm",
     ],
 )
 def test_a_command_that_exists_passes(code):

@@ -6,7 +6,7 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 
 PANELS = {
     "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
-    "Runs": ("runs", "rehearse", "sweep", "verify-run", "warm"),
+    "Runs": ("runs", "rehearse", "sweep", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
     "Shell": ("install", "completions", "autocomplete"),
@@ -22,7 +22,7 @@ HIDDEN = ("version", "__complete")
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = ("docs", "verify-run", "why-run", "plan", "rehearse", "sweep", "warm", *PROGRAMS)
+YIELDING = ("docs", "verify-run", "why-run", "plan", "rehearse", "sweep", *PROGRAMS)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

@@ -96,10 +96,10 @@ def _check(plan: Plan) -> None:
     Raises:
         UsageError: The command is not a program with flodl, or runs in a container.
     """
-    from fdl.planning.imports import mentions
+    from fdl.planning.imports import uses_flodl
 
     typed = f"fdl {' '.join(plan.command)}"
-    if plan.kind != "entry" or not mentions(plan.argv, plan.cwd, "flodl"):
+    if plan.kind != "entry" or not uses_flodl(plan):
         raise UsageError(
             f"`{typed}` would really run: its program does not use flodl",
             hint="`fdl rehearse` needs an `entry` whose script trains with `Trainer.builder`",

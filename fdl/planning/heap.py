@@ -58,9 +58,9 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
     if mode == DEFAULT or not (plan.service or _glibc_can()):
         return
     if mode == AUTO:
-        from fdl.planning.imports import program_mentions
+        from fdl.planning.imports import uses_flodl
 
-        if not program_mentions(plan, "flodl"):
+        if not uses_flodl(plan):
             return
     given = plan.env.get(TUNABLES_VARIABLE) or shell.get(TUNABLES_VARIABLE, "")
     merged = _merged(given)

@@ -1,4 +1,4 @@
-"""Whether a Python program uses flodl or another library, by its text and that of its modules.
+"""Whether a Python program uses flodl, by its text and that of its modules.
 
 Imported on the warm path of entries. Nothing is started or imported, and only files of the project
 are read.
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
 
     from fdl.plan import Plan
 
+_LIBRARY = "flodl"
 _MOST_FILES = 64
 _MOST_BYTES = 1 << 20
 
 
-def program_mentions(plan: Plan, *libraries: str) -> bool:
-    """Whether the program of an entry mentions a library, without the arguments that it gets."""
+def uses_flodl(plan: Plan) -> bool:
+    """Whether the program of an entry mentions flodl, itself or in a project module it imports.
+
+    The arguments that it gets do not count.
+    """
     generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
-    words = plan.argv[: len(plan.argv) - generated]
-    return any(mentions(words, plan.cwd, library) for library in libraries)
-
-
-def mentions(words: list[str], cwd: str, library: str) -> bool:
-    """Whether a program mentions a library, itself or in a project module that it imports."""
-    if any(library in word for word in words):
+    words, cwd = plan.argv[: len(plan.argv) - generated], plan.cwd
+    if any(_LIBRARY in word for word in words):
         return True
-    wanted = library.encode()
+    wanted = _LIBRARY.encode()
     waiting = [os.path.join(cwd, word) for word in words if word.endswith(".py")]
     if "-m" in words[:-1]:
         module = words[words.index("-m") + 1]

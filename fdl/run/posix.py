@@ -17,11 +17,9 @@ from fdl.which import locate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Mapping
 
     from fdl.plan import Plan
     from fdl.run.watcher import Watcher
-    from fdl.warm.client import Remote
 else:
     # The compiled part of `signal`, which every interpreter loads at its start.
     import _signal
@@ -39,8 +37,6 @@ _RELAYED = (
 # These ask the whole job to end. The others are for the program alone.
 _ENDING = (_signal.SIGINT, _signal.SIGHUP, _signal.SIGTERM)
 _FROM_TERMINAL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
-# Fetched only for a program in another session: the terminal sends them to fdl alone.
-_OF_A_SESSION = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH)
 # Python ignores these two, and a child would inherit that.
 _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
 # Linux: sent by the kernel, as for a key press, not by another process.
@@ -88,72 +84,20 @@ def run(plan: Plan) -> int:
     if program is None:
         raise cannot_start(plan, "no such program")
     with _Attendant(plan, mark) as attendant:
-        blocked = attendant.blocked_before
-        job: _Child | Remote | None = _warm(
-            plan, program, variables, mark, attendant.blocked_before
-        )
-        if job is None:
-            try:
-                child = os.posix_spawn(
-                    program,
-                    plan.launch,
-                    variables,
-                    setsigdef=_RESTORED,
-                    setsigmask=blocked,
-                )
-            except (OSError, ValueError) as problem:
-                raise _refused(plan, variables, problem) from None
-            job = _Child(child)
-        code = attendant.wait(job)
+        try:
+            child = os.posix_spawn(
+                program,
+                plan.launch,
+                variables,
+                setsigdef=_RESTORED,
+                setsigmask=attendant.blocked_before,
+            )
+        except (OSError, ValueError) as problem:
+            raise _refused(plan, variables, problem) from None
+        code = attendant.wait(child)
     if attendant.killed and plan.service:
         output.hint("the container is Docker's and may still be running: `docker compose ps`")
     return code
-
-
-def _warm(
-    plan: Plan, program: str, variables: Mapping[str, str], mark: str, blocked: set[int]
-) -> Remote | None:
-    """The program as `fdl warm` has started it; None in a project without a warm process."""
-    if plan.kind != "entry":
-        return None
-    from fdl.warm.places import has_any
-
-    if not has_any(plan.root):
-        return None
-    from fdl.warm.client import start
-
-    return start(plan, program, variables, mark=mark, blocked=blocked)
-
-
-class _Child:
-    """A program that this process has started.
-
-    Attributes:
-        pid: Its process.
-        group: None: it shares the process group of fdl, and so gets key presses itself.
-    """
-
-    __slots__ = ("pid",)
-
-    group = None
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def announce_end(self) -> None:
-        """The system announces it."""
-
-    def ended(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
-        ended, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if ended else None
-
-    def reap(self) -> None:
-        """Wait until it has ended."""
-        os.waitpid(self.pid, 0)
-
-    def press(self, number: int) -> None:
-        """The terminal has sent it the signal."""
 
 
 def _refused(plan: Plan, variables: dict[str, str], problem: Exception) -> FdlError:
@@ -221,64 +165,25 @@ class _Attendant:
         for number, handler in handlers.items():
             _signal.signal(number, handler)
 
-    def wait(self, job: _Child | Remote) -> int:
-        """Forward signals until the child has ended; return its exit code.
-
-        Raises:
-            FdlError: Nothing is known about a program of `fdl warm` any more; it was killed.
-        """
-        try:
-            return self._wait(job)
-        except FdlError:
-            from fdl.run.tree import kill
-
-            kill(job.pid, self._mark, self._reached)
-            self._dismiss()
-            raise
-
-    def _wait(self, job: _Child | Remote) -> int:
-        child = job.pid
+    def wait(self, child: int) -> int:
+        """Forward signals until the child has ended; return its exit code."""
         started = time.monotonic()
-        if job.group is not None:
-            self._heed_stops()
-        job.announce_end()
-        code = job.ended()
-        while code is None:
+        while True:
             now = time.monotonic()
             if self._stop_at is not None and now >= self._stop_at:
-                return self._kill(job)
+                return self._kill(child)
             number, known = self._next(self._patience(now - started))
-            if known or number in _OF_A_SESSION:
-                self._press(job, number)
             if not number and self._watcher is None and _WATCHES:
                 self._watch(child)
             if number in (0, _signal.SIGCHLD):
-                code = job.ended()
-            elif number in _OF_A_SESSION:
-                continue
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return self._ended(child, os.waitstatus_to_exitcode(status))
             elif number not in _ENDING and not self._announces(number):
                 if not known:
                     deliver(child, number)
             elif self._asked(number, known, child):
-                return self._kill(job)
-        return self._ended(child, code)
-
-    def _heed_stops(self) -> None:
-        """Fetch the signals of a terminal that a program in another session does not get."""
-        further = {one for one in _OF_A_SESSION if _signal.getsignal(one) != _signal.SIG_IGN}
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, further)
-        self._awaited |= further
-
-    def _press(self, job: _Child | Remote, number: int) -> None:
-        """Let a job in another session get what the terminal sent; stop with it."""
-        job.press(number)
-        if number == _signal.SIGTSTP:
-            stop = {_signal.SIGTSTP}
-            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, stop)
-            deliver(os.getpid(), number)
-            # Continued, by the shell's `fg` or `bg`.
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, stop)
-            job.press(_signal.SIGCONT)
+                return self._kill(child)
 
     def _announces(self, number: int) -> bool:
         """Whether a signal announces the end of a batch job to ranks.
@@ -342,17 +247,16 @@ class _Attendant:
         below = descendants(child, self._mark) if known else send(child, sent, self._mark)
         self._reached.update(below)
 
-    def _kill(self, job: _Child | Remote) -> int:
+    def _kill(self, child: int) -> int:
         from fdl.run.tree import kill
 
-        child = job.pid
         self.killed = True
         if self._pressed_at is not None and self._signal == _signal.SIGINT:
             from fdl.run.group import kill_foreground
 
             kill_foreground(child, self._above)
         kill(child, self._mark, self._reached)
-        job.reap()
+        os.waitpid(child, 0)
         self._dismiss()
         return 128 + self._signal
 

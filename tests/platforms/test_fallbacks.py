@@ -68,13 +68,6 @@ def test_commands_and_programs_run_and_the_heap_stays_the_systems(project_of_com
     assert trained.stdout == "['--epochs', '3'] None\n"
 
 
-def test_a_warm_process_is_refused_and_the_hint_says_what_happens_instead(project_of_commands):
-    done = run("macos", "-m", "fdl", "warm", cwd=project_of_commands)
-    assert done.returncode == 1
-    assert "error: `fdl warm` needs Linux" in done.stderr
-    assert "hint: commands start as usual here\n" in done.stderr
-
-
 def test_a_stop_reaches_all_processes_of_a_command_without_proc(project_of_commands):
     words = command("macos", "-m", "fdl", "tree")
     with subprocess.Popen(
@@ -203,5 +196,5 @@ def test_every_module_of_flodl_can_be_imported(system, tmp_path):
 
 
 def test_the_page_names_every_way_that_is_tested_here():
-    for name in ("Warm start", "Kept heap", "Process trees", "Acts on a training", "MPS"):
+    for name in ("Kept heap", "Process trees", "Acts on a training", "MPS"):
         assert f"| {name} |" in PAGE, name
