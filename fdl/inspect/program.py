@@ -37,7 +37,7 @@ def fields(target: Command) -> list[Field]:
 def _run(target: Command) -> Iterator[Field]:
     path = ("commands", target.name)
     spec = target.shown.tree(target.level.commands[target.name], path)
-    for key in ("run", "append", "cwd", "docker", "confirm"):
+    for key in ("run", "append", "errexit", "cwd", "docker", "confirm"):
         if node := spec.get(key):
             yield target.origins.field((key,), [node, *node.losers])
 

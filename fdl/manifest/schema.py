@@ -253,6 +253,11 @@ COMMAND = Section(
         "append", Text(), "Arguments that are always added to `run`; `--no-append` leaves them out."
     ),
     Key(
+        "errexit",
+        SWITCH,
+        "Whether `run` ends at the first line that fails (default: true if it has several lines).",
+    ),
+    Key(
         "args",
         Table(),
         "Arguments of `run`: name -> default, or a row as in `schema`, with `positional: true` for "

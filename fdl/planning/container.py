@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from fdl.compose_file import container_root
 from fdl.errors import ManifestError
@@ -18,7 +18,7 @@ _HANDED_THROUGH = ("FLODL_VERBOSITY", "FLODL_COLOR")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) -> Plan:
+def wrap(plan: Plan, inner: Sequence[str], shell: Mapping[str, str], *, terminal: bool) -> Plan:
     """Complete a plan that runs in a compose service.
 
     Variables go into the container by name only (``-e NAME``). Docker takes their values from its
@@ -27,7 +27,7 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
     Args:
         plan: A plan with its ``service``, the variables for inside, and, as ``cwd``, the folder
             of the command.
-        inner: The shell text to run inside.
+        inner: The words after ``bash`` inside; the last one is the shell text.
         shell: fdl's own environment.
         terminal: Whether to allocate a pseudo-terminal.
 
@@ -38,6 +38,7 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
         ManifestError: The command's folder is outside the project, so it is not mounted.
     """
     relative = _inside_project(plan)
+    *options, script = inner
     names = sorted((one.name for one in plan.variables), key=lambda name: name != PLAN_VARIABLE)
     inside = [name for name in names if name not in _HANDED_THROUGH] + [*_HANDED_THROUGH]
     # If it is not set, the compose file's own value must stay.
@@ -46,7 +47,7 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
     if relative != "." or plan.kind == "entry":
         root = container_root(plan.root, plan.service or "")
         if relative != ".":
-            inner = f"cd {quote(f'{root}/{relative}'.replace('//', '/'))} && {inner}"
+            script = f"cd {quote(f'{root}/{relative}'.replace('//', '/'))} && {script}"
         if plan.kind == "entry":
             inside.insert(0, f"FDL_PROJECT_ROOT={root}")
     plan.launch = ["docker", "compose", "run", "--rm"]
@@ -54,7 +55,7 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
         plan.launch.append("-T")
     for variable in inside:
         plan.launch += ["-e", variable]
-    plan.launch += [plan.service or "", "bash", "-c", inner]
+    plan.launch += [plan.service or "", "bash", *options, script]
     plan.cwd = plan.root
     for name, (value, source) in compose_inputs(plan.root, {*shell, *plan.env}).items():
         plan.set(Variable(name, value, source))

@@ -14,7 +14,8 @@ from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.node import origin
 from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
-from fdl.shell_words import compose, join, quote, quote_cmd
+from fdl.planning.script import shell_text, stops_at_failures
+from fdl.shell_words import compose, join, quote_cmd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,12 +88,12 @@ class Planner(Record):
         spec = level.commands[name]
         service = self._service(spec)
         on_windows = os.name == "nt" and not service
-        script = compose(
-            spec.text("run") or "",
-            spec.text("append") if self.append else None,
-            user,
-            quote_cmd if on_windows else quote,
-        )
+        text = spec.text("run") or ""
+        append = spec.text("append") if self.append else None
+        if on_windows:
+            script = compose(text, append, user, quote_cmd)
+        else:
+            script = shell_text(text, append, user, name)
         variables: list[Variable] = []
         if spec.get("args"):
             from fdl.planning.declared import Given
@@ -104,7 +105,9 @@ class Planner(Record):
         plan = Plan(
             kind="run",
             command=[*level.names, name],
-            argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
+            argv=["cmd", "/C", script]
+            if on_windows
+            else ["sh", *_errexit(spec, text), "-c", script],
             typed=user,
             cwd=level.start_folder(name),
             root=self.root,
@@ -122,7 +125,7 @@ class Planner(Record):
         self._settle(plan, scopes)
         for variable in variables:
             plan.set(variable)
-        return self._contained(plan, script) if service else self._on_host(plan)
+        return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
 
     def entry(
         self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
@@ -182,7 +185,7 @@ class Planner(Record):
 
             hand_down_guards(plan, level, preset)
         hand_down(plan)
-        return self._contained(plan, join(plan.argv)) if plan.service else plan
+        return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
 
     def with_values(self, level: Level, preset: str | None) -> Level:
         """The level with values in place of ``${VAR}``, if any of its settings has one.
@@ -261,7 +264,7 @@ class Planner(Record):
                 plan.argv[0] = sys.executable
         return plan
 
-    def _contained(self, plan: Plan, inner: str) -> Plan:
+    def _contained(self, plan: Plan, inner: list[str]) -> Plan:
         """Wrap the plan into ``docker compose run``."""
         from fdl.planning.container import wrap
 
@@ -276,6 +279,12 @@ def _refers(node: Node) -> bool:
         return "$" in value
     children = value if isinstance(value, list) else node.mapping.values()
     return any(_refers(child) for child in children)
+
+
+def _errexit(spec: Node, script: str) -> list[str]:
+    """The option with which a shell ends a script at the first line that fails."""
+    switch = spec.get("errexit")
+    return ["-e"] if stops_at_failures(script, switch.value if switch else None) else []
 
 
 def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:

@@ -57,15 +57,15 @@ def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
         return ManifestError(f"{place}: command `{command}`: {text}", hint=hint)
 
     runs = spec.get("run") is not None
-    for key in ("docker", "append", "args"):
+    arguments = "put the arguments into `options` or into the child's `entry`"
+    for key, hint in (
+        ("docker", "a path command takes `docker:` from its own fdl.yml"),
+        ("append", arguments),
+        ("args", arguments),
+        ("errexit", "it says how a script ends"),
+    ):
         if spec.get(key) and not runs:
-            raise refuse(
-                key,
-                f"`{key}` needs `run` beside it",
-                "a path command takes `docker:` from its own fdl.yml"
-                if key == "docker"
-                else "put the arguments into `options` or into the child's `entry`",
-            )
+            raise refuse(key, f"`{key}` needs `run` beside it", hint)
     if spec.get("style") and not spec.get("entry"):
         raise refuse(
             "style", "`style` needs `entry` beside it", "put it beside the `entry` of the manifest"

@@ -112,6 +112,22 @@ def test_a_run_command_in_docker_starts_in_the_services_own_folder(project):
     assert tokens == [*wrapper, "dev", "bash", "-c", "cd /app/sub && make test"]
 
 
+def test_scripts_in_docker_end_at_a_failure_and_may_name_an_interpreter(project, engine):
+    folder = project(
+        {
+            "fdl.yml": """
+                commands:
+                  lint: {docker: dev, run: "false\\necho no\\n"}
+                  report: {docker: dev, run: "#!/usr/bin/env python3\\nprint(6 * 7)\\n"}
+            """,
+            "docker-compose.yml": COMPOSE,
+        }
+    )
+    done = outside(folder, engine, "lint")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert outside(folder, engine, "report").stdout == "42\n"
+
+
 def test_a_preset_in_docker_announces_service_and_inner_command(project, engine):
     folder = project({"fdl.yml": "entry: echo\ndocker: dev\ncommands: {p: {training: {seed: 1}}}"})
     done = outside(folder, engine, "p")
