@@ -94,6 +94,8 @@ class Plan:
         environment: The environment whose overlays were used, or None.
         argv: The command's own tokens; for a run-kind ``["sh", "-c", SCRIPT]``.
         typed: The tokens among them that were typed.
+        unchecked: How many of the last typed tokens stood after ``--``. The program does not get
+            this ``--``.
         cwd: Absolute working directory of the process that is started.
         root: Absolute project root.
         env: Variables set for the child on top of the inherited ones.
@@ -121,7 +123,7 @@ class Plan:
     __slots__ = (
         "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
         "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
-        "service", "slurm", "stop_timeout", "subcommand", "typed", "variables",
+        "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +146,7 @@ class Plan:
         self.command = command
         self.argv = argv
         self.typed = list(typed)
+        self.unchecked = 0
         self.cwd = cwd
         self.root = root
         self.env: dict[str, str] = {}
@@ -179,6 +182,14 @@ class Plan:
             else:
                 kept.append(flag)
         self.flags = kept
+
+    def drop_separator(self) -> None:
+        """Take the first typed ``--`` out of ``argv``: it is for fdl, not for the program."""
+        if "--" in self.typed:
+            place = self.typed.index("--")
+            self.unchecked = len(self.typed) - place - 1
+            del self.argv[len(self.argv) - self.unchecked - 1]
+            del self.typed[place]
 
     def set(self, variable: Variable) -> None:
         """Give the child a variable, in place of one of the same name."""
@@ -224,6 +235,7 @@ class Plan:
             "env": self.environment,
             "argv": self.argv,
             "typed": len(self.typed),
+            "unchecked": self.unchecked,
             "kept": self.kept,
             "commands": self.commands,
             "cwd": self.cwd,

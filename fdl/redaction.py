@@ -39,7 +39,7 @@ def redacted(plan: Plan) -> Plan:
         origin=plan.origin,
         environment=plan.environment,
     )
-    shown.depends, shown.slurm = plan.depends, plan.slurm
+    shown.depends, shown.slurm, shown.unchecked = plan.depends, plan.slurm, plan.unchecked
     shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
     shown.confirm = redact_text(plan.confirm, hidden)

@@ -180,6 +180,7 @@ class Planner(Record):
             from fdl.planning.ranks import Distribution
 
             Distribution(plan, level, preset, schema, self.host.variables).settle()
+        plan.drop_separator()
         if _has_guards(level, preset):
             from fdl.planning.guards import hand_down_guards
 
@@ -284,7 +285,8 @@ def _refers(node: Node) -> bool:
 def _errexit(spec: Node, script: str) -> list[str]:
     """The option with which a shell ends a script at the first line that fails."""
     switch = spec.get("errexit")
-    return ["-e"] if stops_at_failures(script, switch.value if switch else None) else []
+    said = None if switch is None else switch.value is True
+    return ["-e"] if stops_at_failures(script, said) else []
 
 
 def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:

@@ -100,6 +100,8 @@ def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
         argv, typed = plan["argv"], int(plan["typed"])
         chosen = ["--env", plan["env"]] if plan.get("env") else []
         words = [*chosen, *plan["command"], *plan.get("kept", []), *argv[len(argv) - typed :]]
+        if unchecked := int(plan.get("unchecked", 0)):
+            words.insert(len(words) - unchecked, "--")
         return ["fdl", *map(str, words)]
     except (ValueError, KeyError, TypeError):
         return None

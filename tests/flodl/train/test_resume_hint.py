@@ -48,6 +48,10 @@ def hint(tmp_path: Path, config: dict[str, Any] | None = None) -> list[str]:
         (plan(["main.py", "--resume=last"], 1), "fdl train --resume last"),
         (plan(["main.py", "--resume", "--lr", "1"], 3), "fdl train --lr 1 --resume last"),
         (plan(["main.py", "--name", "my run"], 2), "fdl train --name 'my run' --resume last"),
+        (
+            plan(["main.py", "-a", "--mode", "slow"], 3, unchecked=2),
+            "fdl train -a -- --mode slow --resume last",
+        ),
         ("no JSON", "python3 -O main.py --lr 0.1 --resume last"),
         (plan(["sh", "-c", "x"], 0, kind="run"), "python3 -O main.py --lr 0.1 --resume last"),
         ("", "python3 -O main.py --lr 0.1 --resume last"),
