@@ -68,7 +68,7 @@ def test_a_preset_becomes_flags_and_what_is_typed_comes_last(fdl):
     _, module, *argv = done.out.splitlines()
     assert module == "flodl.ddp_bench"
     # The bench starts ranks itself, so that nothing of this is kept back.
-    assert argv[-4:] == ["--ranks", "2", "--", "x"]
+    assert argv[-3:] == ["--ranks", "2", "x"]
     assert {"--model", "--mode", "--epochs"} <= set(argv)
     plain = fdl("ddp-bench", "--list").out.splitlines()
     assert plain == ["-m", "flodl.ddp_bench", "--list"]

@@ -86,7 +86,7 @@ def test_one_process_is_a_plan_as_well(project, fdl):
     assert shown["start"] == ["one process"]
     assert len(shown["rank"]) == 1
     # Without a simulation, this is the program's own flag.
-    assert shown["argv"][0].endswith("--epochs 9 -- -x")
+    assert shown["argv"][0].endswith("--epochs 9 -x")
 
 
 def test_as_one_json_document(project, fdl):

@@ -94,7 +94,7 @@ def test_ranks_on_the_command_line_start_the_program_so_often(project, fdl):
     said = sorted(json.loads(line) for line in done.out.splitlines())
     assert [variables[:3] for variables, _ in said] == [["0", "2", "0"], ["1", "2", "1"]]
     for variables, argv in said:
-        assert argv == ["--policy", "async", "--x", "--", "--ranks", "7"]
+        assert argv == ["--policy", "async", "--x", "--ranks", "7"]
         assert json.loads(variables[4]) == {"policy": "async", "ranks": 2}
 
 

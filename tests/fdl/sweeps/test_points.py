@@ -169,7 +169,7 @@ def test_a_program_keeps_an_each_of_its_own(project, fdl):
 @pytest.mark.usefixtures("scores")
 def test_words_after_the_dashes_belong_to_the_program(command_lines):
     (line,) = command_lines("train", "--each", "lr=1", "--", "--each", "lr=2")
-    assert line[2:] == ["--lr", "1", "--", "--each", "lr=2"]
+    assert line[2:] == ["--lr", "1", "--each", "lr=2"]
 
 
 @pytest.mark.usefixtures("scores")
