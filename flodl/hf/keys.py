@@ -231,6 +231,21 @@ def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple
     return found
 
 
+def prefix_of(missing: Iterable[str], unused: Iterable[str]) -> str:
+    """What stands before the name of every missing key in the files; empty if nothing does.
+
+    Wrappers put it there: ``module.`` of DistributedDataParallel, ``_orig_mod.`` of
+    ``torch.compile``.
+    """
+    wanted = list(missing)
+    given = list(unused)
+    found = {
+        next((one.removesuffix(key) for one in given if one.endswith(f".{key}")), "")
+        for key in wanted
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
 def edit_distance(left: str, right: str, limit: int = _NEAR) -> int | None:
     """Insertions, deletions and substitutions between two texts; None if above ``limit``.
 

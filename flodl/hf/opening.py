@@ -9,9 +9,11 @@ Before the configuration is checked, only the headers of the weights are read.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
 import torch
@@ -52,6 +54,8 @@ class Opening(TypedDict, total=False):
         local_files_only: Never ask the network.
         subfolder: Folder inside the directory or repository.
         attn_implementation: ``"sdpa"`` or ``"eager"``; both mean the one attention of flodl.
+        key_mapping: Renames tensors of the files: regular expression -> replacement. With
+            ``{"^module[.]": ""}``, weights that were saved from DistributedDataParallel fit.
     """
 
     device: torch.device | str | None
@@ -63,6 +67,7 @@ class Opening(TypedDict, total=False):
     local_files_only: bool
     subfolder: str
     attn_implementation: str | None
+    key_mapping: Mapping[str, str] | None
 
 
 class HeadOpening(Opening, total=False):
@@ -133,9 +138,30 @@ def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = Non
     """
     text, origin = checkpoint.text(CONFIG), f"{checkpoint.name}/{CONFIG}"
     if text is None:
+        _refuse_adapter(checkpoint)
         error = ConfigError if checkpoint.is_local else FileNotFoundOnHub
         raise error(f"{checkpoint.name}: there is no {CONFIG}, which says what the model is")
     return (family or AutoConfig).from_json_str(text, origin=origin)
+
+
+def _refuse_adapter(checkpoint: Checkpoint) -> None:
+    """Say what a folder of PEFT is. The model that it names is not opened for it.
+
+    Anyone may have written that name, so the user decides.
+    """
+    from flodl.hf.lora_matching import CONFIG_FILE
+
+    text = checkpoint.text(CONFIG_FILE)
+    if text is None:
+        return
+    base = None
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        base = json.loads(text)["base_model_name_or_path"]
+    raise ConfigError(
+        f"{checkpoint.name} is an adapter of PEFT for the model {base!r}, and not a model: "
+        f"open that one with from_pretrained({base!r}), then "
+        f"load_lora(model.graph, {checkpoint.name!r})"
+    )
 
 
 @collector.paused()
@@ -176,6 +202,8 @@ def open_model(
     if may_draw:
         options = {**options, "head_init": "random"}
     weights = checkpoint.weight_files()
+    if mapping := options.get("key_mapping"):
+        weights = replace(weights, key_mapping=mapping)
     found = outline(
         config,
         {key: tensor.shape for key, tensor in StoredFiles(weights).tensors.items()},

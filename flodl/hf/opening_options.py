@@ -28,7 +28,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "offload_folder": "weights are memory-mapped: leave it out",
     "force_download": "remove the repository from the cache first",
     "proxies": "set HTTPS_PROXY",
-    "key_mapping": "rename the tensors in the file first",
 }
 """Arguments that flodl does not have -> what to do instead; None and False ask for nothing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -156,6 +157,9 @@ def _check(where: str, wrong: _Disagreements, unused: Mapping[str, str], policy:
     hint = ""
     if wrong.missing and not any(keys.is_encoder_key(k, policy.prefix) for k in wrong.missing):
         hint = '; to start with a new head give head_init="random"' if policy.second_names else ""
+    if prefix := keys.prefix_of(wrong.missing, unused.values()):
+        pattern = re.escape(prefix)
+        hint = f'; its names begin with {prefix!r}: give key_mapping={{r"^{pattern}": ""}}'
     shown = sorted(wrong.missing)[:_SUGGESTED_FOR]
     raise CheckpointMismatchError(
         f"{where} does not hold the tensors of this model{hint}",

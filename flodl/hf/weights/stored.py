@@ -7,6 +7,7 @@ such a tensor gets its own pages and does not change the file.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, final
@@ -90,6 +91,9 @@ class StoredFiles:
             self._add(path, weights.index)
         if weights.index is not None:
             _check_index(weights.index, self._owner)
+        # Name for the model -> name in the file.
+        self._names = _renamed(self.tensors, weights.key_mapping)
+        self.tensors = {name: self.tensors[key] for name, key in self._names.items()}
 
     def _add(self, path: Path, index: Path | None) -> None:
         try:
@@ -113,16 +117,34 @@ class StoredFiles:
         """See :meth:`Stored.read`; the tensors share memory with a private mapping of the file."""
         safetensors = need("safetensors", "hf-offline")
         by_file: dict[Path, list[str]] = {}
-        for key in keys:
-            by_file.setdefault(self._owner[key], []).append(key)
+        for name in keys:
+            by_file.setdefault(self._owner[self._names[name]], []).append(name)
         tensors: dict[str, Tensor] = {}
         for path, names in by_file.items():
             try:
                 with safetensors.safe_open(path, framework="pt") as file:
-                    tensors.update((name, file.get_tensor(name)) for name in names)
+                    tensors.update((name, file.get_tensor(self._names[name])) for name in names)
             except safetensors.SafetensorError as error:
                 raise CheckpointFormatError(f"{path} cannot be read: {error}") from None
         return tensors
+
+
+def _renamed(keys: Iterable[str], mapping: Mapping[str, str]) -> dict[str, str]:
+    """The new name of each key -> the key.
+
+    Raises:
+        CheckpointFormatError: Two keys get one name.
+    """
+    names: dict[str, str] = {}
+    for key in keys:
+        changed = (re.subn(pattern, new, key) for pattern, new in mapping.items())
+        name = next((text for text, count in changed if count), key)
+        if name in names:
+            raise CheckpointFormatError(
+                f"key_mapping gives {names[name]} and {key} the same name, {name}"
+            )
+        names[name] = key
+    return names
 
 
 def _check_index(index: Path, owner: Mapping[str, Path]) -> None:
