@@ -9,14 +9,13 @@ import contextlib
 import json
 import os
 import socket
-import stat
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import shortened
-from fdl.run_directory.run import RUNNING
+from fdl.run_directory.run import RECORD, RUNNING
+from flodl_shared.run_socket import is_named_for, is_private, peer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +87,7 @@ def tell(run: Run, act: Act, seconds: float) -> dict[str, Any]:
         )
     document = {"flodl": FORMAT, **act._asdict()}
     try:
-        with _connected(Path(path)) as channel:
+        with _connected(Path(path), run) as channel:
             channel.settimeout(seconds)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 # A training that refuses the connection answers before it has read the request.
@@ -135,36 +134,33 @@ def _remedy(run: Run, act: Act) -> str:
     return f"fdl runs show {run.name}"
 
 
-def _connected(path: Path) -> socket.socket:
-    """Connect to a socket of this user.
+def _connected(path: Path, run: Run) -> socket.socket:
+    """Connect to the socket that a training of this user made for a run.
 
     Raises:
-        PermissionError: The socket, its folder or the process behind it belongs to somebody else.
+        FdlError: The record names something else; it may come from another person.
+        PermissionError: Its folder or the process behind it belongs to somebody else.
         OSError: There is nothing to connect to.
     """
     if not hasattr(socket, "AF_UNIX") or not hasattr(os, "geteuid"):
         raise OSError("this system has no Unix sockets")
-    user, folder = os.geteuid(), path.parent.lstat()
-    if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != user or folder.st_mode & 0o077:
+    if not is_named_for(run.path, path):
+        raise FdlError(
+            f"{shortened(run.path / RECORD)} names {path}, which is not the socket of this run: "
+            "the folder was moved, or somebody else wrote it. Nothing was sent",
+            hint=f"fdl runs show {run.name}",
+        )
+    if not is_private(path.parent):
         raise PermissionError
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.connect(str(path))
-        if _peer(channel) not in (None, user):
+        if peer(channel) not in (None, os.geteuid()):
             raise PermissionError
     except OSError:
         channel.close()
         raise
     return channel
-
-
-def _peer(channel: socket.socket) -> int | None:
-    """The user id of the process behind a socket; None if the system does not tell it."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    form = "iII"
-    data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
-    return int(struct.unpack(form, data)[1])
 
 
 def _answer(channel: socket.socket) -> dict[str, Any]:

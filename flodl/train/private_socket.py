@@ -7,18 +7,16 @@ docs/reference/run-record.md describes the documents.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import socket
-import stat
-import struct
 import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from flodl.train.mailbox import Mailbox, Wish, refused
+from flodl_shared.run_socket import folder_names, is_private, name_for, peer
 
 if TYPE_CHECKING:
     from flodl.train.mailbox import Answer
@@ -49,7 +47,7 @@ class PrivateSocket:
         if not hasattr(socket, "AF_UNIX") or not hasattr(os, "geteuid"):
             raise OSError("this system has no Unix sockets")
         self._mailbox = mailbox
-        name = hashlib.sha256(os.fsencode(os.path.realpath(run))).hexdigest()[:16] + ".sock"
+        name = name_for(run)
         self.path = _private_folder(len(name) + 1) / name
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()  # of a killed process: only one process writes a run directory
@@ -117,18 +115,6 @@ class PrivateSocket:
         return answers[0]
 
 
-def peer(channel: socket.socket) -> int | None:
-    """Return the user id of the other end; None if the system does not tell it.
-
-    Without it, the mode of the folder alone keeps other users out.
-    """
-    if hasattr(socket, "SO_PEERCRED"):
-        form = "iII"
-        data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
-        return int(struct.unpack(form, data)[1])
-    return None
-
-
 def _line(channel: socket.socket) -> bytes:
     data = b""
     while not data.endswith(b"\n"):
@@ -150,21 +136,21 @@ def _private_folder(room: int) -> Path:
     Raises:
         OSError: No folder belongs to this user alone.
     """
-    user = os.geteuid()
     problem = OSError("no folder for a socket was found")
     given = os.environ.get("XDG_RUNTIME_DIR")
-    own = Path(tempfile.gettempdir(), f"flodl-{user}")
-    for folder in (*([Path(given, "flodl")] if given and Path(given).is_absolute() else []), own):
+    below, elsewhere = folder_names()
+    own = Path(tempfile.gettempdir(), elsewhere)
+    for folder in (*([Path(given, below)] if given and Path(given).is_absolute() else []), own):
         if len(os.fsencode(folder)) + room > _LONGEST_PATH:
             problem = OSError(f"the path {folder} is too long for a socket")
             continue
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            found = folder.lstat()
+            trusted = is_private(folder)
         except OSError as failure:
             problem = failure
             continue
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+        if not trusted:
             problem = OSError(f"{folder} is not a folder that only you can use (mode 0700)")
             continue
         return folder

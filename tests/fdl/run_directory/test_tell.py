@@ -18,6 +18,7 @@ import pytest
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.run import read
 from fdl.run_directory.tell import Act, parse, tell
+from flodl_shared.run_socket import name_for
 from tests.fdl.run_directory.trails import trail
 
 NAME = "2026-01-31T10-00-00"
@@ -29,7 +30,7 @@ class Training:
     """Listens like a training, and gives prepared answers."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "run.sock"
+        self.path = folder / name_for(Path("out", NAME))
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -65,11 +66,14 @@ class Training:
 def private():
     """A folder for sockets, whose paths must be short."""
     with tempfile.TemporaryDirectory(prefix="fdl-") as folder:
-        yield Path(folder)
+        own = Path(folder, "flodl")
+        own.mkdir(0o700)
+        yield own
 
 
 @pytest.fixture
-def training(private):
+def training(runs, private, monkeypatch):
+    monkeypatch.chdir(runs.parent)
     stands = Training(private)
     yield stands
     stands.close()
@@ -108,7 +112,7 @@ def test_a_refusal_is_an_error_with_exit_code_1(runs, fdl, training):
 
 
 def test_an_answer_that_comes_before_the_request_is_read(runs, private, monkeypatch):
-    path = private / "run.sock"
+    path = private / name_for(runs / NAME)
     found = read(running(runs, socket=str(path)))
     assert found is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -121,7 +125,7 @@ def test_an_answer_that_comes_before_the_request_is_read(runs, private, monkeypa
             channel.sendall(b'{"ok": false, "error": "not for you"}\n')
             channel.close()
 
-        monkeypatch.setattr("fdl.run_directory.tell._peer", refuse)
+        monkeypatch.setattr("fdl.run_directory.tell.peer", refuse)
         with pytest.raises(FdlError, match="not for you"):
             tell(found, Act("stop"), 10)
 
@@ -140,7 +144,8 @@ def test_what_cannot_be_reached_is_said_with_the_next_command(runs, fdl, private
     private.chmod(0o755)
     assert "belongs to another user" in said()
     private.chmod(0o700)
-    assert "cannot be reached" in said(socket=str(private / "gone.sock"))
+    gone = private.parent / "gone/flodl"
+    assert "cannot be reached" in said(socket=str(gone / training.path.name))
     assert "takes no acts" in said(socket=None)
     elsewhere = said(host="node7", socket=str(training.path))
     assert "runs on the machine node7" in elsewhere
@@ -149,6 +154,28 @@ def test_what_cannot_be_reached_is_said_with_the_next_command(runs, fdl, private
     assert f"out/{NAME} is complete, so it takes no acts" in over
     assert "hint: fdl runs list --state running" in over
     assert len(training.asked) == 1
+
+
+def test_a_record_cannot_send_an_act_to_a_socket_of_another_program(runs, fdl, private):
+    agent = Path(private, "agent.sock")
+    other = Path(private, name_for(runs / "another run"))
+    link = Path(private, name_for(runs / NAME))
+    link.symlink_to(agent)
+    folder = running(runs)
+    record = json.loads((folder / "run.json").read_text())
+    for path in (agent, other, link):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(agent if path is link else path))
+            listener.listen()
+            listener.setblocking(False)
+            (folder / "run.json").write_text(json.dumps(record | {"socket": str(path)}))
+            session = fdl("runs", "tell", "last", "stop")
+            assert (session.exit, session.out) == (1, "")
+            assert f"out/{NAME}/run.json names {path}, which is not the socket" in session.err
+            assert f"hint: fdl runs show {NAME}" in session.err
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        agent.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ def test_another_user_is_refused_on_both_sides(
             monkeypatch.setattr(private_socket, "peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
-            monkeypatch.setattr("fdl.run_directory.tell._peer", lambda _: os.geteuid() + 1)
+            monkeypatch.setattr("fdl.run_directory.tell.peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
             (private / "flodl").chmod(0o755)
