@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl import output
-from fdl.batch.queue import FOLDER, Record, remember
+from fdl.batch.queue import FOLDER, Record, new_folder, remember
 from fdl.errors import FdlError
 from fdl.signals import handled, interrupt
 
@@ -60,6 +60,7 @@ class Cluster:
     """
 
     def __init__(self, root: str, settings: Settings) -> None:
+        self._root = root
         self.folder = Path(root, FOLDER)
         self._settings = settings
         self._submitit = _library()
@@ -84,12 +85,7 @@ class Cluster:
         Raises:
             FdlError: The cluster refuses them.
         """
-        from fdl.manifest.cache import make_folder
-
-        make_folder(str(self.folder.parent))
-        self.folder.mkdir(exist_ok=True)
-        # Batch files show command lines, and what lies here is run.
-        self.folder.chmod(0o700)
+        self.folder = new_folder(self._root)
         slurm, core = self._submitit.slurm.slurm, self._submitit.core
         executor = slurm.SlurmExecutor(self.folder, max_num_timeout=self._settings.requeues)
         parameters = dict(self._settings.parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,34 @@ def test_a_command_runs_as_a_job_and_its_output_and_exit_code_are_ours(project, 
     assert (tmp_path / ".fdl/slurm").stat().st_mode & 0o777 == 0o700
 
 
+def test_no_result_is_loaded_that_came_with_the_project(project, slurm, tmp_path):
+    """A result is a pickle, which runs code; the number of the next job can be guessed."""
+    project({"fdl.yml": "slurm: {time: 60}\ncommands: {t: {run: exit 7}}\n"})
+    brought = tmp_path / ".fdl/slurm"
+    brought.mkdir(parents=True)
+    for name in ("101_result.pkl", "101_0_result.pkl"):
+        code = f"cos\nsystem\n(S'touch {tmp_path}/executed'\ntR."
+        (brought / name).write_bytes(code.encode())
+    done = slurm("t")
+    assert done.exit == 7, done.err
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_folder_of_jobs_is_not_a_link(project, slurm, tmp_path):
+    project({"fdl.yml": "slurm: {time: 60}\ncommands: {t: {run: exit 7}}\n"})
+    for name in (".fdl/slurm", ".fdl"):
+        (tmp_path / "outside").mkdir(mode=0o755, exist_ok=True)
+        (tmp_path / ".fdl").mkdir(exist_ok=True)
+        if name == ".fdl":
+            shutil.rmtree(tmp_path / name)
+        (tmp_path / name).symlink_to(tmp_path / "outside")
+        done = slurm("t")
+        assert done.exit == 1
+        assert f"/{name}: it is a link to {tmp_path}/outside" in done.err
+        assert not list((tmp_path / "outside").iterdir())
+        assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o755
+
+
 def test_settings_reach_sbatch_the_nearest_ones_win_and_a_dry_run_shows_them(
     program, slurm, cluster, tmp_path
 ):
@@ -75,7 +104,7 @@ def test_settings_reach_sbatch_the_nearest_ones_win_and_a_dry_run_shows_them(
     assert not list(Path(cluster["STAND_IN"]).iterdir())
     done = slurm("train", "big", "--lr", "2")
     assert (done.exit, done.out) == (0, "lr 2.0 job True\n"), done.err
-    (script,) = (tmp_path / ".fdl/slurm").glob("*_submission.sh")
+    (script,) = (tmp_path / ".fdl/slurm").glob("*/*_submission.sh")
     lines = script.read_text().splitlines()
     for flag in ("--partition=cpu", "--time=90", "--mem=4G", "--exclude=node7", "--signal=USR1@90"):
         assert f"#SBATCH {flag}" in lines
@@ -155,7 +184,7 @@ def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
     hold.touch()
     process = started(["train"], folder.parent, cluster)
     with process:
-        wait_for((tmp_path / ".fdl/slurm/101.json").exists)
+        wait_for(lambda: list(tmp_path.glob(".fdl/slurm/*/101.json")))
         listed = fdl("runs", "list", env=cluster)
         assert "101" in listed.out
         assert "pending" in listed.out
@@ -178,7 +207,7 @@ def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
     assert "job 101: 4 runs" in done.err
     assert "lr=0.3: failed" in done.err
     assert "3 of 4 runs done" in done.err
-    (script,) = (tmp_path / ".fdl/slurm").glob("*_submission.sh")
+    (script,) = (tmp_path / ".fdl/slurm").glob("*/*_submission.sh")
     assert "#SBATCH --array=0-3%2" in script.read_text()
     (sweep,) = (tmp_path / "runs/train").iterdir()
     for rate in ("0.1", "0.2", "0.3", "0.4"):
@@ -213,7 +242,7 @@ def test_an_interrupted_sweep_is_canceled_and_not_submitted_twice(program, clust
     (tmp_path / "cluster/queue/hold").touch()
     process = started(["train", "--each", "lr=0.1,0.2"], folder.parent, cluster)
     with process:
-        wait_for((tmp_path / ".fdl/slurm/101_1.json").exists)
+        wait_for(lambda: list(tmp_path.glob(".fdl/slurm/*/101_1.json")))
         busy = subprocess.run(
             [sys.executable, "-c", TWICE.format(folder=str(tmp_path))],
             env={**os.environ, **cluster}, capture_output=True, text=True,
