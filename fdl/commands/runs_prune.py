@@ -92,7 +92,7 @@ def prune(
     every = search(places(ctx.obj, path))
     runs = pruning.choose(every, rule, best, datetime.now().astimezone())
     meeting = {run.path for run in only_where(where, every)}
-    runs = [run for run in runs if run.path in meeting and not run.path.is_symlink()]
+    runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:
         return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
     if not runs:

@@ -67,7 +67,7 @@ def rm(
                 f"{shortened(run.path)} is running and is not removed",
                 hint="stop it first, for instance with Ctrl-C",
             )
-        if run.path.is_symlink():
+        if run.is_linked:
             raise FdlError(
                 f"{shortened(run.path)} is a link to {run.path.resolve()}",
                 hint="name the run itself, or remove the link",

@@ -8,7 +8,7 @@ import json
 import os
 
 from fdl.manifest.cache import make_folder
-from fdl.rewrite import put
+from fdl.own_files import put_own
 
 
 def state_file(root: str, name: str) -> str:
@@ -22,6 +22,9 @@ def write(file: str, document: object) -> None:
     Raises:
         OSError: It cannot be written; it has its old content.
     """
-    make_folder(os.path.dirname(os.path.dirname(file)))
+    folder = os.path.dirname(os.path.dirname(file))
+    make_folder(folder)
     # Digests of short secrets can be guessed, so only the owner reads them.
-    put(file, json.dumps(document, separators=(",", ":")).encode(), 0o600)
+    put_own(
+        os.path.dirname(folder), file, json.dumps(document, separators=(",", ":")).encode(), 0o600
+    )

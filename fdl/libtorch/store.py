@@ -66,8 +66,12 @@ class Store:
 
     @property
     def cache(self) -> Path:
-        """The folder of parts of downloads and trees of builds, kept between calls."""
-        return self.folder / ".cache"
+        """The folder of parts of downloads and trees of builds, kept between calls.
+
+        Raises:
+            LibtorchError: It is a link.
+        """
+        return self._own(".cache")
 
     @property
     def active_file(self) -> Path:
@@ -200,7 +204,7 @@ class Store:
 
     def lock_file(self, name: str) -> Path:
         """The file of the lock for some work on this store."""
-        return self.folder / ".locks" / f"{name}.lock"
+        return self._own(".locks", f"{name}.lock")
 
     def lock(self, id: str) -> AbstractContextManager[None]:
         """Hold the lock for changes of one variant; waits for another process that holds it."""
@@ -217,7 +221,7 @@ class Store:
 
         from fdl.output import note
 
-        self._make(self.folder / ".locks")
+        self._make(self.lock_file(name).parent)
         lock = FileLock(self.lock_file(name))
 
         def acquire() -> None:
@@ -240,7 +244,7 @@ class Store:
         """
         from filelock import FileLock
 
-        parent = self.folder / ".staging"
+        parent = self._own(".staging")
         self._make(parent)
         _sweep(parent)
         folder = parent / uuid.uuid4().hex
@@ -298,6 +302,21 @@ class Store:
                 (folder / file.name).replace(file)
             except OSError as error:
                 raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
+
+    def _own(self, *names: str) -> Path:
+        """A path in the store at which fdl writes and deletes; a clone may have put a link there.
+
+        Raises:
+            LibtorchError: A part of it is a link.
+        """
+        from fdl.own_files import inside
+
+        try:
+            return Path(inside(self.folder, *names))
+        except OSError as problem:
+            raise LibtorchError(
+                f"{problem.filename}: {problem.strerror}", hint="or choose a store: --global"
+            ) from None
 
     def _make(self, folder: Path) -> None:
         try:

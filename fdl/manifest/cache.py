@@ -116,7 +116,7 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     import json
     from contextlib import suppress
 
-    from fdl.rewrite import put
+    from fdl.own_files import put_own
 
     files: dict[str, int] = {}
     document = {
@@ -131,7 +131,8 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
         make_folder(os.path.dirname(key.location))
         # Only users who can read the manifest may read its cache.
         mode = os.stat(key.base).st_mode & 0o666
-        put(key.location, json.dumps(document, separators=(",", ":")).encode(), mode)
+        text = json.dumps(document, separators=(",", ":"))
+        put_own(key.directory, key.location, text.encode(), mode)
 
 
 def make_folder(folder: str) -> None:

@@ -30,11 +30,11 @@ def keep(manifest: str) -> None:
         from contextlib import suppress
 
         from fdl.manifest.cache import make_folder
-        from fdl.rewrite import put
+        from fdl.own_files import put_own
 
         with suppress(OSError):
             make_folder(os.path.dirname(target))
-            put(target, as_json().encode())
+            put_own(directory, target, as_json().encode())
 
 
 def _lines(file: str, size: int = -1) -> list[str]:

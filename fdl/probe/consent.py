@@ -7,7 +7,7 @@ manifest is not enough in a fresh clone: the user consents once per project by t
 """
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH110, PTH118, PTH119, PTH123
+# ruff: noqa: PTH110, PTH118, PTH119
 from __future__ import annotations
 
 import os
@@ -21,6 +21,9 @@ MARKS = (b"FdlArgs", b"DdpArgs", b"--fdl-schema", b"fdl.args")
 
 SLOW = frozenset(("cargo", "uv", "poetry", "pdm", "hatch", "torchrun", "accelerate"))
 """First words of entries that may build, resolve or start something before they answer."""
+
+
+_CONSENT = b"fdl may ask the programs of this project for their arguments.\n"
 
 
 def may_ask(level: Level) -> bool:
@@ -44,11 +47,11 @@ def agree(level: Level) -> None:
     from contextlib import suppress
 
     from fdl.manifest.cache import make_folder
+    from fdl.own_files import put_own
 
     with suppress(OSError):
         make_folder(os.path.join(level.root, ".fdl"))
-        with open(_consent(level), "w", encoding="utf-8") as stream:
-            stream.write("fdl may ask the programs of this project for their arguments.\n")
+        put_own(level.root, _consent(level), _CONSENT)
 
 
 def _consent(level: Level) -> str:

@@ -9,6 +9,7 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from fdl.own_files import read_own
 from fdl.run_directory.cause import Cause
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _WITHOUT_EFFECT = ("checkpoint", "pause", "continue", "stop", "resume")
 def read_acts(run: Run) -> list[dict[str, Any]]:
     """The acts of a run, in their order; lines that are not acts are left out."""
     try:
-        text = (run.path / ACTS).read_text(encoding="utf-8", errors="replace")
+        text = read_own(run.path / ACTS, "replace")
     except OSError:
         return []
     acts = []

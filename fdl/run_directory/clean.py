@@ -64,7 +64,7 @@ class Rule:
         return chosen
 
     def _applies(self, run: Run, now: datetime) -> bool:
-        if run.state == RUNNING or not _is_removable(run.path):
+        if run.state == RUNNING or not _is_removable(run):
             return False
         if self._state is not None and run.state != self._state:
             return False
@@ -103,9 +103,9 @@ def require_state(word: str, states: Sequence[str] = STATES) -> str:
     raise UsageError(f"`{word}` is not a state of a run", hint=hint)
 
 
-def _is_removable(path: Path) -> bool:
-    """Whether a path is a real folder. The target of a link may belong to another program."""
-    return path.is_dir() and not path.is_symlink()
+def _is_removable(run: Run) -> bool:
+    """Whether it is a real folder. The target of a link may belong to another program."""
+    return run.path.is_dir() and not run.is_linked and not run.path.is_symlink()
 
 
 def remove(run: Run) -> bool:
@@ -121,7 +121,7 @@ def remove(run: Run) -> bool:
         FdlError: A file in it cannot be deleted.
     """
     current = read(run.path)
-    if current is None or current.state == RUNNING or not _is_removable(run.path):
+    if current is None or current.state == RUNNING or not _is_removable(run):
         return False
     try:
         with os.scandir(run.path) as entries:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdl.own_files import read_own
 from fdl.run_directory.cause import Cause
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ MOST_LINES = 8
 
 _GIT_SECONDS = 10
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FACT = re.compile(r"# (\w+): (.*)")
 
 
@@ -57,7 +59,7 @@ def changed_code(left: Run, right: Run) -> Iterator[Cause]:
         return
     changes = [*_only_in(other, one, ""), *_only_in(one, other, "-")]
     if one.commit != other.commit:
-        between = _between(one.commit, other.commit, left.path)
+        between = _between(one.commit, other.commit)
         if between is None:
             yield Cause("code", "commit", one.commit[:12] or None, other.commit[:12] or None)
         changes += between or []
@@ -77,7 +79,7 @@ def changed_code(left: Run, right: Run) -> Iterator[Cause]:
 def read_code(folder: Path) -> Code | None:
     """Read ``code.diff`` of a run directory; None if there is none."""
     try:
-        text = (folder / CODE).read_text(encoding="utf-8", errors="replace")
+        text = read_own(folder / CODE, "replace")
     except OSError:
         return None
     facts = {}
@@ -87,8 +89,10 @@ def read_code(folder: Path) -> Code | None:
         if found := _FACT.fullmatch(line):
             facts[found[1]] = found[2]
     truncated = facts.get("truncated", "no")
+    commit = facts.get("commit", "").strip()
     return Code(
-        facts.get("commit", "").strip(),
+        # git would take anything else for an option.
+        commit if _COMMIT.fullmatch(commit) else "",
         "" if truncated == "no" else truncated,
         tuple(changed_lines(text)),
     )
@@ -121,13 +125,17 @@ def _only_in(code: Code, other: Code, sign: str) -> list[Line]:
     return [Line(line.file, line.number, turned[line.text[0]] + line.text[1:]) for line in missing]
 
 
-def _between(left: str, right: str, run: Path) -> list[Line] | None:
-    """The changed lines between two commits; None if git cannot tell."""
+def _between(left: str, right: str) -> list[Line] | None:
+    """The changed lines between two commits; None if git cannot tell.
+
+    It is asked in the working directory: a run may bring a repository, whose settings can name
+    programs.
+    """
     if not (left and right):
         return None
     try:
         done = subprocess.run(
-            ["git", "-C", str(run), "diff", "--unified=0", "--no-color", "--no-ext-diff",
+            ["git", "diff", "--unified=0", "--no-color", "--no-ext-diff",
              "--no-textconv", left, right, "--"],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS, check=False,
         )  # fmt: skip

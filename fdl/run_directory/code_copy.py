@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError
+from fdl.own_files import read_own
 from fdl.run_directory.code_changes import CODE, read_code
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def copy_code(run: Path, cwd: Path, target: Path) -> Path:
     top, code = repository(cwd), read_code(run)
     if top is None or code is None or not code.commit:
         raise _refused(run, "its record names no commit, or its program is not in a git repository")
-    text = (run / CODE).read_text(encoding="utf-8", errors="surrogateescape")
+    text = read_own(run / CODE, "surrogateescape")
     if code.truncated or any(mark in text for mark in _HIDDEN):
         raise _refused(run, f"{CODE} leaves something out")
     changes = "".join(line for line in text.splitlines(True) if not line.startswith("# "))

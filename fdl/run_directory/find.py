@@ -101,29 +101,35 @@ def survey(places: Iterable[Path]) -> list[Run]:
     found: dict[str, Run] = {}
     for place in places:
         for run in _below(place, _DEPTH):
-            found.setdefault(os.path.realpath(run.path), run)
+            key = os.path.realpath(run.path)
+            if key not in found or (found[key].is_linked and not run.is_linked):
+                found[key] = run
     return sorted(found.values(), key=lambda run: (run.age, str(run.path)), reverse=True)
 
 
-def _below(place: Path, depth: int) -> Iterator[Run]:
+def _below(place: Path, depth: int, *, linked: bool = False) -> Iterator[Run]:
     run = read(place)
     if run is not None:
+        run.is_linked = run.is_linked or linked
         yield run
         return
     broken = damaged(place)
     if broken is not None:
+        broken.is_linked = broken.is_linked or linked
         yield broken
     if depth == 0:
         return
     try:
         with os.scandir(place) as entries:
             names = sorted(
-                entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
+                (entry.name, entry.is_symlink())
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir()
             )
     except OSError:
         return
-    for name in names:
-        yield from _below(place / name, depth - 1)
+    for name, is_link in names:
+        yield from _below(place / name, depth - 1, linked=linked or is_link)
 
 
 def choose(word: str, places: Sequence[Path]) -> Run:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
+from fdl.own_files import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import BinaryIO
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -28,6 +31,10 @@ _HIGHER_IS_BETTER = (
 
 _RECORDED = {"lr", "grad_norm"}
 """What the Trainer records beside the metrics of a program."""
+
+
+def _text(stream: BinaryIO) -> io.TextIOWrapper:
+    return io.TextIOWrapper(stream, "utf-8", "replace", newline="")
 
 
 class Best(NamedTuple):
@@ -67,8 +74,8 @@ class Metrics:
     def read(cls, file: Path) -> Metrics:
         """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
-            with file.open(encoding="utf-8", errors="replace", newline="") as stream:
-                table = [row for row in csv.reader(stream) if row]
+            with open_own(file) as stream:
+                table = [row for row in csv.reader(_text(stream)) if row]
         except (OSError, csv.Error):
             table = []
         heading, *lines = table or [[]]
@@ -98,8 +105,8 @@ class Metrics:
             unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``.
         """
         try:
-            with (folder / "metrics.csv").open(encoding="utf-8", errors="replace") as stream:
-                rows: list[dict[str, object]] = list(csv.DictReader(stream))
+            with open_own(folder / "metrics.csv") as stream:
+                rows: list[dict[str, object]] = list(csv.DictReader(_text(stream)))
         except (OSError, csv.Error):
             from fdl.run_directory.json_file import read_json
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.errors import FdlError, UsageError
+from fdl.own_files import open_own, put_own
 from fdl.run_directory.json_file import read_json
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def change(
     Raises:
         FdlError: The file is damaged, has changed meanwhile or cannot be written.
     """
-    from fdl.rewrite import put, rewrite
+    from fdl.rewrite import rewrite
 
     file = folder / NOTES
     old, content = _content(file)
@@ -93,7 +94,7 @@ def change(
         rewrite(file, old, new, name=str(file))
         return after
     try:
-        put(file, new)
+        put_own(folder, file, new)
     except OSError as problem:
         raise FdlError(
             f"{file} cannot be written: {problem.strerror}",
@@ -105,7 +106,8 @@ def change(
 def _content(file: Path) -> tuple[bytes | None, dict[str, Any]]:
     """The bytes of the file and its object, whose unknown keys are kept."""
     try:
-        old = file.read_bytes()
+        with open_own(file) as stream:
+            old = stream.read()
     except FileNotFoundError:
         return None, {}
     except OSError as problem:

@@ -176,7 +176,7 @@ def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> l
     """
     found = []
     for run in runs:
-        if run.state == RUNNING or run.path.is_symlink():
+        if run.state == RUNNING or run.is_linked:
             continue
         needed = LATEST if LATEST not in keep and is_needed(run, known) else ""
         sizes = {

@@ -36,19 +36,24 @@ def how_to_resume(run: Run, project: Project | None) -> str:
     root = run.record.get("project_root")
     typed = ""
     if started is not None and isinstance(root, str):
-        typed = _typed_for_fdl(started, run, _project_in(root, project), project)
+        typed = _typed_for_fdl(started, run, _project_of(run, root, project), project)
     elif started is not None and started.ranks == 1:
         typed = _typed_for_python(started, run)
     return typed or f"{RESUME} {shortened(run.path)}"
 
 
-def _project_in(root: str, around: Project | None) -> Project | None:
-    """The project of a run, which may be another one than that around the working directory."""
+def _project_of(run: Run, root: str, around: Project | None) -> Project | None:
+    """The project of a run, which may be another one than that around the working directory.
+
+    The record may come from somebody else, so a project that is not around the run is not read.
+    """
     from fdl.manifest import find_in
     from fdl.select.project import Project
 
     if around is not None and os.path.realpath(root) == os.path.realpath(around.directory):
         return around
+    if not run.path.resolve().is_relative_to(os.path.realpath(root)):
+        return None
     found = find_in(root)
     return Project(found) if found else None
 

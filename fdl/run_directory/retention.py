@@ -36,6 +36,8 @@ class Retention(NamedTuple):
         checkpoints: How many runs keep their checkpoints; None for all.
         metric: The metric of the best runs, or None.
         group: The setting for whose values the runs are counted; empty for the folders.
+        project: The folder of the project. Of a folder outside of it, the rule is about the runs
+            of this project only.
     """
 
     folder: Path
@@ -45,6 +47,14 @@ class Retention(NamedTuple):
     checkpoints: int | None
     metric: Metric | None
     group: str
+    project: Path
+
+    def covers(self, run: Run) -> bool:
+        """Whether the rule may be about a run in its folder."""
+        if self.folder.is_relative_to(self.project):
+            return True
+        root = run.record.get("project_root")
+        return isinstance(root, str) and os.path.realpath(root) == str(self.project)
 
     def going(self, runs: Sequence[Run], known: Sequence[Run], now: datetime) -> list[Run]:
         """The runs that go: those that are neither among the best nor among the newest.
@@ -67,7 +77,7 @@ class Retention(NamedTuple):
             chosen = choose(runs, rule, best, now, known)
         except FdlError as problem:
             raise self._refusal(problem) from None
-        return [run for run in chosen if not run.path.is_symlink()]
+        return [run for run in chosen if not run.is_linked]
 
     def lightened(self, runs: Sequence[Run], now: datetime) -> list[Run]:
         """The runs that stay and lose their checkpoints."""
@@ -173,6 +183,7 @@ def _rule(folder: Path, keep: Mapping[str, Node], root: str) -> Retention:
         numbers.get("checkpoints"),
         metric,
         str(group.value) if group else "",
+        Path(os.path.realpath(root)),
     )
 
 
@@ -207,7 +218,7 @@ def going(
     owners |= {rule.folder: rule for rule in rules}
     found = Going([], [])
     for rule in rules:
-        mine = [run for run in runs if _owner(run, owners) is rule]
+        mine = [run for run in runs if _owner(run, owners) is rule and rule.covers(run)]
         gone = rule.going(mine, runs, now)
         names = {run.path for run in gone}
         staying = [run for run in mine if run.path not in names]

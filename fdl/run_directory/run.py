@@ -45,12 +45,14 @@ class Run:
         record: The content of ``run.json``.
         state: One of :data:`LISTED_STATES`.
         problem: Why the run is damaged; else empty.
+        is_linked: Whether its path was found through a link, so that the run is another folder's.
     """
 
     def __init__(self, path: Path, record: dict[str, Any], problem: str = "") -> None:
         self.path = path
         self.record = record
         self.problem = problem
+        self.is_linked = path.is_symlink()
         self.state: str = record["state"]
         if self.state == RUNNING and is_gone(record):
             self.state = DEAD

@@ -7,13 +7,13 @@ after the last block. A part of a curve also reads its points.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
+from fdl.own_files import is_name, open_own
 from fdl.run_directory.json_file import read_json
 
 FOLDER = "steps"
@@ -56,7 +56,7 @@ class StepFiles:
         self._index = index
         block = index.get("block")
         self._block = block if isinstance(block, int) and block > 0 else 1
-        self.names = [name for name, stem in self._stems.items() if _is_stem(stem)]
+        self.names = [name for name, stem in self._stems.items() if is_name(stem)]
 
     @classmethod
     def read(cls, run: Path) -> StepFiles:
@@ -90,7 +90,7 @@ class StepFiles:
         the pieces extends to the edge of the plot. An unknown name gives no pieces.
         """
         stem = self._stems.get(name)
-        if not _is_stem(stem):
+        if not is_name(stem):
             return Pieces([], [], [], [], [])
         rows = self._numbers(f"{stem}.blocks.f64", 0, _ROW)
         begins, ends = rows[0::_ROW], rows[1::_ROW]
@@ -111,7 +111,7 @@ class StepFiles:
 
     def _line(self, kind: str) -> Line:
         stem = self._index.get(kind)
-        numbers = self._numbers(f"{stem}.f64", 0, _POINT) if _is_stem(stem) else array("d")
+        numbers = self._numbers(f"{stem}.f64", 0, _POINT) if is_name(stem) else array("d")
         return Line(numbers[0::_POINT].tolist(), numbers[1::_POINT].tolist())
 
     def _size(self, name: str) -> int:
@@ -124,7 +124,7 @@ class StepFiles:
         """Doubles of a file, from number ``start`` on, in whole groups."""
         numbers = array("d")
         try:
-            with (self._folder / name).open("rb") as stream:
+            with open_own(self._folder / name) as stream:
                 stream.seek(start * _BYTES)
                 data = stream.read() if size is None else stream.read(size * _BYTES)
         except OSError:
@@ -234,8 +234,3 @@ def _of_rows(rows: array[float]) -> Pieces:
 
 def _joined(one: Pieces, two: Pieces) -> Pieces:
     return Pieces(*(a + b for a, b in zip(one, two, strict=True)))
-
-
-def _is_stem(name: object) -> bool:
-    """Whether a name of the index is a plain file name: the file may come from elsewhere."""
-    return isinstance(name, str) and bool(name) and not {os.sep, "/", "\\", "\0"} & set(name)

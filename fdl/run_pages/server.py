@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from fdl.errors import FdlError
+from fdl.own_files import open_own
 from fdl.run_directory.run import REPORT
 from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
@@ -169,7 +170,8 @@ def _json(content: object) -> Answer:
 def _report(found: Sequence[Entry]) -> Answer:
     """A run's report. It may come from anywhere, so it must not read what this server offers."""
     try:
-        body = (found[0].path / REPORT).read_bytes()
+        with open_own(found[0].path / REPORT) as stream:
+            body = stream.read()
     except (IndexError, OSError):
         raise Refused(HTTPStatus.NOT_FOUND, "this run has no report") from None
     return Answer(body, _HTML, "sandbox allow-scripts allow-downloads")

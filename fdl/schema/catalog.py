@@ -128,7 +128,9 @@ def delete(file: str) -> None:
     Raises:
         OSError: It cannot be deleted.
     """
-    os.remove(file)
+    from fdl.own_files import own
+
+    os.remove(own(_command_folder(file), file))
     folder = os.path.dirname(file)
     if os.listdir(folder):
         return
@@ -141,9 +143,15 @@ def delete(file: str) -> None:
 
 
 def _files(root: str) -> Iterator[str]:
+    from fdl.own_files import inside
+
     for folder, names, _ in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED and name != ".fdl")
-        cache = os.path.join(folder, FOLDER)
+        try:
+            cache = inside(folder, FOLDER)
+        except OSError:
+            # A link leads to files that are not of this cache.
+            continue
         if os.path.isdir(cache):
             for name in os.listdir(cache):
                 if name.endswith(".json"):

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from fdl.jobs.job import DONE, STOPPED, Outcome
+from fdl.own_files import put_own
 from fdl.redaction import redacted
-from fdl.rewrite import put
 from fdl.run_directory.run import CONFIG, RECORD
 
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
@@ -30,10 +30,11 @@ def write(outcome: Outcome) -> None:
         "error": None if outcome.state == DONE else f"exit code {outcome.code}",
         "exit_code": outcome.code,
         "argv": redacted(job.plan).launch,
+        "project_root": job.plan.root,
     }
     config = {key: {"value": value, "origin": "--each"} for key, value in job.varied.items()}
     for name, content in ((CONFIG, config), (RECORD, record)):
-        put(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+        put_own(folder, folder / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def forget(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED
-from fdl.rewrite import put
+from fdl.own_files import inside, is_name, put_own
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
 from fdl.run_directory.json_file import read_json
 from flodl_shared.secrets import redact_tokens
@@ -110,7 +110,8 @@ class Sweep:
                 Row(one["name"], one["varied"], one["state"], one["code"], one["seconds"])
                 for one in content.pop("runs")
             ]
-            return cls(path, content, rows) if isinstance(content["command"], list) else None
+            sound = isinstance(content["command"], list) and all(is_name(one.name) for one in rows)
+            return cls(path, content, rows) if sound else None
         except (KeyError, TypeError):
             return None
 
@@ -120,8 +121,22 @@ class Sweep:
         return self.path.name
 
     def directory(self, row: Row) -> Path:
-        """The directory of a run."""
-        return self.path / row.name
+        """The directory of a run, in which files are written and removed.
+
+        Raises:
+            FdlError: It is a link.
+        """
+        return Path(self._own(row.name))
+
+    def _own(self, name: str) -> str:
+        try:
+            return inside(self.path, name)
+        except OSError as problem:
+            raise FdlError(
+                f"the sweep {shortened(self.path)} cannot be run: {problem.filename}: "
+                f"{problem.strerror}",
+                hint=f"fdl sweep show {shortened(self.path)}",
+            ) from None
 
     def save(self) -> None:
         """Replace ``sweep.json``."""
@@ -129,11 +144,12 @@ class Sweep:
         # The command line may hold a secret that was typed.
         words = self.settings["command"]
         mode = 0o666 if redact_tokens(words) == list(words) else 0o600
-        put(self.path / FILE, (json.dumps(content, indent=2) + "\n").encode(), mode)
+        text = json.dumps(content, indent=2) + "\n"
+        put_own(self.path, self.path / FILE, text.encode(), mode)
 
     def runs(self) -> dict[str, Run]:
         """Name of a row -> its newest run directory, for those that have one."""
-        newest = {row.name: search([self.directory(row)])[:1] for row in self.rows}
+        newest = {row.name: search([self.path / row.name])[:1] for row in self.rows}
         return {name: found[0] for name, found in newest.items() if found}
 
     def count(self, *states: str) -> int:
@@ -149,7 +165,7 @@ class Sweep:
         """
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.path / _LOCK, blocking=False)
+        lock = FileLock(self._own(_LOCK), blocking=False)
         try:
             lock.acquire()
         except Timeout:
@@ -194,7 +210,9 @@ def choose(word: str, project: Project) -> Sweep:
     if "/" in word or os.sep in word:
         sweep = Sweep.read(Path(word))
         if sweep is None:
-            raise UsageError(f"{word} is not a sweep", hint="fdl sweep list")
+            there = os.path.lexists(Path(word, FILE))
+            why = f": {FILE} is damaged, or names a run outside of it" if there else ""
+            raise UsageError(f"{word} is not a sweep{why}", hint="fdl sweep list")
         return sweep
     sweeps = find(project)
     if word == "last":

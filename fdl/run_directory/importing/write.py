@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError
-from fdl.rewrite import put
+from fdl.own_files import open_own, own, put_own
 from fdl.run_directory.importing import step_curves
 from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.json_file import read_json
@@ -140,12 +140,17 @@ def _is_same(path: Path, content: Mapping[str, bytes]) -> bool:
             if _timeless(read_json(path / name)) != _timeless(json.loads(data)):
                 return False
             continue
-        try:
-            if (path / name).read_bytes() != data:
-                return False
-        except OSError:
+        if not _holds(path / name, data):
             return False
     return True
+
+
+def _holds(file: Path, data: bytes) -> bool:
+    try:
+        with open_own(file) as stream:
+            return stream.read() == data
+    except OSError:
+        return False
 
 
 def _timeless(record: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -162,7 +167,7 @@ def _write_new(path: Path, content: Mapping[str, bytes]) -> None:
     try:
         temporary.mkdir(parents=True)
         for name, data in content.items():
-            put(temporary / name, data)
+            put_own(temporary, temporary / name, data)
         temporary.rename(path)
     except OSError as problem:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -174,9 +179,9 @@ def _update(path: Path, content: Mapping[str, bytes]) -> None:
     try:
         for name, data in content.items():
             file = path / name
-            if not file.is_file() or file.read_bytes() != data:
-                put(file, data)
-        for file in (path / step_curves.FOLDER).glob("*.f64"):
+            if not _holds(file, data):
+                put_own(path, file, data)
+        for file in Path(own(path, path / step_curves.FOLDER)).glob("*.f64"):
             if f"{step_curves.FOLDER}/{file.name}" not in content:
                 file.unlink(missing_ok=True)
     except OSError as problem:
