@@ -105,9 +105,9 @@ class MediaFolderSink:
         earlier = (self._earlier or {}).get(record.key, [])
         left = [one for one in earlier if one["step"] < record.step]
         if len(left) < len(earlier) and self._earlier is not None:
-            self._gone |= {
-                self._folder / one["file"] for one in earlier if "file" in one and one not in left
-            }
+            # The index may come from elsewhere, so the names in it are not believed.
+            paths = {self._place(*record.key, one["step"]) for one in earlier if one not in left}
+            self._gone |= {path for path in paths if path is not None}
             self._earlier[record.key] = left
 
     def _write_histograms(self, name: str) -> None:
@@ -139,10 +139,13 @@ class MediaFolderSink:
 
     def _file(self, record: MediaRecord) -> Path | None:
         """Path of a record with a file of its own."""
-        if record.kind == "histogram":
+        return self._place(record.kind, record.name, record.step)
+
+    def _place(self, kind: str, name: str, step: int) -> Path | None:
+        if kind == "histogram":
             return None
-        suffix = {"image": "png", "text": "txt"}.get(record.kind, "json")
-        return self._folder / record.kind / path_of(record.name) / f"step-{record.step}.{suffix}"
+        suffix = {"image": "png", "text": "txt"}.get(kind, "json")
+        return self._folder / kind / path_of(name) / f"step-{int(step)}.{suffix}"
 
 
 def path_of(name: str) -> str:
@@ -178,7 +181,8 @@ def _read_index(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
         for entry in index["media"]:
             records = list(entry["records"])
             if "file" in entry:
-                records = json.loads((folder / entry["file"]).read_text(encoding="utf-8"))
+                file = folder / _histograms(entry["name"])
+                records = json.loads(file.read_text(encoding="utf-8"))
             found[entry["kind"], entry["name"]] = records
         return found
     except (OSError, ValueError, KeyError, TypeError):

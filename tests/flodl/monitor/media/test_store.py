@@ -229,3 +229,29 @@ def test_a_page_with_room_has_every_record_of_a_name(count):
         store.add(record(step))
     [entry] = json.loads(embedded(store))["entries"]
     assert [one["step"] for one in entry["records"]] == list(range(count))
+
+
+def test_the_index_of_a_run_from_elsewhere_deletes_and_reads_nothing_outside(tmp_path):
+    folder = tmp_path / "run/media"
+    folder.mkdir(parents=True)
+    precious = tmp_path / "precious.json"
+    precious.write_text("[]")
+    step = {"step": 5, "epoch": 1, "file": str(precious)}
+    entries = [
+        {
+            "kind": "text",
+            "name": "note",
+            "records": [step, {**step, "file": "../../precious.json"}],
+        },
+        {"kind": "histogram", "name": "w", "file": str(precious), "records": []},
+    ]
+    (folder / "index.json").write_text(json.dumps({"version": 1, "media": entries}))
+    monitor = Monitor(1, terminal=False)
+    monitor.add_sink(MediaFolderSink(folder))
+    monitor.text("note", "new", step=1)
+    monitor.finish(timeout=100)
+    assert precious.read_text() == "[]"
+    index = json.loads((folder / "index.json").read_text())
+    assert [one["records"] for one in index["media"] if one["kind"] == "text"] == [
+        [{"step": 1, "epoch": 1, "file": "text/note/step-1.txt"}]
+    ]
