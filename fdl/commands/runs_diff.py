@@ -15,7 +15,7 @@ from fdl.commands.verb import DryRun, Group, Json, Verb
 from fdl.errors import FdlError, UsageError
 
 if TYPE_CHECKING:
-    from fdl.run_directory.bisect import Finding
+    from fdl.run_directory.bisect import Finding, Search
     from fdl.run_directory.diff import Verdict
 
 verbs = Group()
@@ -40,7 +40,8 @@ def diff(
 
     With --bisect, it repeats the steps up to the difference in a temporary folder. It swaps one
     setting, the code, the threads or the ranks at a time, until one gives the second run. Both
-    programs run again with today's data; the runs and the working tree do not change.
+    programs run again with today's data, after a question; `fdl -y` answers it. The runs and the
+    working tree do not change.
 
     Returns:
         0, 1 or 2, as those of ``diff``.
@@ -78,8 +79,36 @@ def _searched(verdict: Verdict, *, dry_run: bool) -> Finding | None:
     plan = search_of(verdict)
     for line in plan.lines():
         output.note(line)
+    for recipe in plan.recipes:
+        output.note(f"  runs, in {recipe.cwd}: {recipe.shown()}")
     if dry_run:
         return None
+    _require_consent(plan)
     with tempfile.TemporaryDirectory(prefix="fdl-bisect-") as folder:
         repeats = Repeats(Path(folder), plan.steps)
         return search(plan, verdict, repeats.train, output.note)
+
+
+def _require_consent(plan: Search) -> None:
+    """Ask before the programs run: their records name them, and may come from somebody else.
+
+    Raises:
+        FdlError: Nobody agreed, or a program is not in the project that was entered.
+    """
+    from fdl.commands.runs_group import agreed
+    from fdl.run_directory.code_copy import repository
+    from fdl.terminal import has_yes
+
+    here = Path.cwd()
+    top = (repository(here) or here).resolve()
+    for recipe in plan.recipes:
+        if not recipe.cwd.resolve().is_relative_to(top):
+            raise FdlError(
+                f"nothing was started: a run was trained in {recipe.cwd}, not inside {top}",
+                hint=f"if you trust the run: cd {recipe.cwd}, and type the command again",
+            )
+    if not (has_yes() or agreed("run these programs?")):
+        raise FdlError(
+            "nothing was started: the records of the runs say what is executed",
+            hint="look at the lines above, then type: fdl -y runs diff A B --bisect",
+        )

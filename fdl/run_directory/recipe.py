@@ -11,6 +11,8 @@ from fdl.run_directory.code_changes import read_code
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.run import ENVIRONMENT
 from fdl.run_directory.settings import variables
+from fdl.run_directory.text import printable
+from fdl.shell_words import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +54,11 @@ class Recipe:
     def options(self) -> dict[str, tuple[str, ...]]:
         """The words of each option, by its name without dashes; empty: words before the first."""
         return dict(_grouped(self.words))
+
+    def shown(self) -> str:
+        """The command line with the variables that the record sets, for a terminal."""
+        given = [f"{name}={value}" for name, value in self.variables.items() if value is not None]
+        return printable(join([*given, *self.start, *self.words]))
 
 
 def recipe_of(run: Run, trace: Trace) -> Recipe:

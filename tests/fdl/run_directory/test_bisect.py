@@ -22,6 +22,7 @@ from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
 from fdl.run_directory.repeat import Repeats, _python_options
 from fdl.run_directory.run import Run
 from fdl.run_directory.trace_file import Trace, read_trace
+from tests.conftest import Fdl
 from tests.fdl.run_directory.test_diff import Bench
 from tests.flodl.train.test_step_trace import train
 
@@ -324,6 +325,29 @@ def test_nothing_is_searched_if_the_runs_agree(trainings: Trainings) -> None:
         search_of(compare(left, right))
 
 
+# --- Records that somebody else has written -----------------------------------------------------
+
+
+def test_nothing_is_executed_before_somebody_agrees(
+    trainings: Trainings, tmp_path: Path, fdl: Fdl
+) -> None:
+    runs = [trainings.run("--clip 9 --lr 1"), trainings.run("--clip 9 --lr 2", lr=0.1)]
+    sent = {"start": ["touch", "executed"], "argv": ["main.py"], "cwd": str(tmp_path)}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for run in runs:
+        (run.path / "run.json").write_text(json.dumps(run.record | sent))
+    words = ["runs", "diff", *(str(one.path) for one in runs), "--bisect"]
+    done = fdl(*words)
+    assert f"  runs, in {tmp_path}: touch executed\n" in done.err
+    assert "error: nothing was started: the records of the runs say what is executed" in done.err
+    assert "fdl -y runs diff A B --bisect" in done.err
+    done = fdl("-y", *words, cwd="elsewhere")
+    assert f"a run was trained in {tmp_path}, not inside {elsewhere}" in done.err
+    assert f"cd {tmp_path}, and type the command again" in done.err
+    assert not list(tmp_path.rglob("executed"))
+
+
 # --- The programs that are repeated -------------------------------------------------------------
 
 
@@ -397,7 +421,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 def bisected(bench: Bench, left: str, right: str):
     """What a search finds, and its lines."""
-    done = bench.fdl("runs", "diff", left, right, "--bisect", "--json", timeout=900)
+    done = bench.fdl("-y", "runs", "diff", left, right, "--bisect", "--json", timeout=900)
     assert done.returncode == 1, done.stderr
     return json.loads(done.stdout)["bisect"], done.stderr
 
