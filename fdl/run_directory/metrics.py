@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
-from fdl.own_files import open_own
+from fdl.own_files import read_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import BinaryIO
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -33,8 +32,8 @@ _RECORDED = {"lr", "grad_norm"}
 """What the Trainer records beside the metrics of a program."""
 
 
-def _text(stream: BinaryIO) -> io.TextIOWrapper:
-    return io.TextIOWrapper(stream, "utf-8", "replace", newline="")
+def _text(file: Path) -> io.StringIO:
+    return io.StringIO(read_own(file, "replace"), newline="")
 
 
 class Best(NamedTuple):
@@ -74,8 +73,7 @@ class Metrics:
     def read(cls, file: Path) -> Metrics:
         """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
-            with open_own(file) as stream:
-                table = [row for row in csv.reader(_text(stream)) if row]
+            table = [row for row in csv.reader(_text(file)) if row]
         except (OSError, csv.Error):
             table = []
         heading, *lines = table or [[]]
@@ -105,8 +103,7 @@ class Metrics:
             unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``.
         """
         try:
-            with open_own(folder / "metrics.csv") as stream:
-                rows: list[dict[str, object]] = list(csv.DictReader(_text(stream)))
+            rows: list[dict[str, object]] = list(csv.DictReader(_text(folder / "metrics.csv")))
         except (OSError, csv.Error):
             from fdl.run_directory.json_file import read_json
 
