@@ -20,6 +20,7 @@ from fdl.planning.planner import Host, here
 from fdl.redaction import redacted
 from fdl.select.project import Project
 from fdl.shell_words import join
+from fdl.signals import asked_by
 
 if TYPE_CHECKING:
     from fdl.manifest import Found
@@ -110,10 +111,12 @@ def run_all(
 
     try:
         cluster.wait(found, note)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        number = asked_by(stop)
         for place, job in enumerate(jobs):
             if place not in outcomes:
-                outcomes[place] = Outcome(job, STOPPED, 130, time.monotonic() - began, "")
+                took = time.monotonic() - began
+                outcomes[place] = Outcome(job, STOPPED, 128 + number, took, "", number)
                 ended(outcomes[place])
     return [outcomes[place] for place in range(len(jobs))]
 

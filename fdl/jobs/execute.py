@@ -6,6 +6,7 @@ from fdl import output
 from fdl.jobs.chain import Chain, Step
 from fdl.jobs.job import DONE, FAILED, Job, Outcome
 from fdl.prepass import Work
+from fdl.run.program import name_of
 from fdl.shell_words import join
 
 
@@ -37,19 +38,19 @@ def run_chain(chain: Chain, work: Work) -> int:
 
 
 def _in_order(steps: list[Step], work: Work) -> int:
-    from fdl.run import execute
+    from fdl.run import attend
 
     for step in steps:
         if _skip(step, work):
             continue
-        code = execute(step.plan)
-        if code:
-            if step is not steps[-1]:
-                output.error(
-                    f"`fdl {step.name}` failed with exit code {code}, so `fdl {steps[-1].name}` "
-                    "was not run"
-                )
-            return code
+        code, asked = attend(step.plan)
+        is_last = step is steps[-1]
+        if (code or asked) and not is_last:
+            why = f"received {name_of(asked)}" if asked else f"failed with exit code {code}"
+            output.error(f"`fdl {step.name}` {why}, so `fdl {steps[-1].name}` was not run")
+        # A program that catches the signal may have done only a part.
+        if code or asked:
+            return code if code or is_last else 128 + asked
         _finish(step)
     return 0
 

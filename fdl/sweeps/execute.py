@@ -269,9 +269,10 @@ class Runner:
         folder = self._sweep.directory(row)
         run = _newest(folder)
         row.state, row.code, row.seconds = outcome.state, outcome.code, outcome.seconds
-        if outcome.state == DONE and run and run.state == "interrupted":
-            # The program caught the signal and ended in its own way.
-            row.state = STOPPED
+        if run and outcome.code == 0 and outcome.state in (DONE, STOPPED):
+            # The record knows better than the exit code: a program may catch a signal and end with
+            # 0, before its work is done or after it.
+            row.state = {"interrupted": STOPPED, "complete": DONE}.get(run.state, row.state)
         if run is None:
             record.write(outcome)
         self._sweep.save()
