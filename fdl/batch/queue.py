@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from fdl.light_record import Record as _Record
+from fdl.regular import names
 from fdl.rewrite import put
 from fdl.run_directory.json_file import read_json
 
@@ -59,7 +60,7 @@ def remember(folder: Path, id: str, record: Record) -> None:
 def queued(root: str) -> list[Queued]:
     """The jobs of a project that wait or run; empty where there is no cluster."""
     folder = Path(root, FOLDER)
-    ids = {path.stem for path in folder.glob("*.json")} if folder.is_dir() else set()
+    ids = {name.removesuffix(".json") for name in names(folder) if name.endswith(".json")}
     if not ids or shutil.which("squeue") is None:
         return []
     # -r writes one line for each job of an array.

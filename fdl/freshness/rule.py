@@ -1,7 +1,5 @@
 """When a command with ``inputs`` runs, and when its last run still counts."""
 
-# The paths are strings.
-# ruff: noqa: PTH123
 from __future__ import annotations
 
 import json
@@ -17,6 +15,7 @@ from fdl.freshness.patterns import VARIABLE, Patterns
 from fdl.light_record import Record
 from fdl.plan import Plan
 from fdl.planning.ranks import SETTINGS_VARIABLE
+from fdl.regular import read_text
 
 _FORMAT = 1
 
@@ -176,10 +175,9 @@ def _digest(value: object) -> str:
 def _read(file: str) -> dict[str, Any] | None:
     """The record of the last run; None if there is none, or none that this fdl understands."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            record = json.load(stream)
+        record = json.loads(read_text(file))
         sound = record["format"] == _FORMAT and {"when", "finished", "command"} <= record.keys()
         parts = [record[name] for name in ("variables", "inputs", "outputs")]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if sound and all(isinstance(one, dict) for one in parts) else None

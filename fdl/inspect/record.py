@@ -5,7 +5,7 @@ is JSON and is read without torch.
 """
 
 # Paths here are text: the user types them before a colon.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -13,6 +13,7 @@ import os
 from fdl.errors import FdlError, UsageError
 from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
+from fdl.regular import open_bytes, subfolders
 from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
@@ -117,11 +118,7 @@ def _run_directory(path: str) -> str:
     """The directory itself if it is a run directory, else the newest run in it."""
     if os.path.isfile(os.path.join(path, CONFIG)):
         return path
-    try:
-        names = os.listdir(path)
-    except OSError as problem:
-        raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
-    runs = [name for name in names if os.path.isfile(os.path.join(path, name, CONFIG))]
+    runs = [name for name in subfolders(path) if os.path.isfile(os.path.join(path, name, CONFIG))]
     if not runs:
         raise UsageError(
             f"{path} is not a run and contains none: no {CONFIG}",
@@ -138,7 +135,7 @@ def _age(name: str) -> tuple[str, int]:
 
 def _config_file(file: str) -> dict[str, Any]:
     try:
-        with open(file, "rb") as stream:
+        with open_bytes(file) as stream:
             data = stream.read(_MAX_CONFIG_BYTES + 1)
     except OSError as problem:
         raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
@@ -155,7 +152,7 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
     import zlib
 
     try:
-        with open(file, "rb") as stream:
+        with open_bytes(file) as stream:
             packed = stream.peek(2)[:2] == b"\x1f\x8b"
             unpacked = gzip.GzipFile(fileobj=stream) if packed else stream
             header = _header(unpacked, file)

@@ -9,6 +9,7 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from fdl.regular import read_text
 from fdl.run_directory.cause import Cause
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ _WITHOUT_EFFECT = ("checkpoint", "pause", "continue", "stop", "resume")
 def read_acts(run: Run) -> list[dict[str, Any]]:
     """The acts of a run, in their order; lines that are not acts are left out."""
     try:
-        text = (run.path / ACTS).read_text(encoding="utf-8", errors="replace")
+        text = read_text(run.path / ACTS, "replace")
     except OSError:
         return []
     acts = []
     for line in text.split("\n")[:-1]:
         try:
             act = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(act, dict) and isinstance(act.get("step"), int) and act.get("act"):
             acts.append(act)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fdl.regular import read_text
 from fdl.run_directory.acts import differing
 from fdl.run_directory.cause import Cause
 from fdl.run_directory.code_changes import changed_code
@@ -171,7 +172,7 @@ def _packages(left: Run, right: Run) -> Iterator[Cause]:
 
 def _installed(run: Run) -> dict[str, str] | None:
     try:
-        text = (run.path / PACKAGES).read_text(encoding="utf-8")
+        text = read_text(run.path / PACKAGES)
     except (OSError, ValueError):
         return None
     pairs = [line.partition("==") for line in text.splitlines() if "==" in line]

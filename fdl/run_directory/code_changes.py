@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdl.regular import read_text
 from fdl.run_directory.cause import Cause
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def changed_code(left: Run, right: Run) -> Iterator[Cause]:
 def read_code(folder: Path) -> Code | None:
     """Read ``code.diff`` of a run directory; None if there is none."""
     try:
-        text = (folder / CODE).read_text(encoding="utf-8", errors="replace")
+        text = read_text(folder / CODE, "replace")
     except OSError:
         return None
     facts = {}

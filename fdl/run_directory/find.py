@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
+from fdl.regular import subfolders
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import Run, damaged, flaw, read
 
@@ -115,14 +116,7 @@ def _below(place: Path, depth: int) -> Iterator[Run]:
         yield broken
     if depth == 0:
         return
-    try:
-        with os.scandir(place) as entries:
-            names = sorted(
-                entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
-            )
-    except OSError:
-        return
-    for name in names:
+    for name in subfolders(place):
         yield from _below(place / name, depth - 1)
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError
+from fdl.regular import open_bytes
 from fdl.run_directory.run import METRICS, RUNNING, read
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def last_lines(file: Path, count: int) -> list[str]:
         FdlError: The file cannot be read.
     """
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        with open_bytes(file) as stream:
+            text = stream.read().decode("utf-8", "replace")
     except OSError as problem:
         run = file.parent.name
         raise FdlError(
@@ -75,7 +77,7 @@ class _Growing:
     def lines(self, *, rest: bool = False) -> list[str]:
         """The complete lines since the last call; with ``rest`` also an incomplete last one."""
         try:
-            with self._path.open("rb") as stream:
+            with open_bytes(self._path) as stream:
                 status = os.fstat(stream.fileno())
                 identity = (status.st_dev, status.st_ino)
                 if identity != self._file or status.st_size < self._offset:

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fdl.regular import open_bytes
+
 _MAX_BYTES = 16 << 20
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if no object can be read."""
     try:
-        with file.open("rb") as stream:
+        with open_bytes(file) as stream:
             data = stream.read(_MAX_BYTES + 1)
         content = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (OSError, ValueError, RecursionError):

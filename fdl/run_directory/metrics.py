@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
+from fdl.regular import open_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ class Metrics:
     def read(cls, file: Path) -> Metrics:
         """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
-            with file.open(encoding="utf-8", errors="replace", newline="") as stream:
+            with open_text(file, "replace", newline="") as stream:
                 table = [row for row in csv.reader(stream) if row]
         except (OSError, csv.Error):
             table = []
@@ -98,7 +99,7 @@ class Metrics:
             unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``.
         """
         try:
-            with (folder / "metrics.csv").open(encoding="utf-8", errors="replace") as stream:
+            with open_text(folder / "metrics.csv", "replace") as stream:
                 rows: list[dict[str, object]] = list(csv.DictReader(stream))
         except (OSError, csv.Error):
             from fdl.run_directory.json_file import read_json

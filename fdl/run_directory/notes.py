@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.errors import FdlError, UsageError
+from fdl.regular import open_bytes
 from fdl.run_directory.json_file import read_json
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def change(
 def _content(file: Path) -> tuple[bytes | None, dict[str, Any]]:
     """The bytes of the file and its object, whose unknown keys are kept."""
     try:
-        old = file.read_bytes()
+        with open_bytes(file) as stream:
+            old = stream.read()
     except FileNotFoundError:
         return None, {}
     except OSError as problem:

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
+from fdl.regular import open_bytes
 from fdl.run_directory.json_file import read_json
 
 FOLDER = "steps"
@@ -124,7 +125,7 @@ class StepFiles:
         """Doubles of a file, from number ``start`` on, in whole groups."""
         numbers = array("d")
         try:
-            with (self._folder / name).open("rb") as stream:
+            with open_bytes(self._folder / name) as stream:
                 stream.seek(start * _BYTES)
                 data = stream.read() if size is None else stream.read(size * _BYTES)
         except OSError:

@@ -13,6 +13,8 @@ from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fdl.regular import open_bytes
+
 TRACE = "steps.trace"
 MAGIC = b"flodl steps 1\n"
 _ANY_VERSION = b"flodl steps "
@@ -91,7 +93,8 @@ class Digest(NamedTuple):
 def read_records(file: Path) -> Records | None:
     """Read all whole records; None if the file is missing or not a trace of this version."""
     try:
-        data = memoryview(file.read_bytes())
+        with open_bytes(file) as stream:
+            data = memoryview(stream.read())
     except OSError:
         return None
     if data[: len(MAGIC)] != MAGIC:
@@ -115,7 +118,7 @@ def read_records(file: Path) -> Records | None:
 def other_version(file: Path) -> str:
     """The version of a trace that this fdl cannot read, or empty."""
     try:
-        with file.open("rb") as stream:
+        with open_bytes(file) as stream:
             line = stream.readline(64)
     except OSError:
         return ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from fdl.errors import FdlError
+from fdl.regular import open_bytes
 from fdl.run_directory.run import REPORT
 from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
@@ -163,13 +164,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(content: object) -> Answer:
-    return Answer(json.dumps(content, ensure_ascii=False).encode(), _JSON)
+    return Answer(json.dumps(content).encode(), _JSON)
 
 
 def _report(found: Sequence[Entry]) -> Answer:
     """A run's report. It may come from anywhere, so it must not read what this server offers."""
     try:
-        body = (found[0].path / REPORT).read_bytes()
+        with open_bytes(found[0].path / REPORT) as stream:
+            body = stream.read()
     except (IndexError, OSError):
         raise Refused(HTTPStatus.NOT_FOUND, "this run has no report") from None
     return Answer(body, _HTML, "sandbox allow-scripts allow-downloads")
