@@ -125,6 +125,7 @@ class Planner(Record):
         self._settle(plan, scopes)
         for variable in variables:
             plan.set(variable)
+            plan.given.append(f"{variable.name}={variable.value}")
         return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
 
     def entry(
