@@ -20,8 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from gzip import GzipFile
-    from io import BufferedReader
-    from typing import Any
+    from typing import Any, BinaryIO
 
     from fdl.inspect.field import Path
 
@@ -153,7 +152,8 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
 
     try:
         with open_bytes(file) as stream:
-            packed = stream.peek(2)[:2] == b"\x1f\x8b"
+            packed = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
             unpacked = gzip.GzipFile(fileobj=stream) if packed else stream
             header = _header(unpacked, file)
     except (OSError, EOFError, zlib.error) as problem:
@@ -164,7 +164,7 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
     return _mapping(text.encode(), f"the configuration in {file}") if text else None
 
 
-def _header(stream: GzipFile | BufferedReader, file: str) -> dict[str, Any]:
+def _header(stream: GzipFile | BinaryIO, file: str) -> dict[str, Any]:
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= _MAX_HEADER_BYTES:
         raise FdlError(f"{file} is not a checkpoint: it has no safetensors header")
