@@ -121,7 +121,7 @@ def _run(chain: Chain, plan: Plan, file: Path, call: Call) -> int:
     needed = chain.steps[:-1]
     if needed:
         chain.steps[:] = needed
-        code = run_chain(chain, call.invocation.work)
+        code = run_chain(chain, call.invocation.work, follows=True)
         if code:
             return code
     plan.env[VARIABLE] = str(file)

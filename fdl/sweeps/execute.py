@@ -190,7 +190,7 @@ class Runner:
         if self._maker.needed.steps:
             from fdl.jobs.execute import run_chain
 
-            code = run_chain(self._maker.needed, Work())
+            code = run_chain(self._maker.needed, Work(), follows=True)
             if code:
                 return code
         jobs = [self._job(row) for row in rows]
