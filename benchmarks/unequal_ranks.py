@@ -360,7 +360,8 @@ def measure_cold_start(options: argparse.Namespace) -> str:
         f"The first {options.seconds:g} seconds of two unequal ranks",
         f"Simulated ranks of 40 and 100 ms per batch, {options.rounds} rounds, "
         "medians, new processes each time. Nothing is known or told about the ranks; the "
-        "policy and engine auto are set, other settings are the defaults. Counted from the first batch of any rank on. *Alone*: "
+        "policy and engine auto are set, other settings are the defaults. Counted from the first "
+        "batch of any rank on. *Alone*: "
         "both ranks in plain loops that exchange nothing, just before, which shows what the "
         "machine leaves of the declared speeds. The bar is for cadence.",
         table(
