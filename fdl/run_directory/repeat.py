@@ -102,7 +102,9 @@ def _command(recipe: Recipe) -> list[str]:
     options, program = _python_options(rest)
     count = str(recipe.ranks)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
-    return [interpreter, *options, *launcher, *program, *recipe.words]
+    # Behind `--`, torchrun does not compare the program's flags with its own.
+    module, named = (["-m"], program[1:]) if program[0] == "-m" else ([], program)
+    return [interpreter, *options, *launcher, *module, "--", *named, *recipe.words]
 
 
 def _python_options(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -245,9 +245,9 @@ def launch_command(ranks: int) -> str:
     """Return the command that starts this program once per rank."""
     specification = getattr(sys.modules["__main__"], "__spec__", None)
     if specification is None:
-        program = [sys.argv[0]]
+        program = ["--", sys.argv[0]]
     else:
-        program = ["-m", specification.name.removesuffix(".__main__")]
+        program = ["-m", "--", specification.name.removesuffix(".__main__")]
     return shlex.join(
         ["torchrun", "--standalone", f"--nproc-per-node={ranks}", *program, *sys.argv[1:]]
     )
