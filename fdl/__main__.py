@@ -231,7 +231,7 @@ def _select(project: Project, invocation: Invocation) -> Selection:
 def _warn(project: Project) -> None:
     from fdl import output
 
-    output.warnings(project.warnings)
+    output.warnings(project.untold())
 
 
 def _sweep(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:

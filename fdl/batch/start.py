@@ -39,7 +39,7 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     project = Project(found, env, executes=acts, write_cache=acts)
     place = away(host or here())
     plan = chain_of(project, [invocation.tokens], invocation, place).steps[-1].plan
-    output.warnings(project.warnings)
+    output.warnings(project.untold())
     settings = settings_of(plan)
     words = words_of(invocation, env, invocation.tokens)
     if invocation.dry_run:

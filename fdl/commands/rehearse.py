@@ -90,7 +90,9 @@ def _chain(call: Call, project: Project, words: list[str]) -> Chain:
     # As on another machine: fdl itself starts no ranks.
     host = call.here()
     alone = type(host)(host.variables, host.in_container, host.terminal, elsewhere=True)
-    return chain_of(project, [words], call.invocation, alone)
+    chain = chain_of(project, [words], call.invocation, alone)
+    output.warnings(project.untold())
+    return chain
 
 
 def _check(plan: Plan) -> None:

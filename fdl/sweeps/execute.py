@@ -118,6 +118,7 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Hos
     # A value that the program refuses ends the sweep before its first run.
     tried = [Row(name_of(one), one) for one in search.corners()] if search else rows
     plans = [maker.plan(row, folder / name / row.name) for row in tried]
+    output.warnings(project.untold())
     if invocation.dry_run:
         return _show(tried, plans, project, request, json=invocation.json)
     settings = {
