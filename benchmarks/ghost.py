@@ -59,7 +59,7 @@ class Comparison:
         cluster: Speeds and cost.
         foretold: Prediction of each policy.
         measured: Batches per second of each policy.
-        chosen: What ``mode: auto`` would take.
+        chosen: What ``fdl plan --simulate`` recommends.
     """
 
     cluster: Cluster
@@ -160,7 +160,7 @@ def figures(comparison: Comparison) -> list[list[str]]:
 
 
 def choice(comparison: Comparison) -> list[str]:
-    """Row of one cluster: what auto takes and what that is worth."""
+    """Row of one cluster: what is recommended and what that is worth."""
     return [
         comparison.name,
         comparison.chosen.value,
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         [row for comparison in comparisons for row in figures(comparison)],
     )
     choices = table(
-        ["cluster", "auto takes", "fastest", "of the fastest", "at least"],
+        ["cluster", "recommended", "fastest", "of the fastest", "at least"],
         [choice(comparison) for comparison in comparisons],
     )
     exchange = [] if options.quick else [ghost_exchange.section()]
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "declared time. Batches per second of a whole training without the start of the "
         "processes; one training each.",
         rates,
-        "## What `mode: auto` would take",
+        "## What `fdl plan --simulate` recommends",
         choices,
         manyfold().rstrip(),
         *exchange,

@@ -193,7 +193,7 @@ def _take(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, pad: f
 # --- What each of the ranks does ---------------------------------------------------------------
 
 OURS: Mapping[str, Mapping[str, Any]] = {
-    "cadence": {},
+    "cadence": {"policy": "cadence"},
     "cadence, target 3 %": {"policy": "cadence", "overhead_target": 0.03},
     "cadence, overlapped": {"policy": "cadence", "overlap": True},
     "async": {"policy": "async"},

@@ -39,7 +39,7 @@ from flodl import Batch, DataLoader, TensorDataSet, Trainer, digits
 from flodl.distributed.runner import this_group
 
 DDP = "torch DDP"
-POLICIES = ("sync", "cadence", "async", "auto")
+POLICIES = ("sync", "cadence", "async")
 WAYS = (DDP, *POLICIES)
 RANKS = 2
 

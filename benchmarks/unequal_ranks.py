@@ -237,8 +237,8 @@ class ColdStart:
 def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
     """Count the batches of the first seconds, from the first one of any rank on.
 
-    The engine and all settings of ranks are the defaults, except for the policy, which is ``mode``;
-    ``torch-ddp`` is torch's.
+    The engine is auto, and all settings of ranks are the defaults, except for the policy, which is
+    ``mode``; ``torch-ddp`` is torch's.
     """
     group = this_group()
     unshared = sum(row[0] for row in group.gather([_unshared(ms[group.rank], seconds / 2)]))
@@ -324,10 +324,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     publish(text, options.output)
 
 
-COLD_MODES = ("cadence", "async", "auto", "torch-ddp")
+COLD_MODES = ("cadence", "async", "torch-ddp")
 COLD_SECONDS = 20.0
 COLD_BAR = Bar(0.95, least=True)
-"""Part of the sum of the speeds that the default policy has to reach from a cold start."""
+"""Part of the sum of the speeds that cadence has to reach from a cold start."""
 
 
 def measure_cold_start(options: argparse.Namespace) -> str:
@@ -359,10 +359,11 @@ def measure_cold_start(options: argparse.Namespace) -> str:
         options,
         f"The first {options.seconds:g} seconds of two unequal ranks",
         f"Simulated ranks of 40 and 100 ms per batch, {options.rounds} rounds, "
-        "medians, new processes each time. Nothing is known or told about the ranks; engine "
-        "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: "
+        "medians, new processes each time. Nothing is known or told about the ranks; the "
+        "policy and engine auto are set, other settings are the defaults. Counted from the first "
+        "batch of any rank on. *Alone*: "
         "both ranks in plain loops that exchange nothing, just before, which shows what the "
-        "machine leaves of the declared speeds. The bar is for the default, cadence.",
+        "machine leaves of the declared speeds. The bar is for cadence.",
         table(
             ["mode", "batches/s", f"of {ideal(TWO):.0f}/s", "spread", "alone", "of alone", "bar"],
             rows,

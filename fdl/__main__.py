@@ -72,8 +72,10 @@ def _answer(arguments: list[str], host: Host | None) -> int:
         if problem.see:
             output.see(*problem.see)
         code = problem.exit_code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        from fdl.signals import asked_by
+
+        return 128 + asked_by(stop)
     except BrokenPipeError:
         # The reader has gone (`fdl --help | head -1`); the interpreter must not try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -229,7 +231,7 @@ def _select(project: Project, invocation: Invocation) -> Selection:
 def _warn(project: Project) -> None:
     from fdl import output
 
-    output.warnings(project.warnings)
+    output.warnings(project.untold())
 
 
 def _sweep(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:

@@ -26,6 +26,7 @@ def main() -> int:
 
 def _run_alone(words: list[str]) -> int:
     """Run a command without those that it needs: they have run before the jobs of a sweep."""
+    from fdl import output
     from fdl.jobs.start import chain_of
     from fdl.planning.planner import here
     from fdl.prepass import scan
@@ -39,7 +40,9 @@ def _run_alone(words: list[str]) -> int:
 
         raise FdlError(f"there is no fdl.yml in {Path.cwd()} on this node, or above it")
     project = Project(found, active_environment(invocation, found), executes=True, write_cache=True)
-    return execute(chain_of(project, [invocation.tokens], invocation, here()).steps[-1].plan)
+    plan = chain_of(project, [invocation.tokens], invocation, here()).steps[-1].plan
+    output.warnings(project.untold())
+    return execute(plan)
 
 
 if __name__ == "__main__":

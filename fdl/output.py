@@ -122,7 +122,9 @@ def json_text(document: object) -> str:
     """A document as indented JSON, ending in a newline."""
     import json
 
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    # A path in no encoding is half of a surrogate pair, which JSON can hold only as an escape.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def print_json(document: object) -> None:

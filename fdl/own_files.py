@@ -4,7 +4,7 @@ A cloned project may bring a ``.fdl`` folder, and a run may come from another pe
 leads anywhere, and a name in a record may leave its folder. So fdl opens, replaces and deletes such
 a file only if every part of its path, below a folder that the user named, is a real file or folder.
 
-Imported on the warm path: only ``os`` at module top.
+Imported on the warm path: only small modules at module top.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import os
 
+from fdl.regular import open_bytes, whole
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
-
-_REGULAR = 0o100000
-_TYPE = 0o170000
 
 
 def inside(root: str | Path, *names: str) -> str:
@@ -74,26 +73,20 @@ def open_own(file: str | Path) -> BinaryIO:
     Raises:
         OSError: It cannot be opened, or is something else.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if os.path.islink(file):
-        # Windows has no such flag, and its message would not say what the file is.
         raise _refused(file, f"it is a link to {os.readlink(file)}, and fdl follows no link here")
-    number = os.open(file, flags)
-    if os.fstat(number).st_mode & _TYPE != _REGULAR:
-        os.close(number)
-        raise _refused(file, "it is not a regular file")
-    return os.fdopen(number, "rb")
+    return open_bytes(file)
 
 
 def read_own(file: str | Path, errors: str = "strict") -> str:
     """The text of a file, opened by :func:`open_own`.
 
     Raises:
-        OSError: It cannot be opened, or is something else.
+        OSError: It cannot be opened, is too large, or is something else.
         ValueError: It is not UTF-8.
     """
     with open_own(file) as stream:
-        return stream.read().decode("utf-8", errors)
+        return whole(stream, errors)
 
 
 def _refused(path: str | Path, why: str) -> OSError:

@@ -113,17 +113,21 @@ class Plan:
         commands: Names that could have followed the command, for a suggestion after a typo.
         notes: What was decided on the way, one sentence each, for readers of the plan.
         subcommand: Names of the program's own subcommands that it is started with.
-        stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
+        stop_timeout: Seconds from the first signal until everything that is left of the job is
+            killed; None for no limit.
         confirm: A question that is asked before anything runs; empty for none.
-        grace: Seconds that the processes it left behind have, once it ended on a signal.
+        grace: Seconds that the processes it left behind have, once it ended on a signal; not
+            longer than until the end of ``stop_timeout``.
+        given: The values of declared ``args:``, as ``name=value``.
         depends: Whether the manifest gives the command `needs` or `inputs`.
         slurm: What the command asks of a cluster, the strongest mapping last.
     """
 
     __slots__ = (
         "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
-        "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
-        "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked", "variables",
+        "given", "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root",
+        "secrets", "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked",
+        "variables",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +170,7 @@ class Plan:
         self.confirm = ""
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
+        self.given: list[str] = []
         self.depends = False
         self.slurm: list[Node] = []
 

@@ -27,10 +27,15 @@ def handled(names: Iterable[str], handler: Callable[[int], object]) -> Iterator[
             signal.signal(number, known)
 
 
-def interrupt(*_: object) -> None:
+def interrupt(number: int) -> None:
     """A handler that acts like Ctrl-C.
 
     Raises:
-        KeyboardInterrupt: Always.
+        KeyboardInterrupt: Always; the signal is its argument.
     """
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
+
+
+def asked_by(stop: KeyboardInterrupt) -> int:
+    """The signal that has interrupted fdl."""
+    return int(stop.args[0]) if stop.args else signal.SIGINT

@@ -1,4 +1,4 @@
-"""Standard output and standard error that are closed, full or broken.
+"""Standard output and standard error that are closed, full, broken or exchanged.
 
 Imported only when one of them is.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 
 def replace_closed() -> None:
@@ -37,6 +38,20 @@ def failed(problem: OSError, *, silent: bool) -> int:
         except OSError:
             _give_up(sys.stderr.fileno())
     return 1
+
+
+@contextmanager
+def stdout_as_stderr() -> Iterator[None]:
+    """Let programs that start meanwhile print on stderr, so that stdout is the caller's alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _give_up(descriptor: int) -> None:

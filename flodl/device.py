@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from flodl import log
-from flodl.processor import bfloat16_instructions
+from flodl.processor import bfloat16_instructions, processor_name
 
 
 def select_device(requested: torch.device | str | None = None) -> torch.device:
@@ -43,6 +43,13 @@ def select_device(requested: torch.device | str | None = None) -> torch.device:
             "Apple's interface to its GPUs; use 'cpu'"
         )
     return device
+
+
+def hardware_name(device: torch.device) -> str:
+    """Return the name of the GPU or of the processor: ``NVIDIA A100``, ``AMD EPYC 7763``."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return processor_name() if device.type == "cpu" else device.type
 
 
 def usable_gpus() -> list[int]:

@@ -13,7 +13,7 @@ import torch
 
 from flodl.host_memory import host_memory_bytes
 from flodl.openmp import openmp_report
-from flodl.processor import processor_facts
+from flodl.processor import processor_name
 
 _TUNABLE = "glibc.malloc."
 _REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")
@@ -33,7 +33,7 @@ def environment_report() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": processor_name(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "openmp": openmp_report(os.environ),
@@ -102,10 +102,6 @@ def git_commit(folder: Path) -> str | None:
         lines = (line.split(" ", 1) for line in packed.splitlines())
         return next((pair[0] for pair in lines if pair[1:] == [reference]), None)
     return None
-
-
-def _cpu_model() -> str:
-    return processor_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def _cuda_devices() -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,11 @@ def processor_facts() -> Mapping[str, str]:
     first = text.split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def processor_name() -> str:
+    """Return the processor's model name, or its architecture if the system gives no name."""
+    return processor_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def bfloat16_instructions(facts: Mapping[str, str] | None = None) -> str | None:

@@ -68,7 +68,7 @@ class DdpArgs(FdlArgs):
         help=f"Backend and policy in one word: {', '.join(NAMED_MODES)}; solo-N: device N alone",
     )
     policy: Literal["sync", "cadence", "async", "auto"] | None = _option(
-        help="When the ranks average [default: cadence]"
+        help="When the ranks average; auto: sync on equal devices, else cadence [default: auto]"
     )
     backend: Literal["nccl", "cpu"] | None = _option(
         help="Average on the GPUs, or through main memory [default: nccl]"

@@ -12,6 +12,7 @@ from pathlib import Path
 from fdl.errors import FdlError
 from fdl.light_record import Record as _Record
 from fdl.own_files import put_own
+from fdl.regular import names, subfolders
 from fdl.run_directory.json_file import read_json
 
 FOLDER = ".fdl/slurm"
@@ -93,7 +94,13 @@ def remember(folder: Path, id: str, record: Record) -> None:
 
 def queued(root: str) -> list[Queued]:
     """The jobs of a project that wait or run; empty where there is no cluster."""
-    ids = {path.stem: path for path in sorted(Path(root, FOLDER).glob("*/*.json"))}
+    folder = Path(root, FOLDER)
+    ids = {
+        name.removesuffix(".json"): folder / call / name
+        for call in subfolders(folder)
+        for name in names(folder / call)
+        if name.endswith(".json")
+    }
     if not ids or shutil.which("squeue") is None:
         return []
     # -r writes one line for each job of an array.

@@ -20,6 +20,7 @@ from fdl.planning.planner import Host, here
 from fdl.redaction import redacted
 from fdl.select.project import Project
 from fdl.shell_words import join
+from fdl.signals import asked_by
 
 if TYPE_CHECKING:
     from fdl.manifest import Found
@@ -38,7 +39,7 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     project = Project(found, env, executes=acts, write_cache=acts)
     place = away(host or here())
     plan = chain_of(project, [invocation.tokens], invocation, place).steps[-1].plan
-    output.warnings(project.warnings)
+    output.warnings(project.untold())
     settings = settings_of(plan)
     words = words_of(invocation, env, invocation.tokens)
     if invocation.dry_run:
@@ -110,10 +111,12 @@ def run_all(
 
     try:
         cluster.wait(found, note)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        number = asked_by(stop)
         for place, job in enumerate(jobs):
             if place not in outcomes:
-                outcomes[place] = Outcome(job, STOPPED, 130, time.monotonic() - began, "")
+                took = time.monotonic() - began
+                outcomes[place] = Outcome(job, STOPPED, 128 + number, took, "", number)
                 ended(outcomes[place])
     return [outcomes[place] for place in range(len(jobs))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from fdl import output
 from fdl.commands.verb import Call, Group, Json, Open
 from fdl.errors import FdlError, UsageError
+from fdl.streams import stdout_as_stderr
 
 if TYPE_CHECKING:
     from fdl.jobs.chain import Chain
@@ -61,7 +62,9 @@ def rehearse(
     _check(plan)
     with tempfile.TemporaryDirectory(prefix="fdl-rehearsal-") as folder:
         file = Path(folder) / "rehearsal.json"
-        code = _run(chain, plan, file, call)
+        # Of a program that prints, too, stdout holds the one document.
+        with stdout_as_stderr() if json else nullcontext():
+            code = _run(chain, plan, file, call)
         result = _read(file)
     if result is None and not code:
         raise FdlError(
@@ -87,7 +90,9 @@ def _chain(call: Call, project: Project, words: list[str]) -> Chain:
     # As on another machine: fdl itself starts no ranks.
     host = call.here()
     alone = type(host)(host.variables, host.in_container, host.terminal, elsewhere=True)
-    return chain_of(project, [words], call.invocation, alone)
+    chain = chain_of(project, [words], call.invocation, alone)
+    output.warnings(project.untold())
+    return chain
 
 
 def _check(plan: Plan) -> None:
@@ -118,7 +123,7 @@ def _run(chain: Chain, plan: Plan, file: Path, call: Call) -> int:
     needed = chain.steps[:-1]
     if needed:
         chain.steps[:] = needed
-        code = run_chain(chain, call.invocation.work)
+        code = run_chain(chain, call.invocation.work, follows=True)
         if code:
             return code
     plan.env[VARIABLE] = str(file)

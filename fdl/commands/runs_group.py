@@ -87,10 +87,7 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
 
 def print_json(document: dict[str, object]) -> int:
     """Print one document with the version of its form; return the exit code."""
-    from json import dumps
-
-    text = dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
-    output.write(sys.stdout, f"{text}\n")
+    output.print_json({"schema_version": SCHEMA_VERSION, **document})
     return 0
 
 

@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, environ: Mapping[str, str], options: Options) -> None:
         self._environ = environ
-        self._options = options
+        self.options = options
         self._guard = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._hung_up = False
@@ -103,7 +103,7 @@ class Client:
     def _opened(self) -> httpx2.Client:
         with self._guard:
             if self._client is None:
-                options = self._options
+                options = self.options
                 try:
                     self._client = httpx2.Client(
                         verify=_Authorities.of(self._environ),

@@ -32,6 +32,9 @@ class Options:
     stall_timeout: float = 30.0
     """Time without data after which a connection is given up."""
 
+    watched: float = 60.0
+    """Time within which 64 KiB must arrive, else the server is given up: it drips."""
+
     attempts: int = 6
     """Failures in a row, with no bytes in between, after which a server is given up."""
 

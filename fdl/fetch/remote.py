@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -37,6 +39,8 @@ _REMEDIES: dict[int, str] = {
 _OTHER = "the server has another file now"
 
 _NAME = f"fdl/{__version__}"
+
+_LEAST = 64 << 10
 
 _REASONS: dict[type[BaseException], str] = {
     httpx2.ConnectTimeout: "the server does not accept the connection",
@@ -69,19 +73,23 @@ class Answer:
         start: Offset in the file where the body begins.
         whole: Whether the body is the whole file, as from servers without ranges.
         version: The state of the file.
+        watched: Seconds within which 64 KiB must arrive.
     """
 
     response: httpx2.Response
     start: int
     whole: bool
     version: Version
+    watched: float = math.inf
 
     def blocks(self) -> Iterator[bytes]:
         """The body as it arrives; it may end early.
 
         Raises:
             TransientError: It stalls or ends early.
+            UnreachableError: It drips.
         """
+        began, arrived = time.monotonic(), 0
         length = self.response.headers.get("Content-Length", "")
         left = int(length) if length.isdecimal() else -1
         blocks = self.response.iter_raw()
@@ -91,9 +99,21 @@ class Answer:
                 if left == 0:
                     # The exchange ends with the next step, which keeps the connection usable.
                     next(blocks, None)
+                arrived += len(block)
+                if left and arrived < _LEAST and time.monotonic() - began > self.watched:
+                    raise self._drips(arrived)
+                if arrived >= _LEAST:
+                    began, arrived = time.monotonic(), 0
                 yield block
         except httpx2.HTTPError as error:
             raise TransientError(_reason(error)) from None
+
+    def _drips(self, arrived: int) -> UnreachableError:
+        return UnreachableError(
+            f"cannot fetch {shown(str(self.response.url))}: only {arrived} bytes arrived in "
+            f"{self.watched:.0f} s",
+            hint="check the network and type the same command again; what was fetched is kept",
+        )
 
 
 @contextmanager
@@ -113,7 +133,7 @@ def get(client: Client, url: str, span: str, known: Version | None = None) -> It
             response = stack.enter_context(client.get(url, headers))
         except (httpx2.HTTPError, AddressError) as error:
             raise _failure(url, error) from None
-        yield _read_answer(response, url, known)
+        yield replace(_read_answer(response, url, known), watched=client.options.watched)
 
 
 def shown(url: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from fdl.errors import FdlError
 from fdl.freshness.folder import state_file, write
+from fdl.regular import read_text
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick
 # keeps its stamp. So content that was read that soon after a change is read again.
@@ -83,9 +84,8 @@ def _hashed(file: str) -> str:
 
 def _read(file: str) -> dict[str, list[object]]:
     try:
-        with open(file, encoding="utf-8") as stream:
-            content = json.load(stream)
+        content = json.loads(read_text(file))
         sound = all(isinstance(one, list) and len(one) == 5 for one in content.values())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}
     return content if sound else {}

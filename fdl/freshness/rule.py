@@ -1,7 +1,5 @@
 """When a command with ``inputs`` runs, and when its last run still counts."""
 
-# The paths are strings.
-# ruff: noqa: PTH123
 from __future__ import annotations
 
 import json
@@ -17,6 +15,7 @@ from fdl.freshness.patterns import VARIABLE, Patterns
 from fdl.light_record import Record
 from fdl.plan import Plan
 from fdl.planning.ranks import SETTINGS_VARIABLE
+from fdl.regular import read_text
 
 _FORMAT = 1
 
@@ -66,7 +65,7 @@ class Rule:
         if forced:
             return Verdict(True, "--force")
         if before is None:
-            typed = " with these arguments" if self._plan.typed else ""
+            typed = " with these arguments" if self._plan.typed or self._plan.given else ""
             return Verdict(True, f"it has not run here{typed} yet")
         if not before["finished"]:
             return Verdict(True, "its last run did not succeed")
@@ -147,10 +146,13 @@ def _differences(
 
 def _identity(plan: Plan, outputs: Patterns) -> object:
     """What makes a command another one: what runs, where, and the variables of the manifest."""
+    # The values of declared arguments are in the name of the record.
+    given = {one.partition("=")[0] for one in plan.given}
     declared = {
         one.name: one.value
         for one in plan.variables
-        if one.origin == "shell" or ":" in one.origin or one.name == SETTINGS_VARIABLE
+        if one.name not in given
+        and (one.origin == "shell" or ":" in one.origin or one.name == SETTINGS_VARIABLE)
     }
     place = plan.launch[-1] if plan.service else os.path.relpath(plan.cwd, plan.root)
     return [plan.kind, plan.argv, plan.service, place, sorted(declared.items()), outputs.texts]
@@ -160,7 +162,8 @@ def _name(plan: Plan) -> str:
     """The name of the state: readable, and another one for other arguments or overlays."""
     words = "-".join(plan.command)
     safe = "".join(char if char.isalnum() or char in "-_" else "_" for char in words)
-    return f"{safe[:64]}.{_digest([plan.command, plan.typed, plan.environment])[:12]}"
+    told = [plan.command, plan.typed, plan.environment, *plan.given]
+    return f"{safe[:64]}.{_digest(told)[:12]}"
 
 
 def _typed(plan: Plan) -> str:
@@ -176,10 +179,9 @@ def _digest(value: object) -> str:
 def _read(file: str) -> dict[str, Any] | None:
     """The record of the last run; None if there is none, or none that this fdl understands."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            record = json.load(stream)
+        record = json.loads(read_text(file))
         sound = record["format"] == _FORMAT and {"when", "finished", "command"} <= record.keys()
         parts = [record[name] for name in ("variables", "inputs", "outputs")]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if sound and all(isinstance(one, dict) for one in parts) else None

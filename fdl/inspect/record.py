@@ -5,7 +5,7 @@ is JSON and is read without torch.
 """
 
 # Paths here are text: the user types them before a colon.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -13,14 +13,14 @@ import os
 from fdl.errors import FdlError, UsageError
 from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
+from fdl.regular import open_bytes, subfolders
 from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from gzip import GzipFile
-    from io import BufferedReader
-    from typing import Any
+    from typing import Any, BinaryIO
 
     from fdl.inspect.field import Path
 
@@ -117,11 +117,7 @@ def _run_directory(path: str) -> str:
     """The directory itself if it is a run directory, else the newest run in it."""
     if os.path.isfile(os.path.join(path, CONFIG)):
         return path
-    try:
-        names = os.listdir(path)
-    except OSError as problem:
-        raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
-    runs = [name for name in names if os.path.isfile(os.path.join(path, name, CONFIG))]
+    runs = [name for name in subfolders(path) if os.path.isfile(os.path.join(path, name, CONFIG))]
     if not runs:
         raise UsageError(
             f"{path} is not a run and contains none: no {CONFIG}",
@@ -138,7 +134,7 @@ def _age(name: str) -> tuple[str, int]:
 
 def _config_file(file: str) -> dict[str, Any]:
     try:
-        with open(file, "rb") as stream:
+        with open_bytes(file) as stream:
             data = stream.read(_MAX_CONFIG_BYTES + 1)
     except OSError as problem:
         raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
@@ -155,8 +151,9 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
     import zlib
 
     try:
-        with open(file, "rb") as stream:
-            packed = stream.peek(2)[:2] == b"\x1f\x8b"
+        with open_bytes(file) as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
             unpacked = gzip.GzipFile(fileobj=stream) if packed else stream
             header = _header(unpacked, file)
     except (OSError, EOFError, zlib.error) as problem:
@@ -167,7 +164,7 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
     return _mapping(text.encode(), f"the configuration in {file}") if text else None
 
 
-def _header(stream: GzipFile | BufferedReader, file: str) -> dict[str, Any]:
+def _header(stream: GzipFile | BinaryIO, file: str) -> dict[str, Any]:
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= _MAX_HEADER_BYTES:
         raise FdlError(f"{file} is not a checkpoint: it has no safetensors header")

@@ -72,7 +72,7 @@ class Chain:
 
     def _add(self, plan: Plan, above: dict[_Key, Node]) -> int:
         """Add a command; ``above`` are the commands that wait for it, with what they need."""
-        key = (*plan.command, "--", *plan.typed)
+        key = (*plan.command, "--", *plan.given, *plan.typed)
         if key in above:
             raise self._circle(key, above)
         if key in self._places:

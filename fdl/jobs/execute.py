@@ -6,14 +6,21 @@ from fdl import output
 from fdl.jobs.chain import Chain, Step
 from fdl.jobs.job import DONE, FAILED, Job, Outcome
 from fdl.prepass import Work
+from fdl.run.program import name_of
 from fdl.shell_words import join
 
 
-def run_chain(chain: Chain, work: Work) -> int:
+def run_chain(chain: Chain, work: Work, *, follows: bool = False) -> int:
     """Run the steps of a chain.
 
     Several commands, and all with GPUs of their own, run beside each other. A single command has
     the terminal; with ``--jobs``, what it needs runs beside each other before it.
+
+    Args:
+        chain: The steps.
+        work: How they run.
+        follows: Whether the caller runs something behind them. Then a signal makes the exit code,
+            also if the last step catches it and ends with 0.
 
     Returns:
         0, or the exit code of the first failure.
@@ -32,24 +39,26 @@ def run_chain(chain: Chain, work: Work) -> int:
                 f"`fdl {last.name}` was not run",
                 "fix the failed command above, then type the same command again",
             )
-        return code or _in_order([last], work)
-    return _in_order(steps, work)
+        return code or _in_order([last], work, follows=follows)
+    return _in_order(steps, work, follows=follows)
 
 
-def _in_order(steps: list[Step], work: Work) -> int:
-    from fdl.run import execute
+def _in_order(steps: list[Step], work: Work, *, follows: bool) -> int:
+    from fdl.run import attend
 
     for step in steps:
         if _skip(step, work):
             continue
-        code = execute(step.plan)
-        if code:
-            if step is not steps[-1]:
-                output.error(
-                    f"`fdl {step.name}` failed with exit code {code}, so `fdl {steps[-1].name}` "
-                    "was not run"
-                )
-            return code
+        code, asked = attend(step.plan)
+        is_last = step is steps[-1]
+        if asked and is_last and follows:
+            output.error(f"`fdl {step.name}` received {name_of(asked)}, so nothing more was run")
+        elif (code or asked) and not is_last:
+            why = f"received {name_of(asked)}" if asked else f"failed with exit code {code}"
+            output.error(f"`fdl {step.name}` {why}, so `fdl {steps[-1].name}` was not run")
+        # A program that catches the signal may have done only a part.
+        if code or asked:
+            return code if code or (is_last and not follows) else 128 + asked
         _finish(step)
     return 0
 

@@ -45,6 +45,7 @@ class Outcome(Record):
         code: The exit code, 128 + n after signal n; None for a job that was not started.
         seconds: Wall time.
         reason: Why it was skipped; else empty.
+        signal: The signal to fdl that stopped it, or kept it from starting; 0 for none.
     """
 
     job: Job
@@ -52,3 +53,4 @@ class Outcome(Record):
     code: int | None = None
     seconds: float = 0.0
     reason: str = ""
+    signal: int = 0

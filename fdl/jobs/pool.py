@@ -26,8 +26,6 @@ _LAST_LINES_S = 1.0
 
 _WAIT_S = 0.2
 
-INTERRUPTED = 130
-
 
 def run_all(
     jobs: Sequence[Job],
@@ -42,7 +40,8 @@ def run_all(
     """Run plans beside each other, and print a table of how they ended on stderr.
 
     Every line of output stands behind the name of its job. The first failure stops the rest, as
-    SIGTERM does. A signal to fdl reaches every job once, and no further job starts.
+    SIGTERM does. A signal to fdl reaches every job once, and no further job starts. A job that then
+    ends with 0 counts as stopped: it may have done only a part.
 
     Args:
         jobs: What runs. Jobs have no terminal and no input, so plan them without.
@@ -59,6 +58,7 @@ def run_all(
     Raises:
         UsageError: There are fewer GPUs than one job is to have.
         OSError: fdl's own output cannot be written.
+        KeyboardInterrupt: A signal arrived when all jobs had ended; its number is the argument.
     """
     devices = [""] * max(1, at_once)
     if gpus_each:
@@ -71,15 +71,20 @@ def run_all(
     if pool.printer.problem:
         raise pool.printer.problem
     _summarize(outcomes)
+    if late := pool.late_signal():
+        raise KeyboardInterrupt(late)
     return outcomes
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """The first failure's exit code; else that of a job that was stopped; else 0."""
+    """128 + n after signal n to fdl; else the code of the first failure, or of a stop; else 0."""
+    for one in outcomes:
+        if one.signal:
+            return 128 + one.signal
     for state in (FAILED, STOPPED):
         for one in outcomes:
             if one.state == state:
-                return one.code or INTERRUPTED
+                return one.code or 1
     return 0
 
 
@@ -109,13 +114,16 @@ class _Pool:
         self._running: dict[int, tuple[subprocess.Popen[bytes], str, float]] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._stopping = False
+        # The signal to fdl that ends the pool.
+        self._signal = 0
         self._streams = streams()
 
     def run(self, skips: Callable[[Job], str], ended: Callable[[Outcome], None]) -> list[Outcome]:
         """Run all jobs; the outcomes in their order."""
 
         def note(place: int, state: str, code: int | None, seconds: float, reason: str) -> None:
-            self._outcomes[place] = Outcome(self._jobs[place], state, code, seconds, reason)
+            by = self._signal if state == STOPPED else 0
+            self._outcomes[place] = Outcome(self._jobs[place], state, code, seconds, reason, by)
             ended(self._outcomes[place])
 
         while True:
@@ -137,6 +145,14 @@ class _Pool:
         for place in self._waiting:
             note(place, STOPPED, None, 0.0, "")
         return [self._outcomes[place] for place in range(len(self._jobs))]
+
+    def late_signal(self) -> int:
+        """The number of a signal that asked fdl to end after the last job has ended; 0 for none."""
+        while not self.events.empty():
+            event = self.events.get()
+            if isinstance(event, int) and signal.Signals(event).name in _ENDING:
+                return event
+        return 0
 
     def _next_event(self) -> int | tuple[int, int]:
         while True:
@@ -222,10 +238,10 @@ class _Pool:
         return time.monotonic() - began
 
     def _state(self, code: int) -> str:
-        if code == 0:
-            return DONE
         if self._stopping:
             return STOPPED
+        if code == 0:
+            return DONE
         if not self._keep_going:
             self._stop(signal.SIGTERM)
         return FAILED
@@ -239,6 +255,7 @@ class _Pool:
         """Pass a signal to every job; those that end a program also end the pool."""
         name = signal.Signals(number).name
         if name in _ENDING:
+            self._signal = self._signal or number
             self._stop(number)
         elif name == "SIGTSTP":
             self._pause()

@@ -34,9 +34,6 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     if project.examples and acts:
         project = Project(found, env, executes=True, write_cache=True)
         chain = _typed(project, invocation, host or here())
-    from fdl import output
-
-    output.warnings(project.warnings)
     return finish(chain, project, invocation)
 
 
@@ -53,6 +50,9 @@ def one(plan: Plan, project: Project, invocation: Invocation, host: Host) -> int
 
 def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
     """Carry a chain out, or show its plans."""
+    from fdl import output
+
+    output.warnings(project.untold())
     if not invocation.dry_run:
         from fdl.jobs.execute import run_chain
         from fdl.run.confirm import confirm_all
@@ -63,7 +63,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
                 # Its arguments are announced on the terminal.
                 step.plan.secrets += project.secrets()
         return run_chain(chain, invocation.work)
-    from fdl import dry_run, output
+    from fdl import dry_run
 
     plans = [step.plan for step in chain.steps]
     if invocation.json:

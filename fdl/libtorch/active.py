@@ -5,11 +5,13 @@ and ``sys``.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH111, PTH112, PTH118, PTH123
+# ruff: noqa: PTH111, PTH112, PTH118
 from __future__ import annotations
 
 import os
 import sys
+
+from fdl import regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +120,7 @@ def read_facts(folder: str) -> dict[str, str]:
 def read_text(file: str | Path) -> str:
     """The text of a file; empty if it cannot be read, or is not UTF-8."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            return stream.read()
+        return regular.read_text(file)
     except (OSError, ValueError):
         return ""
 

@@ -39,6 +39,7 @@ from fdl.libtorch.active import (
     own_choice,
     read_facts,
 )
+from fdl.regular import subfolders
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -100,15 +101,16 @@ class Store:
 
     def is_installed(self, id: str) -> bool:
         """Whether a variant is installed."""
-        return (self.path(id) / "lib").is_dir()
+        # A path object would raise an error if the folder may not be entered.
+        return os.path.isdir(self.path(id) / "lib")  # noqa: PTH112
 
     def installed(self) -> list[Variant]:
         """All variants, sorted by id."""
         found = []
         for kind in KINDS:
-            for path in sorted((self.folder / kind).glob("*")):
-                id = f"{kind}/{path.name}"
-                if is_id(id) and (path / "lib").is_dir():
+            for name in subfolders(self.folder / kind):
+                id, path = f"{kind}/{name}", self.folder / kind / name
+                if is_id(id) and self.is_installed(id):
                     found.append(Variant(id, str(path), read_facts(str(path))))
         return sorted(found, key=lambda one: one.id)
 

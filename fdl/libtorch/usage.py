@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.libtorch.active import Variant
+from fdl.libtorch.active import Variant, read_text
 from fdl.output import json_text
 
 SCHEMA_VERSION = 1
@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 _FOUND_BY_CMAKE = ("Torch_DIR", "Caffe2_DIR", "TORCH_LIBRARY", "c10_LIBRARY")
 _FOUND_WITH_CUDA = ("C10_CUDA_LIBRARY",)
 """Entries of CMake's cache that Torch's CMake files make."""
+
+_OLD_ABI = "_GLIBCXX_USE_CXX11_ABI=0"
+"""Torch's CMake files tell it to the compiler."""
 
 _LIBRARY_PATHS = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}
 
@@ -46,14 +49,24 @@ class Variables:
 def variables(folder: str, system: str = sys.platform) -> Variables:
     """The variables for the libtorch in a folder (absolute path), on a system of ``sys.platform``.
 
-    ``LIBTORCH`` is read by tch-rs, ``CMAKE_PREFIX_PATH`` is searched by CMake. The folder of the
+    ``LIBTORCH`` is read by tch-rs, and so is ``LIBTORCH_CXX11_ABI``, which is ``0`` for a libtorch
+    of the old ABI of C++. ``CMAKE_PREFIX_PATH`` is searched by CMake. The folder of the
     libraries is added to the search path of the system's loader.
     """
     libraries = _LIBRARY_PATHS.get(system, "LD_LIBRARY_PATH")
     return Variables(
-        values={"LIBTORCH": folder, "LIBTORCH_PATH": folder},
+        values=_values(folder),
         folders={libraries: str(Path(folder, "lib")), "CMAKE_PREFIX_PATH": folder},
     )
+
+
+def _values(folder: str) -> dict[str, str]:
+    values = {"LIBTORCH": folder, "LIBTORCH_PATH": folder}
+    # torch-sys compiles its own code for the new ABI, unless it is told otherwise.
+    config = Path(folder, "share", "cmake", "Torch", "TorchConfig.cmake")
+    if _OLD_ABI in read_text(config):
+        values["LIBTORCH_CXX11_ABI"] = "0"
+    return values
 
 
 def render(
@@ -146,8 +159,8 @@ def _escaped(path: str) -> str:
 def _cargo(variant: Variant, system: str) -> str:
     """A ``.cargo/config.toml``: build scripts see ``LIBTORCH``, programs find its libraries."""
     # A JSON string is also a valid TOML string.
-    folder = json.dumps(variant.path, ensure_ascii=False)
-    lines = ["[env]", f"LIBTORCH = {folder}", f"LIBTORCH_PATH = {folder}"]
+    values = _values(variant.path).items()
+    lines = ["[env]", *(f"{key} = {json.dumps(one, ensure_ascii=False)}" for key, one in values)]
     if system != "win32":
         # `-Wl,-rpath,…` would split a path at its commas.
         words = ["-Xlinker", "-rpath", "-Xlinker", str(Path(variant.path, "lib"))]

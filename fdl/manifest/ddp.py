@@ -118,7 +118,8 @@ DDP = Section(
         "policy",
         one_of(*POLICIES),
         "When ranks average: gradients in every step (`sync`), weights after each window "
-        "(`cadence`, default), or during the next window (`async`); `auto` measures and chooses.",
+        "(`cadence`), or during the next window (`async`). `auto` (default) is `sync` if all "
+        "devices have the same name, else `cadence`.",
         excluded_by="mode",
     ),
     Key(

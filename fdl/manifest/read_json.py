@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from fdl.manifest.scalars import MAX_DIGITS
-from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
+from fdl.manifest.source import MAX_DEPTH, key_problem, position, refusal
 from fdl.node import Node
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_json(text: str, file: str) -> Node:
     if not text.strip():
         return Node({}, file, 1, 1)
     builder = _Builder(text, file)
-    builder.check_size()
+    builder.check_depth()
     try:
         json.loads(text, parse_int=str)
     except json.JSONDecodeError as error:
@@ -53,17 +53,13 @@ class _Builder:
         self.tokens: Iterator[re.Match[str]] = TOKEN.finditer(text)
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def check_size(self) -> None:
-        """Refuse too much depth or size before parsing: the standard parser recurses."""
-        depth = values = 0
+    def check_depth(self) -> None:
+        """Refuse too much depth before parsing: the standard parser recurses."""
+        depth = 0
         for token in TOKEN.finditer(self.text):
-            values += token[0] not in "{}[]:,"
             depth += (token[0] in "{[") - (token[0] in "}]")
             if depth > MAX_DEPTH:
                 raise self.refusal(token, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
-            if values > MAX_VALUES:
-                problem = f"the manifest holds more than {MAX_VALUES} values"
-                raise self.refusal(token, problem, "check that it is the file you mean")
 
     def value(self, token: re.Match[str]) -> Node:
         line, column = self.place(token)

@@ -87,6 +87,7 @@ class _Builder:
         self.file = file
         self.values = 0
         # Anchor -> its value and expanded size; None while the value is being built.
+        self.expanded = 0
         self.anchors: dict[str, tuple[Node, int] | None] = {}
 
     def document(self) -> Node:
@@ -109,7 +110,7 @@ class _Builder:
         if isinstance(event, AliasEvent):
             return self.alias(event, depth)
         before = self.values
-        self.count(1, mark)
+        self.values += 1
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         node = Node(None, self.file, mark.line + 1, mark.column + 1)
@@ -173,7 +174,7 @@ class _Builder:
         if anchored is None:
             raise self.refusal(mark, f"alias `*{name}` refers to itself", "repeat the value")
         node, size = anchored
-        self.count(size, mark)
+        self.expand(size, mark)
         if depth + _height(node) > MAX_DEPTH:
             raise self.too_deep(mark)
         # Only the top is copied: the key above it differs, and everything below is shared.
@@ -188,7 +189,7 @@ class _Builder:
             raise self.refusal(mark, "a key must be text", "write a plain name before the colon")
         if event.tag not in (None, "!", f"{_TAG}str"):
             raise self.refusal(mark, f"tag `{event.tag}` is not supported on a key", "remove it")
-        self.count(1, mark)
+        self.values += 1
         if problem := key_problem(event.value):
             raise self.refusal(mark, problem, "give it a short name")
         if event.anchor is not None:
@@ -235,10 +236,12 @@ class _Builder:
             raise self.refusal(event.start_mark, f"`{tag}` names no key", hint)
         return str(tag[1:])
 
-    def count(self, values: int, mark: Mark) -> None:
+    def expand(self, values: int, mark: Mark) -> None:
+        """Count the values of an alias. What is written out is limited by the size of the file."""
         self.values += values
-        if self.values > MAX_VALUES:
-            problem = f"the manifest holds more than {MAX_VALUES} values once aliases are expanded"
+        self.expanded += values
+        if self.expanded > MAX_VALUES:
+            problem = f"the aliases of the manifest stand for more than {MAX_VALUES} values"
             raise self.refusal(mark, problem, "use fewer aliases of aliases")
 
     def too_deep(self, mark: Mark) -> ManifestError:

@@ -145,12 +145,14 @@ VALUES = Judged(_demand_of_values, [_SCALAR, {"items": _SCALAR, "type": "array"}
 STOP_TIMEOUT = Key(
     "stop_timeout",
     Number(least=0),
-    "Seconds after a stop signal until the program is killed (default, or null: no limit).",
+    "Seconds from a stop signal until the program and all its processes are killed (default, or "
+    "null: no limit).",
 )
 GRACE = Key(
     "grace",
     Number(least=0),
-    "Seconds until processes left over after a program ended on a signal are killed (default: 10).",
+    "Seconds until processes left over after a program ended on a signal are killed, at most until "
+    "the end of `stop_timeout` (default: 10).",
 )
 
 

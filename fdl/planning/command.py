@@ -6,7 +6,7 @@ Imported on the warm path.
 from __future__ import annotations
 
 from fdl.errors import UsageError
-from fdl.planning.planner import Planner
+from fdl.planning.planner import IN_CONTAINER, Planner
 from fdl.select.classify import RUN
 
 TYPE_CHECKING = False
@@ -41,7 +41,11 @@ def plan_of(selected: Selection, project: Project, invocation: Invocation, host:
         invocation.append,
         keeps=project.writes_cache,
     )
-    return planned(selected, planner)
+    plan = planned(selected, planner)
+    for note in plan.notes:
+        if note.endswith(IN_CONTAINER):
+            project.warn(note)
+    return plan
 
 
 def planned(selected: Selection, planner: Planner) -> Plan:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _PLAN_LIMIT_BYTES = 96 * 1024
 
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
+IN_CONTAINER = "fdl itself runs in a container"
+"""End of the note of a plan whose ``docker`` service is not used."""
 
 
 class Host(Record):
@@ -125,6 +127,7 @@ class Planner(Record):
         self._settle(plan, scopes)
         for variable in variables:
             plan.set(variable)
+            plan.given.append(f"{variable.name}={variable.value}")
         return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
 
     def entry(
@@ -211,7 +214,7 @@ class Planner(Record):
         if self.host.in_container and (docker := node.get("docker")):
             plan.notes.append(
                 f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
-                "fdl itself runs in a container"
+                f"{IN_CONTAINER}"
             )
 
     def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:

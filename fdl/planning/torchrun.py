@@ -43,14 +43,18 @@ class Program(Record):
     arguments: list[str]
 
     def started(self, options: Sequence[str]) -> list[str]:
-        """The whole command line, with these options of torchrun."""
+        """The whole command line, with these options of torchrun.
+
+        Without the ``--``, torchrun compares the program's own flags with the beginnings of its
+        options: ``--rdzv`` and ``--log`` begin several of them, and that is an error.
+        """
         start = [self.python, "-m", MODULE, *options]
         flags = [flag for flag in self.flags if flag != _IMPLIED]
         if flags:
             # torchrun would start the ranks without these flags. So it gets the whole command.
             named = ["-m", self.target] if self.module else [self.target]
-            return [*start, "--no-python", self.python, *flags, *named, *self.arguments]
-        named = ["--module", self.target] if self.module else [self.target]
+            return [*start, "--no-python", "--", self.python, *flags, *named, *self.arguments]
+        named = ["--module", "--", self.target] if self.module else ["--", self.target]
         return [*start, *named, *self.arguments]
 
 

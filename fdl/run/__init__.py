@@ -21,6 +21,19 @@ def execute(plan: Plan) -> int:
     Raises:
         FdlError: The program cannot be started.
     """
+    return attend(plan)[0]
+
+
+def attend(plan: Plan) -> tuple[int, int]:
+    """The same for one command of several: after a signal, no further one may start.
+
+    Returns:
+        The exit code, and the signal that asked fdl to end meanwhile; 0 for none. A program may
+        catch the signal and end with 0.
+
+    Raises:
+        FdlError: The program cannot be started.
+    """
     if plan.kind == "entry" and not plan.service:
         from fdl.run.program import require_script
 
@@ -35,13 +48,13 @@ def execute(plan: Plan) -> int:
         from fdl.run.windows import run
     else:
         from fdl.run.posix import run
-    code = run(plan)
+    code, asked = run(plan)
     if code and plan.service:
         from fdl.run.docker import advice
 
         if remedy := advice(plan, code, began):
             output.hint(remedy)
-    return code
+    return code, asked
 
 
 def _say_first(plan: Plan) -> None:

@@ -12,6 +12,7 @@ import time
 from fdl import output
 from fdl.errors import FdlError
 from fdl.run.program import cannot_start, deliver, marked
+from fdl.run.watcher import Watcher
 from fdl.which import locate
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import signal as _signal
 
     from fdl.plan import Plan
-    from fdl.run.watcher import Watcher
 else:
     # The compiled part of `signal`, which every interpreter loads at its start.
     import _signal
@@ -53,20 +53,17 @@ _SAME_WITHIN_S = 0.2
 """`timeout` and terminals that close send one signal to fdl twice. Within this time it counts once.
 """
 
-_WATCHED_AFTER_S = 0.1
-"""A job that ends earlier gets no watcher, so short commands do not pay for one."""
-
 _PAUSE_S = 0.02
-# macOS has neither the system call nor the environment of other processes.
-_WATCHES = hasattr(_signal, "sigtimedwait")
 _E2BIG = 7
 _FOREVER = float("inf")
 
 
-def run(plan: Plan) -> int:
-    """Run ``plan.launch`` and return its exit code.
+def run(plan: Plan) -> tuple[int, int]:
+    """Run ``plan.launch``.
 
-    It is 128 + n if signal n ended the child, or if fdl killed it after that signal.
+    Returns:
+        The exit code: 128 + n if signal n ended the child, or if fdl killed it after that signal.
+        And the signal that asked fdl to end meanwhile, 0 for none.
 
     Raises:
         FdlError: The program cannot be started.
@@ -97,7 +94,7 @@ def run(plan: Plan) -> int:
         code = attendant.wait(child)
     if attendant.killed and plan.service:
         output.hint("the container is Docker's and may still be running: `docker compose ps`")
-    return code
+    return code, attendant.signal
 
 
 def _refused(plan: Plan, variables: dict[str, str], problem: Exception) -> FdlError:
@@ -119,11 +116,13 @@ class _Attendant:
     Attributes:
         blocked_before: The signals that were blocked before; they are also blocked in the child.
         killed: Whether fdl killed the child.
+        signal: The last signal that asked the job to end; 0 for none.
+        watcher: Ends the job if fdl is killed.
     """
 
     __slots__ = (
         "_above", "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at",
-        "_reached", "_sent_at", "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
+        "_reached", "_sent_at", "_stop_at", "blocked_before", "killed", "signal", "watcher",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, mark: str) -> None:
@@ -135,14 +134,13 @@ class _Attendant:
         self._mark = mark
         self._pressed_at: float | None = None
         self._sent_at: float | None = None
-        # The last signal that asked the job to end, and the processes that were there.
-        self._signal = 0
+        self.signal = 0
+        # The processes that were there when it was passed on.
         self._reached: set[int] = set()
         # fdl and the programs that started it, as they were at that time.
         self._above: set[int] = set()
         self._foreground: list[int] = []
         self._stop_at: float | None = None
-        self._watcher: Watcher | None = None
         self.blocked_before: set[int] = set()
         self.killed = False
 
@@ -150,9 +148,16 @@ class _Attendant:
         # Some systems drop a SIGCHLD without a handler, even a blocked one.
         self._child_handler = _signal.signal(_signal.SIGCHLD, lambda *_: None)
         self.blocked_before = set(_signal.pthread_sigmask(_signal.SIG_BLOCK, self._awaited))
+        # It starts with the signals blocked, and before the job, so that no moment is missed.
+        self.watcher = Watcher(self._mark)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After a fault of fdl itself, the job ends with it.
+        if kind is None or issubclass(kind, FdlError):
+            self.watcher.dismiss()
+        late = _signal.sigpending() & self._awaited
+        self.signal = self.signal or next((one for one in _ENDING if one in late), 0)
         handlers = {number: _signal.getsignal(number) for number in self._awaited}
         handlers[_signal.SIGCHLD] = self._child_handler  # type: ignore[assignment]
         # The Ctrl-C that ended the child may still be pending for fdl; ignoring it drops it.
@@ -167,14 +172,11 @@ class _Attendant:
 
     def wait(self, child: int) -> int:
         """Forward signals until the child has ended; return its exit code."""
-        started = time.monotonic()
+        self.watcher.tell(child)
         while True:
-            now = time.monotonic()
-            if self._stop_at is not None and now >= self._stop_at:
+            if self._stop_at is not None and time.monotonic() >= self._stop_at:
                 return self._kill(child)
-            number, known = self._next(self._patience(now - started))
-            if not number and self._watcher is None and _WATCHES:
-                self._watch(child)
+            number, known = self._next(self._patience())
             if number in (0, _signal.SIGCHLD):
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
@@ -193,18 +195,11 @@ class _Attendant:
         of_slurm = "SLURM_JOB_ID" in os.environ
         return self._plan.ranks is not None and number == _signal.SIGUSR1 and of_slurm
 
-    def _patience(self, passed: float) -> float | None:
+    def _patience(self) -> float | None:
         """Seconds until there is something to do without a signal; None for never."""
         if self._stop_at is not None:
             return max(0.0, self._stop_at - time.monotonic())
-        if self._watcher is None and _WATCHES:
-            return max(0.0, _WATCHED_AFTER_S - passed)
         return _LOOKS_EVERY_S if hasattr(_signal, "sigtimedwait") else None
-
-    def _watch(self, child: int) -> None:
-        from fdl.run.watcher import Watcher
-
-        self._watcher = Watcher(child, self._mark)
 
     def _asked(self, number: int, known: bool, child: int) -> bool:
         """Pass on a signal that asks the job to end; return whether to kill the job instead."""
@@ -222,7 +217,7 @@ class _Attendant:
         else:
             again = again or pressed
             self._sent_at = now
-        self._signal = number
+        self.signal = number
         if again:
             return True
         from fdl.run.group import ancestors
@@ -251,35 +246,36 @@ class _Attendant:
         from fdl.run.tree import kill
 
         self.killed = True
-        if self._pressed_at is not None and self._signal == _signal.SIGINT:
+        if self._pressed_at is not None and self.signal == _signal.SIGINT:
             from fdl.run.group import kill_foreground
 
             kill_foreground(child, self._above)
         kill(child, self._mark, self._reached)
         os.waitpid(child, 0)
-        self._dismiss()
-        return 128 + self._signal
+        return 128 + self.signal
 
     def _ended(self, child: int, code: int) -> int:
         """End what the child left behind after a signal; return the exit code."""
         # A program may use Ctrl-C itself and end in another way later.
-        if self._signal and (code or self._sent_at is not None) and not self._plan.service:
+        if self.signal and (code or self._sent_at is not None) and not self._plan.service:
             self._end_leftovers(child)
-        self._dismiss()
         return code if code >= 0 else 128 - code
 
     def _end_leftovers(self, child: int) -> None:
         from fdl.run.tree import alive, descendants, end
 
         # A shell ends at once, but the program is the command that it has waited for.
-        limit = _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
-        end(self._foreground, limit, self._hurried)
+        end(self._foreground, self._until_kill(), self._hurried)
         left = alive({*self._reached, *descendants(child, self._mark)})
-        if self._signal != _signal.SIGTERM:
+        if self.signal != _signal.SIGTERM:
             # A shell starts its background commands with SIGINT ignored.
             for pid in left:
                 deliver(pid, _signal.SIGTERM)
-        end(left, self._plan.grace, self._hurried)
+        end(left, min(self._plan.grace, self._until_kill()), self._hurried)
+
+    def _until_kill(self) -> float:
+        """Seconds until everything that is left is killed."""
+        return _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
 
     def _hurried(self) -> bool:
         """Whether another signal that asks the job to end has arrived."""
@@ -289,14 +285,10 @@ class _Attendant:
 
     def _repeats(self, number: int) -> bool:
         """Whether a signal says the same as the last one, and is not a second request."""
-        if self._sent_at is None or number != self._signal:
+        if self._sent_at is None or number != self.signal:
             return False
         # A terminal that closes says so more than once: its shell does, and then the kernel.
         return number == _signal.SIGHUP or time.monotonic() - self._sent_at < _SAME_WITHIN_S
-
-    def _dismiss(self) -> None:
-        if self._watcher is not None:
-            self._watcher.dismiss()
 
     def _next(self, timeout: float | None) -> tuple[int, bool]:
         """The next signal, or 0 after ``timeout``; and whether the child has received it too."""

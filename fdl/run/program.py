@@ -92,6 +92,13 @@ def too_long(plan: Plan, variables: dict[str, str]) -> FdlError:
     return problem
 
 
+def name_of(number: int) -> str:
+    """The name of a signal: ``SIGTERM``."""
+    from signal import Signals
+
+    return Signals(number).name
+
+
 def deliver(pid: int, number: int) -> None:
     """Send a signal to one process, if it still exists and belongs to this user."""
     try:

@@ -21,7 +21,7 @@ _ROUNDS = 50
 
 
 def descendants(pid: int, mark: str = "") -> list[int]:
-    """All processes below one, and those that carry the mark of its job.
+    """All processes below one or below those that carry the mark of its job, and these.
 
     Args:
         pid: The job's first process. It is not in the result.
@@ -30,11 +30,10 @@ def descendants(pid: int, mark: str = "") -> list[int]:
     table = {one.pid: one for one in processes() if one.state != "Z"}
     if not mark and pid != os.getpid():
         mark = mark_of(pid)
-    below = {pid}
+    below = {pid, *(one for one in table if mark and _inside(mark_of(one), mark))}
     # A pass adds one generation at least, so this ends.
     while added := {one.pid for one in table.values() if one.parent in below} - below:
         below |= added
-    below |= {one for one in table if mark and _inside(mark_of(one), mark)}
     return sorted(below - {pid, os.getpid()})
 
 
@@ -51,12 +50,22 @@ def send(pid: int, number: int, mark: str = "") -> list[int]:
     return below
 
 
-def kill(pid: int, mark: str = "", known: Iterable[int] = ()) -> None:
-    """Kill a process and all its descendants, also those that start meanwhile."""
+def kill(pid: int, mark: str = "", known: Iterable[int] = (), looks: int = 1) -> None:
+    """Kill a process and all its descendants, also those that start meanwhile.
+
+    Args:
+        pid: The process. The calling process itself is spared.
+        mark: As for :func:`descendants`.
+        known: Further processes to kill.
+        looks: How often in a row nothing must be found. A process hides its mark in the moment in
+            which it becomes another program.
+    """
     mark = mark or mark_of(pid)
-    doomed: Sequence[int] = sorted({pid, *known, *descendants(pid, mark)})
+    doomed: Sequence[int] = sorted({pid, *known, *descendants(pid, mark)} - {os.getpid()})
+    quiet = 0
     for _ in range(_ROUNDS):
-        if not doomed:
+        quiet = 0 if doomed else quiet + 1
+        if quiet == looks:
             return
         for one in doomed:
             deliver(one, signal.SIGKILL)

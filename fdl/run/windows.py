@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 
 from fdl.errors import FdlError
@@ -12,8 +13,12 @@ from fdl.plan import Plan
 from fdl.run.program import cannot_start
 
 
-def run(plan: Plan) -> int:
-    """Run ``plan.launch`` and return its exit code; 130 after a second Ctrl-C.
+def run(plan: Plan) -> tuple[int, int]:
+    """Run ``plan.launch``.
+
+    Returns:
+        The exit code, 130 after a second Ctrl-C. And the signal that asked fdl to end meanwhile, 0
+        for none.
 
     Raises:
         FdlError: The program cannot be started.
@@ -29,10 +34,10 @@ def run(plan: Plan) -> int:
     except OSError as problem:
         raise cannot_start(plan, problem.strerror or str(problem)) from None
     try:
-        return child.wait()
+        return child.wait(), 0
     # The console sends Ctrl-C to the child too, and the child decides how it ends.
     except KeyboardInterrupt:
-        return _wait_again(child)
+        return _wait_again(child), signal.SIGINT
 
 
 def _wait_again(child: subprocess.Popen[bytes]) -> int:

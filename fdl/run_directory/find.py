@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
+from fdl.regular import subfolders
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import Run, damaged, flaw, read
 
@@ -119,17 +120,9 @@ def _below(place: Path, depth: int, *, linked: bool = False) -> Iterator[Run]:
         yield broken
     if depth == 0:
         return
-    try:
-        with os.scandir(place) as entries:
-            names = sorted(
-                (entry.name, entry.is_symlink())
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir()
-            )
-    except OSError:
-        return
-    for name, is_link in names:
-        yield from _below(place / name, depth - 1, linked=linked or is_link)
+    for name in subfolders(place):
+        below = place / name
+        yield from _below(below, depth - 1, linked=linked or below.is_symlink())
 
 
 def choose(word: str, places: Sequence[Path]) -> Run:

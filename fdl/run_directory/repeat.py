@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, final
 
 from fdl.errors import FdlError
 from fdl.run.program import marked
+from fdl.run.watcher import Watcher
 from fdl.run_directory.code_copy import copy_code
 from fdl.run_directory.trace_file import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.run.watcher import Watcher
     from fdl.run_directory.recipe import Recipe
     from fdl.run_directory.trace_file import Trace
 
@@ -103,7 +102,9 @@ def _command(recipe: Recipe) -> list[str]:
     options, program = _python_options(rest)
     count = str(recipe.ranks)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
-    return [interpreter, *options, *launcher, *program, *recipe.words]
+    # Behind `--`, torchrun does not compare the program's flags with its own.
+    module, named = (["-m"], program[1:]) if program[0] == "-m" else ([], program)
+    return [interpreter, *options, *launcher, *module, "--", *named, *recipe.words]
 
 
 def _python_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -115,7 +116,7 @@ def _python_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(command: list[str], cwd: Path, environ: dict[str, str], output: Path) -> int:
-    mark = marked(environ)
+    watcher = Watcher(marked(environ))
     try:
         with output.open("wb") as stream:
             # In a session of its own: Ctrl-C reaches fdl alone, which then ends the training.
@@ -124,27 +125,18 @@ def _run(command: list[str], cwd: Path, environ: dict[str, str], output: Path) -
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
     except OSError as error:
+        watcher.dismiss()
         raise FdlError(
             f"`{command[0]}` cannot be started: {error.strerror or error}",
             hint="repeat the run on the machine where it was trained",
         ) from error
-    watcher = _watcher(child.pid, mark)
+    watcher.tell(child.pid)
     try:
         return child.wait()
     finally:
-        if watcher is not None:
-            watcher.dismiss()
+        watcher.dismiss()
         if child.returncode is None:
             _end(child)
-
-
-def _watcher(child: int, mark: str) -> Watcher | None:
-    """What ends the training if fdl is killed; Linux only."""
-    if sys.platform != "linux":
-        return None
-    from fdl.run.watcher import Watcher
-
-    return Watcher(child, mark)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -226,7 +226,7 @@ def damaged(path: Path) -> Run | None:
 
 def flaw(path: Path) -> str:
     """Why a folder with a run's record is not a run; else empty."""
-    if not (path / RECORD).is_file() or read(path) is not None:
+    if not _is_own_file(path / RECORD) or read(path) is not None:
         return ""
     if not _is_own_file(path / CONFIG):
         return f"has a {RECORD}, and no {CONFIG} beside it"
@@ -234,7 +234,8 @@ def flaw(path: Path) -> str:
 
 
 def _is_own_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    # Unlike these, methods of `Path` raise an error in a folder that may not be entered.
+    return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114
 
 
 def _time_in(name: str) -> datetime | None:

@@ -42,17 +42,18 @@ class Cache:
         """The text of each path whose signature is still the same."""
         if not self._file.is_file():
             return {}
+        known = {_key(path): path for path in signatures}
         with suppress(sqlite3.Error), closing(self._open()) as database:
             return {
-                path: content
+                known[path]: content
                 for path, signature, content in database.execute("SELECT * FROM runs")
-                if path in signatures and self._mark + signatures[path] == signature
+                if path in known and self._mark + signatures[known[path]] == signature
             }
         return {}
 
     def write(self, entries: Iterable[tuple[str, str, str]]) -> None:
         """Keep path, signature and text of several runs."""
-        rows = [(path, self._mark + signature, text) for path, signature, text in entries]
+        rows = [(_key(path), self._mark + signature, text) for path, signature, text in entries]
         try:
             self._write(rows)
         except sqlite3.DatabaseError:
@@ -75,3 +76,8 @@ class Cache:
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._file, timeout=1)
+
+
+def _key(path: str) -> str:
+    """A path as the database takes it; file names need not be UTF-8."""
+    return path.encode("utf-8", "backslashreplace").decode()

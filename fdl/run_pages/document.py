@@ -103,7 +103,7 @@ def _doubles(column: list[float]) -> bytes:
 
 def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
     # `<` begins no tag inside a JSON string when it is written as an escape.
-    data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
     return _shell().substitute(title=html.escape(title), policy=csp(served=served), data=data)
 
 

@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(content: object) -> Answer:
-    return Answer(json.dumps(content, ensure_ascii=False).encode(), _JSON)
+    return Answer(json.dumps(content).encode(), _JSON)
 
 
 def _report(found: Sequence[Entry]) -> Answer:

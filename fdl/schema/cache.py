@@ -5,11 +5,12 @@ counts as absent and is never an error.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH116, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH116, PTH118, PTH119
 from __future__ import annotations
 
 import os
 
+from fdl.regular import names, read_text
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -68,8 +69,7 @@ def location(level: Level, folder: str = FOLDER) -> str:
 def fetch(level: Level, folder: str = FOLDER) -> Record | None:
     """The record of a level's entry, if nothing it depends on has changed since."""
     try:
-        with open(location(level, folder), encoding="utf-8") as stream:
-            text = stream.read()
+        text = read_text(location(level, folder))
         from fdl.light_json import parse as parse_json
 
         document: Any = parse_json(text)
@@ -136,7 +136,7 @@ def _key(level: Level) -> list[object]:
     entry, directory = level.entry, level.manifest.directory
     manifests = [
         stamp(directory, name)
-        for name in sorted(os.listdir(directory))
+        for name in names(directory)
         if name.startswith("fdl.") and name.endswith(_SUFFIXES)
     ]
     service = level.manifest.node.text("docker")

@@ -1,7 +1,7 @@
 """All cached schemas of a project, and all its programs that can have one."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH106, PTH107, PTH112, PTH113, PTH118, PTH119, PTH120, PTH204, PTH208
+# ruff: noqa: PTH106, PTH107, PTH113, PTH118, PTH119, PTH120, PTH208
 from __future__ import annotations
 
 import os
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fdl.errors import FdlError
 from fdl.manifest import Manifest, find_in
+from fdl.regular import names as names_in
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.select.level import Level
 from fdl.select.nested import Place, below
@@ -110,7 +111,7 @@ def origins(project: Level, load: Load) -> list[Known]:
         elif record is not None and record.schema:
             found.append((name_of(program), source, "fresh", "source"))
     return [
-        Known(name, path, status, kind, max(0, int(time() - os.path.getmtime(path))))
+        Known(name, path, status, kind, max(0, int(time() - os.lstat(path).st_mtime)))
         for name, path, status, kind in sorted(found, key=lambda one: one[1])
     ]
 
@@ -152,10 +153,9 @@ def _files(root: str) -> Iterator[str]:
         except OSError:
             # A link leads to files that are not of this cache.
             continue
-        if os.path.isdir(cache):
-            for name in os.listdir(cache):
-                if name.endswith(".json"):
-                    yield os.path.join(cache, name)
+        for name in names_in(cache):
+            if name.endswith(".json"):
+                yield os.path.join(cache, name)
 
 
 def _lone_level(file: str, load: Load) -> Level | None:

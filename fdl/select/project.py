@@ -45,6 +45,7 @@ class Project:
         self.env = env
         self.examples = False
         self.warnings: list[str] = []
+        self._told = 0
         self._executes = executes
         self.writes_cache = write_cache
         self._read: dict[str, Manifest] = {}
@@ -219,9 +220,18 @@ class Project:
         try:
             self.require_readers(level)
         except ManifestError as problem:
-            warning = f"{problem.message}; {problem.hint}"
-            if warning not in self.warnings:
-                self.warnings.append(warning)
+            self.warn(f"{problem.message}; {problem.hint}")
+
+    def warn(self, warning: str) -> None:
+        """Add a warning, unless it is there."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def untold(self) -> list[str]:
+        """The warnings that are new since the last call, for the terminal."""
+        fresh = self.warnings[self._told :]
+        self._told = len(self.warnings)
+        return fresh
 
     def remembered(self, directory: str) -> Manifest | None:
         """The manifest of a directory if it is known without reading YAML; else None."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 
 from fdl import output
@@ -11,20 +10,23 @@ from fdl.hardware import Nvidia
 from fdl.libtorch.install import install
 from fdl.libtorch.request import Request, decide
 from fdl.libtorch.store import Store
+from fdl.plan import Plan
 from fdl.planning.container import compose_inputs
-from fdl.setup.plan import Plan
+from fdl.run import attend
+from fdl.run.program import name_of
+from fdl.setup.plan import Plan as Setup
 from fdl.setup.steps import Activate, Install, Program
 from fdl.shell_words import join
 
 
-def execute(plan: Plan, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:
+def execute(setup: Setup, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:
     """Run every step and return how many optional ones failed; another failure ends the setup.
 
     Raises:
         FdlError: A step failed; the steps before it stay done.
     """
     failed = 0
-    for step in plan.steps:
+    for step in setup.steps:
         output.note(f"$ {step.typed}")
         if isinstance(step, Install):
             _install(step, store, nvidia, environ)
@@ -45,15 +47,17 @@ def _install(step: Install, store: Store, nvidia: Nvidia, environ: Mapping[str, 
 
 def _run(step: Program, environ: Mapping[str, str]) -> bool:
     """Run a program with the terminal of this process; False if an optional one fails."""
-    variables = dict(environ)
-    if step.images:
-        inputs = compose_inputs(str(step.cwd), environ)
-        variables |= {name: value for name, (value, _) in inputs.items()}
     try:
-        code = subprocess.run(step.argv, cwd=step.cwd, env=variables, check=False).returncode
-    except OSError as error:
-        problem = f"`{step.typed}` cannot be started: {error.strerror}"
+        code, asked = attend(_plan(step, environ))
+    except FdlError as error:
+        problem = error.message
     else:
+        if asked:
+            raise FdlError(
+                f"`{step.typed}` received {name_of(asked)}, so no further step was run",
+                hint="type the same command again: it continues with what is missing",
+                exit_code=128 + asked,
+            )
         if code == 0:
             return True
         problem = f"`{step.typed}` failed with exit code {code}"
@@ -62,3 +66,23 @@ def _run(step: Program, environ: Mapping[str, str]) -> bool:
         raise FdlError(problem, hint=f"its output is above; try again with: {again}")
     output.warning(f"{problem}; {step.consequence}", again)
     return False
+
+
+def _plan(step: Program, environ: Mapping[str, str]) -> Plan:
+    folder = str(step.cwd)
+    plan = Plan(
+        kind="run",
+        command=["setup"],
+        argv=list(step.argv),
+        cwd=folder,
+        root=folder,
+        service=None,
+        flags=[],
+        preset=None,
+        origin="fdl setup",
+    )
+    plan.env = dict(environ)
+    if step.images:
+        inputs = compose_inputs(folder, environ)
+        plan.env |= {name: value for name, (value, _) in inputs.items()}
+    return plan

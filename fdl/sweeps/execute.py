@@ -118,6 +118,7 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Hos
     # A value that the program refuses ends the sweep before its first run.
     tried = [Row(name_of(one), one) for one in search.corners()] if search else rows
     plans = [maker.plan(row, folder / name / row.name) for row in tried]
+    output.warnings(project.untold())
     if invocation.dry_run:
         return _show(tried, plans, project, request, json=invocation.json)
     settings = {
@@ -190,7 +191,7 @@ class Runner:
         if self._maker.needed.steps:
             from fdl.jobs.execute import run_chain
 
-            code = run_chain(self._maker.needed, Work())
+            code = run_chain(self._maker.needed, Work(), follows=True)
             if code:
                 return code
         jobs = [self._job(row) for row in rows]
@@ -269,9 +270,10 @@ class Runner:
         folder = self._sweep.directory(row)
         run = _newest(folder)
         row.state, row.code, row.seconds = outcome.state, outcome.code, outcome.seconds
-        if outcome.state == DONE and run and run.state == "interrupted":
-            # The program caught the signal and ended in its own way.
-            row.state = STOPPED
+        if run and outcome.code == 0 and outcome.state in (DONE, STOPPED):
+            # The record knows better than the exit code: a program may catch a signal and end with
+            # 0, before its work is done or after it.
+            row.state = {"interrupted": STOPPED, "complete": DONE}.get(run.state, row.state)
         if run is None:
             record.write(outcome)
         self._sweep.save()

@@ -32,6 +32,6 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     invocation.tokens = take_flags(invocation.tokens, invocation.work, declared)
     if not invocation.work.wants_sweep():
         return None
-    output.warnings(project.warnings)
+    output.warnings(project.untold())
     request = of_flags(invocation.tokens, invocation.work)
     return begin(project, request, invocation, host or here())

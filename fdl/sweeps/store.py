@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED
-from fdl.own_files import inside, is_name, put_own
+from fdl.own_files import inside, put_own
+from fdl.regular import subfolders
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
 from fdl.run_directory.json_file import read_json
 from flodl_shared.secrets import redact_tokens
@@ -106,13 +107,11 @@ class Sweep:
         try:
             if content is None:
                 return None
-            rows = [
-                Row(one["name"], one["varied"], one["state"], one["code"], one["seconds"])
-                for one in content.pop("runs")
-            ]
-            sound = isinstance(content["command"], list) and all(is_name(one.name) for one in rows)
+            rows = [_row(one) for one in content.pop("runs")]
+            command = content["command"]
+            sound = isinstance(command, list) and all(isinstance(one, str) for one in command)
             return cls(path, content, rows) if sound else None
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             return None
 
     @property
@@ -179,6 +178,22 @@ class Sweep:
             lock.release()
 
 
+def _row(one: Mapping[str, Any]) -> Row:
+    """A run of ``sweep.json``.
+
+    Raises:
+        KeyError: It lacks a key.
+        ValueError: A value has the wrong type, or its directory would lie outside the sweep.
+    """
+    row = Row(one["name"], one["varied"], one["state"], one["code"], one["seconds"])
+    name_is_sound = isinstance(row.name, str) and Path(row.name).name == row.name
+    code_is_sound = row.code is None or isinstance(row.code, int)
+    if not (name_is_sound and code_is_sound and row.state in STATES):
+        raise ValueError(row.name)
+    row.seconds = float(row.seconds)
+    return row
+
+
 def find(project: Project) -> list[Sweep]:
     """The sweeps of a project, newest first.
 
@@ -196,9 +211,9 @@ def _below(place: Path, depth: int) -> Iterator[Sweep]:
     sweep = Sweep.read(place)
     if sweep is not None:
         yield sweep
-    elif depth and place.is_dir():
-        for folder in sorted(one for one in place.iterdir() if one.is_dir()):
-            yield from _below(folder, depth - 1)
+    elif depth:
+        for name in subfolders(place):
+            yield from _below(place / name, depth - 1)
 
 
 def choose(word: str, project: Project) -> Sweep:

@@ -14,7 +14,6 @@ from flodl.ddp_bench.stage import (
     TrainStep,
 )
 from flodl.distributed.batch_timer import BatchTimer
-from flodl.launch.settings import Policy
 from flodl.train import Callback, TrainerBuilder, TrainingRun
 from flodl.trainer import Trainer
 
@@ -86,15 +85,13 @@ class _Observer(Callback):
         stage, train_ms = self._stage, (time.perf_counter() - self._began) * 1000
         several = bool(metrics.per_rank)
         busy = tuple(rank.busy_ms for rank in metrics.per_rank)
-        # SYNC has no windows: each step takes one batch per rank.
-        stepwise = several and stage.cell.rank_settings().policy is Policy.SYNC
         stage.end_epoch(
             metrics.epoch,
             run.model,
             loss=metrics.avg_loss,
             train_ms=train_ms,
-            k=1 if stepwise else metrics.anchor or 0,
-            counts=(1,) * len(busy) if stepwise else metrics.counts,
+            k=metrics.anchor or 0,
+            counts=metrics.counts,
             batches=tuple(rank.batches for rank in metrics.per_rank) or (stage.batches,),
             busy_ms=busy or None,
             comm_ms=metrics.comm_ms if several else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +22,9 @@ from flodl.ddp_bench.records import TIMELINE, EpochRow, RunFolder, RunRecord
 from flodl.ddp_bench.setup_mode import train_setup
 from flodl.ddp_bench.stage import Stage
 from flodl.ddp_bench.torch_modes import train_gradient_average, train_local_steps
+from flodl.device import hardware_name
 from flodl.launch.clock_offsets import clock_offsets
 from flodl.monitor import EventKind, Timeline, merge_timelines
-from flodl.processor import processor_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -193,9 +192,7 @@ def _vram(timeline: Timeline) -> dict[str, float] | None:
 
 def device_name(device: torch.device) -> str:
     """Return the name of a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU {processor_facts().get('model name') or platform.machine()}"
+    return hardware_name(device) if device.type == "cuda" else f"CPU {hardware_name(device)}"
 
 
 @contextmanager

@@ -6,7 +6,6 @@ order of the batches and when the ranks average.
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.group import Group, host_name
 from flodl.launch.launcher import detect
+from flodl.launch.settings import Policy
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import non_finite_parameters, require_finite
@@ -66,7 +66,7 @@ class RankWorker:
         reporter: Shows and records progress; on rank 0.
         ledger: The time ledger.
         history: Receives the metrics of every epoch.
-        gradient: Averages the gradients of a step over the ranks, if the policy may be SYNC.
+        gradient: Averages the gradients of a step over the ranks, with policy SYNC.
 
     Attributes:
         schedule: The current state of the plan; the policies advance it.
@@ -77,7 +77,6 @@ class RankWorker:
         left_out: What guards leave out; None if it is nothing.
         versions: Number of averages taken.
         aborts: Number of averages skipped.
-        least_comm_ms: Cost of the cheapest average.
     """
 
     schedule: ScheduleState
@@ -99,7 +98,6 @@ class RankWorker:
         self.data = RankBatches(parts.loader, config.batches_per_epoch, group.rank)
         self.history, self._ledger, self._reporter = history, ledger, reporter
         self.versions = self.aborts = 0
-        self.least_comm_ms = math.inf
         self._gradient = gradient
         self.local_step = self._begun = self._saved_at = 0
         self.told = -1
@@ -200,13 +198,6 @@ class RankWorker:
     def at_barrier(self) -> bool:
         """Whether every batch before the barrier is trained, or the ranks agreed to stop."""
         return self.schedule.complete > self.schedule.barrier or self.stops.agreed
-
-    def adopt(self, plan: TrainingPlan, config: ScheduleConfig) -> None:
-        """Continue with another policy."""
-        self.plan, self.config = plan, config
-        barrier = config.barrier_from(self.schedule.complete)
-        self.schedule = replace(self.schedule, barrier=barrier)
-        self.checkpoints.config = config
 
     def end(self) -> None:
         """Write the trained model; collective."""
@@ -311,8 +302,7 @@ class RankWorker:
         known.samples += samples
         self._look_up(epoch, position, closes=closes)
         gradient = self._gradient
-        shares = closes and gradient is not None and gradient.is_attached
-        ms = gradient.busy_ms if shares and gradient is not None else self.timer.end_batch()
+        ms = gradient.busy_ms if closes and gradient is not None else self.timer.end_batch()
         known.busy_ms += ms
         self.set_busy(False)
         return ms
@@ -354,7 +344,6 @@ class RankWorker:
 
     def spent(self, comm_ms: float, wait_ms: float) -> None:
         """Add the cost of an exchange and this rank's waiting time to the epoch's metrics."""
-        self.least_comm_ms = min(self.least_comm_ms, comm_ms)
         self._comm_ms += comm_ms
         self._wait_ms += wait_ms
 
@@ -421,6 +410,7 @@ class RankWorker:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
+        together = self.config.policy is Policy.SYNC
         self.checkpoints.trace.end_epoch()
         self._ledger.lap(Account.LOGGING)
         if group.leads and self.told == epoch:
@@ -440,8 +430,8 @@ class RankWorker:
         metrics = epoch_metrics(
             epoch,
             shares,
-            anchor=elche.anchor,
-            counts=elche.counts,
+            anchor=1 if together else elche.anchor,
+            counts=(1,) * group.world_size if together else elche.counts,
             lr=self._worker.current_lr,
             evaluated=self._evaluated(epoch) if averaged else {},
         )

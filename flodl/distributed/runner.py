@@ -13,11 +13,11 @@ from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import select_device, usable_gpus
+from flodl.distributed.policy_choice import check_policy
 from flodl.errors import DataError, DistributedError, WorkersFailed
 from flodl.launch.current_group import this_group as this_group
 from flodl.launch.launcher import detect
 from flodl.launch.orphans import end_with_launcher
-from flodl.launch.settings import Policy
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
@@ -58,7 +58,6 @@ def run(plan: TrainingPlan) -> TrainerHandle:
         from flodl.distributed.training import train_ranks
         from flodl.launch.group import LocalGroup
 
-        _check_guards(plan)
         return train_ranks(plan, LocalGroup(select_device(plan.device)))
     return train(plan)
 
@@ -67,17 +66,7 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
     if is_iterable(plan.dataset):
         remedy = remedy_for(plan.dataset)
         raise DataError(f"{ranks} ranks: {NOT_PROMISED}; train on one device, or {remedy}")
-    _check_guards(plan)
-
-
-def _check_guards(plan: TrainingPlan) -> None:
-    policy = plan.distributed.policy
-    if plan.guards is not None and policy is not Policy.SYNC:
-        raise ValueError(
-            f"guards with several ranks and policy {str(policy)!r}: ranks can only go back "
-            "together if they take every step together; add .policy('sync'), or leave the guards "
-            "out"
-        )
+    check_policy(plan, plan.distributed.policy)
 
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:

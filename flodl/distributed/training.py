@@ -11,12 +11,12 @@ from flodl.device import deterministic_algorithms
 from flodl.distributed.averaging.average import ParameterAverager
 from flodl.distributed.averaging.buffers import model_facts
 from flodl.distributed.epoch_metrics import device_name
-from flodl.distributed.ghost import Cluster, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.policies.cadence import CadenceLoop
 from flodl.distributed.policies.overlapped import OverlappedLoop
 from flodl.distributed.policies.sync import SharedGradient, SyncLoop
+from flodl.distributed.policy_choice import told_waiting, with_policy
 from flodl.distributed.rank_worker import RankWorker
 from flodl.errors import DivergedError
 from flodl.launch.settings import Policy
@@ -48,18 +48,23 @@ def train_ranks(plan: TrainingPlan, group: Group) -> TrainerHandle:
         DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
     plan.distributed.check_world(group.world_size)
+    plan, reason = with_policy(plan, group)
     with recorded(_for_rank(plan, group), group) as timed:
-        return _carried_out(timed, group)
+        return _carried_out(timed, group, reason)
 
 
-def _carried_out(plan: TrainingPlan, group: Group) -> TrainerHandle:
+def _carried_out(plan: TrainingPlan, group: Group, reason: str) -> TrainerHandle:
     ledger = TimeLedger.since_process_start()
     history: list[EpochMetrics] = []
     devices = group.gather_objects(device_name(group.device, group.rank))
     with reported(replace(plan, timeline=None), ledger, history) as reporter:
         exact = plan.deterministic
         with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
+            if group.world_size > 1:
+                reporter.tell_policy(plan.distributed.policy, reason)
             worker = _train(plan, group, reporter, ledger, history)
+            if (told := told_waiting(plan.distributed.policy, history)) is not None:
+                log.msg(f"  {told}")
     return TrainerHandle(
         worker.model,
         history,
@@ -83,8 +88,7 @@ def _train(
     # Only rank 0 writes files, so only rank 0 knows when a write is due.
     barrier_every = group.broadcast_object(_barrier_every(plan))
     config = schedule_config(plan, parts, group.world_size, barrier_every)
-    shared = plan.distributed.policy in (Policy.SYNC, Policy.AUTO)
-    gradient = SharedGradient() if shared else None
+    gradient = SharedGradient() if plan.distributed.policy is Policy.SYNC else None
     worker = RankWorker(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
     try:
         averager = _averager(plan, group, parts, worker.begin())
@@ -94,8 +98,6 @@ def _train(
             while not worker.ended:
                 loop.run_to_barrier()
                 worker.stop_if_requested()
-                if isinstance(loop, CadenceLoop) and loop.knows_enough:
-                    loop = _chosen(plan, worker, averager, gradient)
                 if worker.at_barrier:
                     worker.barrier()
         worker.end()
@@ -138,7 +140,7 @@ def schedule_config(
             overhead_target=settings.overhead_target,
             max_batch_diff=settings.max_batch_diff,
         ),
-        policy=Policy.CADENCE if settings.policy is Policy.AUTO else settings.policy,
+        policy=settings.policy,
         epochs=plan.num_epochs,
         batches_per_epoch=parts.loader.num_batches,
         barrier_every=barrier_every,
@@ -186,32 +188,11 @@ def _loop(
     gradient: SharedGradient | None,
 ) -> PolicyLoop:
     settings = plan.distributed
-    if settings.policy is Policy.AUTO:
-        return CadenceLoop(worker, averager, until_calibrated=True)
-    if settings.policy is Policy.SYNC:
-        assert gradient is not None  # noqa: S101 - made above for this policy
+    if gradient is not None:
         return SyncLoop(worker, gradient)
     if settings.policy is Policy.ASYNC or settings.overlap:
         return OverlappedLoop(worker, averager)
     return CadenceLoop(worker, averager)
-
-
-def _chosen(
-    plan: TrainingPlan,
-    worker: RankWorker,
-    averager: ParameterAverager,
-    gradient: SharedGradient | None,
-) -> PolicyLoop:
-    """Choose a policy from the measurements, which are the same on every rank."""
-    state, config = worker.schedule, worker.config
-    predictions = predict(Cluster(ms=state.elche.ms, sync_ms=worker.least_comm_ms), config)
-    policy, reason = choose(predictions)
-    log.msg(f"  policy {policy}: {reason}")
-    settings = plan.distributed.having(policy=policy)
-    chosen = replace(plan, distributed=settings)
-    world_size, every = worker.group.world_size, config.barrier_every
-    worker.adopt(chosen, schedule_config(chosen, worker.parts, world_size, every))
-    return _loop(chosen, worker, averager, gradient)
 
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:

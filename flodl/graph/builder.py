@@ -296,7 +296,9 @@ class FlowBuilder:
     def switch(
         self, router: ModuleLike, branches: Iterable[ModuleLike], *, name: str | None = None
     ) -> None:
-        """Run one of several branches on the stream, for the whole batch.
+        """Run one of several branches, chosen once for the whole batch and not for each sample.
+
+        So a sample may get another answer alone than in a batch. A gate decides for each sample.
 
         Args:
             router: Computes one element from the stream: the index of the branch, truncated toward
@@ -438,7 +440,9 @@ class LoopBuilder(_BlockBuilder):
         return self._finish()._loop(self._body, None, "for", n, self._name)
 
     def while_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """Before each iteration: stops when the value is > 0.
+        """Before each iteration: stops the whole batch, not single samples, when the value is > 0.
+
+        So a sample may get another answer alone than in a batch.
 
         Args:
             cond: Computes a tensor, the value, from the state; all of its elements must be > 0.
@@ -447,7 +451,9 @@ class LoopBuilder(_BlockBuilder):
         return self._finish()._loop(self._body, cond, "while", max_iter, self._name)
 
     def until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """After each iteration: stops when the value is > 0.
+        """After each iteration: stops the whole batch, not single samples, when the value is > 0.
+
+        So a sample may get another answer alone than in a batch.
 
         Args:
             cond: Computes a tensor, the value, from the state; all of its elements must be > 0.

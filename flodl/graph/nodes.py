@@ -323,7 +323,7 @@ def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
 
 
 class SwitchNode(nn.Module):
-    """Runs the branch that a router chooses, for the whole batch.
+    """Runs the branch that a router chooses once for the whole batch, not for each sample.
 
     Args:
         router: Computes one number from the stream: the index of the branch.

@@ -72,9 +72,9 @@ class SigmoidRouter(_ProjectedRouter):
 
 
 class ArgmaxSelector(_ProjectedRouter):
-    """Selects a switch's branch for the whole batch: the largest logit of a linear layer.
+    """Selects a switch's branch for the whole batch, not for each sample: the largest mean logit.
 
-    Logits are averaged over all leading dimensions first, because one branch serves all samples.
+    The logits of a linear layer are averaged over all leading dimensions first.
     Among equal logits the lowest index wins. The choice has no gradient.
 
     Args:
@@ -115,7 +115,7 @@ class FixedSelector(nn.Module):
 
 
 class ThresholdHalt(nn.Module):
-    """Stops a loop when any element of its state is above a threshold, for the whole batch.
+    """Stops a loop for the whole batch, not for single samples: at one element above a threshold.
 
     It returns ``max(x) - threshold``; a loop stops when the value is > 0.
 
@@ -142,7 +142,9 @@ class ThresholdHalt(nn.Module):
 
 
 class LearnedHalt(nn.Module):
-    """Stops a loop by a linear layer on its state: one value per sample; stops when all are > 0.
+    """Stops a loop for the whole batch, not for single samples, by a linear layer on its state.
+
+    The layer computes one value per sample. The loop stops when all are > 0.
 
     The number of iterations has no gradient. The layer learns only from a loss on its outputs,
     which the loop keeps as trace ``"<node id>/halt"``.

@@ -52,7 +52,10 @@ class RankSettings:
         return self._rank_setting(**settings_of(settings))
 
     def policy(self, policy: Policy | str) -> Self:
-        """Choose when the ranks average: sync, cadence, async or auto."""
+        """Choose when the ranks average: sync, cadence, async or auto.
+
+        The default is auto: sync for devices of one name, cadence for others.
+        """
         return self._rank_setting(policy=policy)
 
     def backend(self, backend: Backend | str) -> Self:

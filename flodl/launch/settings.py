@@ -22,7 +22,7 @@ class Policy(StrEnum):
     ASYNC = "async"
     """As CADENCE, but the ranks train the next window while the average is in progress."""
     AUTO = "auto"
-    """Measure the first steps, then use the policy that is predicted to be the fastest."""
+    """SYNC if all devices have the same name, else CADENCE; no measurement decides."""
 
 
 class Backend(StrEnum):
@@ -47,7 +47,7 @@ class DdpRunConfig:
         ValueError: A value is out of its range, or two settings contradict each other.
     """
 
-    policy: Policy = Policy.CADENCE
+    policy: Policy = Policy.AUTO
     backend: Backend = Backend.NCCL
     anchor: int = 10
     """Batches of the slowest rank in a window, at the start."""

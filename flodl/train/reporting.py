@@ -149,11 +149,19 @@ class Reporter:
         if facts == self._facts:
             return
         self._facts = dict(facts)
+        self._record({"engine": self._facts})
+
+    def tell_policy(self, name: str, reason: str) -> None:
+        """Print and record when several ranks average, and why."""
+        log.msg(f"  policy {name}: {reason}")
+        self._record({"policy": {"name": name, "reason": reason}})
+
+    def _record(self, facts: Mapping[str, object]) -> None:
         if self._monitor is not None:
-            self._monitor.set_metadata({"engine": self._facts})
+            self._monitor.set_metadata(facts)
         if self._plan.run_dir is not None:
             try:
-                self._plan.run_dir.add_environment({"engine": self._facts})
+                self._plan.run_dir.add_environment(facts)
             except FlodlError as failure:
                 log.warning(str(failure))
 

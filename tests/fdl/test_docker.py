@@ -201,6 +201,42 @@ def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
     )
 
 
+SKIPPED = "warning: docker service `dev` (fdl.yml:1:42) was skipped: fdl itself runs in a container"
+INSIDE = (
+    "import os, sys; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+    "sys.exit(main(sys.argv[1:], Host(os.environ, in_container=True, terminal=False)))"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("t",),
+        ("-n", "t"),
+        ("-n", "--json", "t"),
+        ("after",),
+        ("-n", "after"),
+        ("--jobs", "2", "t", "after"),
+        ("--each", "x=1,2", "e"),
+    ],
+)
+def test_inside_a_container_a_line_says_once_that_a_service_is_not_used(project, words):
+    folder = project(
+        {
+            "fdl.yml": "commands: {t: {run: echo direct, docker: dev}, "
+            "after: {run: echo after, needs: t}, e: }",
+            "e/fdl.yml": "entry: echo\ndocker: dev\n",
+        }
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE, *words], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    said = SKIPPED.replace("fdl.yml:1:42", "e/fdl.yml:2:9") if "e" in words else SKIPPED
+    assert [line for line in done.stderr.splitlines() if "skipped" in line] == [said]
+    assert "warning" not in done.stdout
+
+
 def test_the_visible_gpus_are_those_of_the_shell_in_a_container_too(project, engine):
     folder = project({"fdl.yml": "commands: {t: {run: echo, docker: dev}}", "compose.yaml": ""})
     plan = json.loads(outside(folder, engine, "-n", "--json", "t").stdout)

@@ -576,3 +576,23 @@ def test_completion_offers_further_commands_behind_jobs(project, fdl):
     assert offered("--jobs=2", "b", "sub/fast", "sub/") == ["sub/slow"]
     assert offered("a", "") == ["--"]
     assert offered("--fo") == ["--force"]
+
+
+def test_declared_arguments_have_a_record_of_their_own(project, fdl):
+    folder = project(
+        {
+            "fdl.yml": """
+            commands:
+              data: {run: 'echo "made $size" >> made', args: {size: 1}, inputs: x}
+              both: {needs: [data --size 7, data --size 9], run: 'true'}
+            """,
+            "x": "",
+        }
+    )
+    fdl("both")
+    assert (folder / "made").read_text() == "made 7\nmade 9\n"
+    for words in (["--size", "7"], ["--size", "9"]):
+        assert "fdl data skipped" in fdl("data", *words).err
+    assert "runs: it has not run here with these arguments yet" in fdl("data").err
+    # The same value, typed or not.
+    assert "fdl data skipped" in fdl("data", "--size", "1").err

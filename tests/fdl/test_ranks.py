@@ -74,7 +74,7 @@ def refused(project, fdl):
 def options(plan):
     """What torchrun is told, up to the program."""
     assert plan["argv"][:3] == START, plan["argv"]
-    return [one for one in plan["argv"][3:] if one.startswith("--")]
+    return plan["argv"][3 : plan["argv"].index("--")]
 
 
 def settings_of(plan):
@@ -219,7 +219,7 @@ def test_the_launch_shows_where_each_option_of_it_comes_from(planned):
         (["--max-restarts=1"], "ddp.max_restarts", "command line"),
         (["--epochs", "3"], "training.epochs", "train/fdl.yml:3:20"),
     ]
-    assert plan["argv"][7:] == ["main.py", "--epochs", "3", "--x"]
+    assert plan["argv"][7:] == ["--", "main.py", "--epochs", "3", "--x"]
     # What fdl acts upon is no argument of the program any more.
     assert plan["typed"] == 1
 
@@ -241,14 +241,72 @@ def test_several_machines_meet_where_they_are_told(planned):
     assert typed["argv"][-1] == "main.py"
 
 
+LAUNCHES = {
+    "ranks": ("--ranks", "1"),
+    "nodes": ("--nodes", "2"),
+    "rdzv": ("--rdzv", "127.0.0.1:29400"),
+    "max_restarts": ("--max-restarts", "0"),
+}
+TAKES = {
+    "nothing is known": "",
+    "strict, none of them": "schema: {strict: true, options: {log: {type: string}, "
+    "epochs: {type: int}}}\n",
+    "all of them": "schema: {strict: true, options: {ranks: {type: string}, nodes: {type: string}, "
+    "rdzv: {type: string}, max-restarts: {type: int}, log: {type: string}, epochs: {type: int}}}\n",
+}
+
+
+@pytest.mark.parametrize("known", TAKES)
+@pytest.mark.parametrize(
+    ("place", "spelling"),
+    [
+        pytest.param(place, spelling, marks=() if (place, spelling) in often else pytest.mark.slow)
+        for often in [{("command", "two words"), ("root", "one word"), ("preset", "manifest")}]
+        for place in ("command", "root", "preset")
+        for spelling in ("two words", "one word", "manifest")
+    ],
+)
+def test_every_setting_of_a_launch_reaches_torchrun_whatever_the_program_takes(
+    project, fdl, known, place, spelling
+):
+    torch_run = pytest.importorskip("torch.distributed.run")
+    entry = f"entry: python main.py\n{TAKES[known]}"
+    typed = [word for pair in LAUNCHES.values() for word in pair]
+    if spelling == "one word":
+        typed = ["=".join(pair) for pair in LAUNCHES.values()]
+    elif spelling == "manifest":
+        values = ", ".join(f"{key}: '{pair[1]}'" if key == "rdzv" else f"{key}: {pair[1]}"
+                           for key, pair in LAUNCHES.items())  # fmt: skip
+        entry, typed = f"{entry}ddp: {{{values}}}\n", []
+    preset = "commands: {p: {training: {epochs: 3}}}\n"
+    if place == "root":
+        project({"fdl.yml": entry + preset})
+        words = ["p"]
+    else:
+        own = entry + preset if place == "preset" else entry
+        project({"fdl.yml": "commands: {train: }", "train/fdl.yml": own})
+        words = ["train", "p"] if place == "preset" else ["train"]
+    done = fdl("-n", "--json", *words, *typed, "--log=x")
+    assert done.exit == 0, done.err
+    argv = json.loads(done.out)["argv"]
+    told = torch_run.parse_args(argv[3:])
+    assert (told.nproc_per_node, told.nnodes, told.max_restarts) == ("1", "2", 0)
+    assert told.rdzv_endpoint == "127.0.0.1:29400"
+    assert told.training_script == "main.py"
+    assert told.training_script_args[-1] == "--log=x"
+    # A program that declares them gets them, too; any other does not.
+    kept = any(word.startswith("--rdzv") for word in told.training_script_args)
+    assert kept is (known == "all of them")
+
+
 @pytest.mark.parametrize(
     ("entry", "end"),
     [
-        ("python main.py --fast", ["main.py", "--fast"]),
-        ("python3.11 -u main.py", ["main.py"]),
-        ("python -m pkg.main --fast", ["--module", "pkg.main", "--fast"]),
-        ("python -O -X utf8 main.py", ["--no-python", "python", "-O", "-X", "utf8", "main.py"]),
-        ("python -W error -m pkg", ["--no-python", "python", "-W", "error", "-m", "pkg"]),
+        ("python main.py --fast", ["--", "main.py", "--fast"]),
+        ("python3.11 -u main.py", ["--", "main.py"]),
+        ("python -m pkg.main --fast", ["--module", "--", "pkg.main", "--fast"]),
+        ("python -O -X utf8 m.py", ["--no-python", "--", "python", "-O", "-X", "utf8", "m.py"]),
+        ("python -W error -m pkg", ["--no-python", "--", "python", "-W", "error", "-m", "pkg"]),
     ],
 )
 def test_a_python_program_is_started_with_its_flags_and_arguments(entry, end):

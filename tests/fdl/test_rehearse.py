@@ -87,7 +87,8 @@ def test_a_training_is_tried_and_leaves_nothing(training, fdl):
 @pytest.mark.usefixtures("training")
 def test_the_document_has_what_the_page_shows(fdl):
     done = fdl("rehearse", "--json", "train", "--lr", "0.5")
-    found = json.loads(done.out[done.out.index("{") :])
+    # The lines of the program are on stderr.
+    found = json.loads(done.out)
     assert (found["schema_version"], found["version"], found["batches"]) == (1, 1, 4)
     assert {one["name"] for one in found["phases"]} >= {"data", "forward", "backward"}
 

@@ -3,10 +3,12 @@
 import fcntl
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,175 @@ def test_a_killed_fdl_takes_its_job_along(job):
     fdl.kill()
     assert fdl.wait(PATIENCE) == -9
     wait_for(lambda: not holds(fdl, "a") and not holds(fdl, "b"))
+
+
+def carriers(mark):
+    """The processes that have a text in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def killed_early(folder, *words, wait):
+    """Kill fdl with SIGKILL after a wait, and require that it leaves no process behind."""
+    mark = uuid.uuid4().hex
+    fdl = subprocess.Popen(
+        [sys.executable, "-m", "fdl", *words],
+        cwd=folder,
+        env={**os.environ, "MARK_OF_TEST": mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait(mark)
+        fdl.kill()
+        fdl.wait()
+        wait_for(lambda: not carriers(mark), what=f"{carriers(mark)} are left")
+    finally:
+        for one in carriers(mark):
+            os.kill(one, signal.SIGKILL)
+
+
+def until(count):
+    """Wait until this many processes of the test are there: at once, not after a while."""
+    return lambda mark: wait_for(lambda: len(carriers(mark)) >= count)
+
+
+SLEEPERS = """
+commands:
+  plain: {run: exec sleep 600}
+  shell: {run: "sleep 600; true"}
+  bare: {run: "env -i sleep 600; true"}
+  chain: {needs: plain, run: 'true'}
+  swept: {path: swept}
+"""
+
+SLEEPER = {"fdl.yml": SLEEPERS, "swept/fdl.yml": 'entry: sh -c "sleep 600; true"\n'}
+
+
+@pytest.mark.parametrize(
+    ("words", "processes"),
+    [
+        # fdl, its watcher, and the job.
+        (["plain"], 3),
+        (["shell"], 4),
+        # The last process has no environment, so it is found by its parent.
+        (["bare"], 3),
+        (["chain"], 3),
+        (["--jobs", "2", "plain", "shell"], 8),
+        (["swept", "--each", "lr=1,2"], 5),
+    ],
+)
+def test_an_fdl_that_is_killed_as_soon_as_its_job_is_there_leaves_nothing(
+    project, words, processes
+):
+    killed_early(project(SLEEPER), *words, wait=until(processes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [(["plain"], 0.15), (["shell"], 0.15), (["--jobs", "2", "plain", "shell"], 0.6)],
+)
+def test_an_fdl_that_is_killed_at_any_moment_leaves_nothing(project, words, most):
+    folder = project(SLEEPER)
+    for _ in range(30):
+        killed_early(folder, *words, wait=lambda _: time.sleep(random.uniform(0, most)))
+
+
+# After a signal, nothing starts -----------------------------------------------------------------
+
+CATCHER = """
+import os, signal, sys, time
+caught = []
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    signal.signal(getattr(signal, name), lambda *_: caught.append(1))
+ready = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ready")
+open(ready, "w").close()
+while not caught:
+    time.sleep(0.01)
+"""
+
+SEVERAL = """
+commands:
+  a: {{run: exec {python} catch.py, inputs: catch.py}}
+  b: {{run: 'true'}}
+  n: {{needs: [b, a], run: touch further}}
+  further: {{run: touch further}}
+  train: {{path: train, needs: a}}
+  swept: {{path: swept}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SIGTERM", ["n"]),
+        ("SIGINT", ["n"]),
+        ("SIGHUP", ["n"]),
+        ("SIGTERM", ["--jobs", "1", "a", "further"]),
+        ("SIGINT", ["--jobs", "1", "a", "further"]),
+        ("SIGHUP", ["--jobs", "1", "a", "further"]),
+        ("SIGTERM", ["--jobs", "2", "n"]),
+        ("SIGTERM", ["train", "--each", "lr=1,2"]),
+        ("SIGTERM", ["swept", "--each", "lr=1,2"]),
+        ("SIGINT", ["swept", "--each", "lr=1,2"]),
+        ("SIGHUP", ["swept", "--each", "lr=1,2"]),
+        ("SIGTERM", ["rehearse", "train"]),
+    ],
+)
+def test_after_a_signal_nothing_starts_even_if_the_program_ends_with_0(project, name, words):
+    folder = project(
+        {
+            "fdl.yml": SEVERAL.format(python=sys.executable),
+            "catch.py": CATCHER,
+            "swept/fdl.yml": f"entry: {sys.executable} ../catch.py\n",
+            "train/fdl.yml": f"entry: {sys.executable} train.py\n",
+            "train/train.py": "import flodl\nopen('../further', 'w')",
+        }
+    )
+    fdl = subprocess.Popen(
+        [sys.executable, "-m", "fdl", *words], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    with fdl:
+        wait_for((folder / "ready").exists)
+        (folder / "ready").unlink()
+        fdl.send_signal(getattr(signal, name))
+        _, err = fdl.communicate(timeout=PATIENCE)
+    assert fdl.returncode == 128 + getattr(signal, name), err
+    assert not (folder / "further").exists()
+    assert not (folder / "ready").exists()
+    assert "not run" in err or "stopped" in err or "nothing more was run" in err
+
+
+def test_a_command_that_ends_with_0_after_a_signal_is_not_skipped_the_next_time(project, fdl):
+    script = "trap 'exit 0' TERM; touch ready; while [ ! -e over ]; do sleep 0.01; done"
+    folder = project({"fdl.yml": f'commands: {{a: {{run: "{script}", inputs: data}}}}', "data": ""})
+    first = subprocess.Popen([sys.executable, "-m", "fdl", "a"], cwd=folder)
+    wait_for((folder / "ready").exists)
+    first.terminate()
+    # Nothing follows, so its own exit code counts.
+    assert first.wait(PATIENCE) == 0
+    (folder / "over").touch()
+    assert "fdl a runs: it has not run here yet" in fdl("a").err
+    assert "fdl a skipped" in fdl("a").err
+
+
+def test_stop_timeout_is_the_limit_of_everything(job):
+    fdl = job(
+        "python hold.py deaf SIGTERM & exec python hold.py x", "deaf", "x", stop_timeout=1,
+        grace=3600,
+    )  # fmt: skip
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 143
+    assert not holds(fdl, "deaf")
 
 
 def test_a_signal_reaches_the_job_of_an_fdl_within_fdl_once(job):

@@ -22,6 +22,7 @@ KILLED_IN = 4
 """The epoch, counted from 1, in the middle of which a rank is killed."""
 DDP = """
 ddp:
+  policy: cadence
   ranks: 2
   simulate_ms: [20, 50]
 """

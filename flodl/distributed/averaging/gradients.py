@@ -33,15 +33,15 @@ class GradientReducer:
         self._wire = wire_for(group, backend)
 
     @torch.no_grad()
-    def reduce(self, samples: int, extra: Sequence[float] = ()) -> list[float]:
+    def reduce(self, samples: float, extra: Sequence[float] = ()) -> list[float]:
         """Replace every gradient with the average over the ranks, in one exchange.
 
         If a parameter has no gradient on some ranks, it counts as zeros there. If it has none on
         any rank, it keeps None. If no rank has samples, gradients stay unchanged.
 
         Args:
-            samples: Number of samples in the mean of this rank's gradients; 0 takes part with
-                zeros.
+            samples: Weight of this rank's gradients, in proportion to the samples in their mean; 0
+                takes part with zeros.
             extra: Numbers to sum in the same exchange, in float32 if the gradients are.
 
         Returns:
@@ -96,7 +96,7 @@ class StepAverager:
         self._buffers = ChangingBuffers(model, group, backend)
 
     def average(
-        self, samples: int, extra: Sequence[float] = (), *, rows: int | None = None
+        self, samples: float, extra: Sequence[float] = (), *, rows: int | None = None
     ) -> list[float]:
         """Average the gradients, then the buffers that changed on any rank; collective.
 

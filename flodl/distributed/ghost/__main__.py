@@ -166,14 +166,14 @@ def _page(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Predic
     ]
     paces = _paces_told(cluster.ms)
     ideal = sum(1000 / pace for pace in cluster.ms)
-    _, reason = choose(predictions)
+    policy, reason = choose(predictions)
     head = (
         f"{len(cluster.ms)} ranks with {paces} ms per batch; "
         f"{config.epochs} × {config.batches_per_epoch} batches.\n"
         f"{_average_told(cluster)}.\n"
         f"All ranks together could train {ideal:.1f} batches/s.\n"
     )
-    return "\n".join([head, *lines, "", f"With mode auto: {reason}."])
+    return "\n".join([head, *lines, "", f"Recommended: {reason}. --policy {policy} chooses it."])
 
 
 def _paces_told(paces: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import nn
 
-from flodl.device import usable_gpus
+from flodl.device import hardware_name, usable_gpus
 from flodl.distributed.averaging.buffers import broadcast_state, model_facts
 from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.plain_loop.loop_windows import LoopWindows, Window
@@ -96,7 +96,9 @@ class SharedLoop:
             self._watch,
         )
         self.has_el_che = windowed
-        self.shares = Shares(group.world_size, balanced=not _carries_state(model))
+        # Speeds that are measured must not change what equal devices compute.
+        balanced = (forced or mixed) and not _carries_state(model)
+        self.shares = Shares(group.world_size, balanced=balanced)
         self.scatter: Scatter | None = None
         if group.world_size > 1:
             group.check_same(model_facts(model))
@@ -174,9 +176,8 @@ def _clip(parameters: list[nn.Parameter], limit: float | None) -> None:
 def _kind(group: Group) -> dict[str, Any]:
     simulated = simulated_ms()
     device = group.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     own = simulated[group.rank] if simulated and group.rank < len(simulated) else None
-    return {"device": str(device), "name": name, "simulated": own}
+    return {"device": str(device), "name": hardware_name(device), "simulated": own}
 
 
 def _watch_of(group: Group) -> Stopwatch:
@@ -244,9 +245,9 @@ def launch_command(ranks: int) -> str:
     """Return the command that starts this program once per rank."""
     specification = getattr(sys.modules["__main__"], "__spec__", None)
     if specification is None:
-        program = [sys.argv[0]]
+        program = ["--", sys.argv[0]]
     else:
-        program = ["-m", specification.name.removesuffix(".__main__")]
+        program = ["-m", "--", specification.name.removesuffix(".__main__")]
     return shlex.join(
         ["torchrun", "--standalone", f"--nproc-per-node={ranks}", *program, *sys.argv[1:]]
     )

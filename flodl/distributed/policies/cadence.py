@@ -29,15 +29,11 @@ class CadenceLoop(WindowLoop):
     Args:
         worker: Trains the batches.
         averager: Averages the worker's model.
-        until_calibrated: Whether to return as soon as the speed of every rank is known.
     """
 
-    def __init__(
-        self, worker: RankWorker, averager: ParameterAverager, *, until_calibrated: bool = False
-    ) -> None:
+    def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
         super().__init__(worker, averager)
         settings, group = worker.plan.distributed, worker.group
-        self._until_calibrated = until_calibrated
         self._round = 0
         self._done_with = -1
         """Index of the first window, once this rank has reported that its part is done."""
@@ -46,12 +42,6 @@ class CadenceLoop(WindowLoop):
             self._skip_decision = SkipDecision(
                 group.store, group.rank, group.world_size, settings.snapshot_timeout
             )
-
-    @property
-    def knows_enough(self) -> bool:
-        """Whether this loop was to measure the speeds of the ranks and has done so."""
-        worker = self._worker
-        return self._until_calibrated and worker.schedule.elche.calibrated and worker.versions > 2
 
     def run_to_barrier(self) -> None:
         """Train window after window."""
@@ -69,8 +59,6 @@ class CadenceLoop(WindowLoop):
             self._close(plan, rows, averaged=True)
             carry_out_acts(worker)
             if worker.stops:
-                return
-            if self.knows_enough:
                 return
             worker.keep_if_due()
 

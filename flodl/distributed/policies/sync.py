@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class SharedGradient:
     """Averages gradients and buffers over the ranks in the middle of a step.
 
-    An engine calls it between the backward pass and the update. It does nothing until
-    :meth:`attach`.
+    An engine calls it between the backward pass and the update, after :meth:`attach`.
 
     Attributes:
         samples: Number of samples in the mean of this rank's gradients.
@@ -39,10 +38,11 @@ class SharedGradient:
         sync_ms: Total time of the exchanges.
     """
 
+    _worker: RankWorker
+
     def __init__(self) -> None:
         self.samples = 0
         self.busy_ms = self.sync_ms = 0.0
-        self._worker: RankWorker | None = None
 
     def attach(self, worker: RankWorker) -> None:
         """Start to average the gradients of this rank with the others."""
@@ -51,11 +51,7 @@ class SharedGradient:
         self._pad = worker.plan.distributed.simulate_sync_ms / 1000
         self._averager = StepAverager(worker.model, worker.group, backend)
         self._samples_since = 0
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the ranks take steps together."""
-        return self._worker is not None
+        self._whole = worker.parts.loader.batch_size * worker.plan.accumulate
 
     def __call__(self) -> None:
         """Average the gradients and the changed buffers over the ranks.
@@ -64,8 +60,6 @@ class SharedGradient:
             DivergedError: The loss of a rank was not finite; raised on all ranks.
         """
         worker = self._worker
-        if worker is None:
-            return
         # Before waiting for the others: this rank's time does not include the wait.
         self.busy_ms = worker.timer.end_batch()
         worker.set_busy(False)
@@ -74,7 +68,8 @@ class SharedGradient:
         losses = worker.logs.current.losses if worker.logs.current is not None else None
         refused = losses.refused if losses is not None and self.samples else 0
         told = (float(refused), *worker.stops.wishes())
-        bad, *wishes = self._averager.average(self.samples, told)
+        # Whole steps have weight 1, which changes no bit of a gradient: DDP has no weights.
+        bad, *wishes = self._averager.average(self.samples / self._whole, told)
         if self._pad:
             time.sleep(self._pad)
         self._samples_since += self.samples

@@ -369,6 +369,16 @@ def test_a_slow_drip_is_waited_for(server, fetch, ranges):
     assert server.sent == len(archive)
 
 
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "stream"])
+def test_a_server_that_drips_for_ever_is_given_up_and_what_came_is_kept(server, fetch, ranges):
+    resource = server.put("/a.zip", ARCHIVE, ranges=ranges, drip=(100, 0.02))
+    with pytest.raises(FetchError, match=r"only \d+ bytes arrived in 0 s") as error:
+        fetch(server.url("/a.zip"), options=replace(QUICK, watched=0.3))
+    assert "type the same command again" in error.value.hint
+    resource.drip = None
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
+
+
 def test_the_next_address_is_tried(server, fetch, capsys):
     server.put("/page.zip", b"<html></html>", kind="text/html")
     server.put("/a.zip", ARCHIVE)

@@ -107,7 +107,7 @@ def test_a_signal_reaches_every_job_once_and_starts_no_further_one(project, name
         out, err = process.communicate(timeout=PATIENCE)
     assert sorted(out.splitlines()) == [f"a | {name}", f"b | {name}"]
     assert table(err) == {"a": ["stopped", "7"], "b": ["stopped", "7"], "c": ["stopped"]}
-    assert process.returncode == 7
+    assert process.returncode == 128 + getattr(signal, name)
     assert not (folder / "c").exists()
 
 
@@ -125,7 +125,7 @@ def test_ctrl_c_on_a_terminal_reaches_every_job_once(project):
     with Terminal("--jobs", "2", "a", "b", cwd=folder) as terminal:
         terminal.read_until("ready")
         terminal.press("\x03")
-        assert terminal.finish() == 7
+        assert terminal.finish() == 130
     assert terminal.text.count("SIGINT") == 1
     # The names are coloured there.
     assert "\x1b[36ma\x1b[0m | " in terminal.text

@@ -246,6 +246,21 @@ def test_a_build_folder_of_cmake_uses_the_libtorch_of_the_new_preset(libtorch, c
         assert f"-- found {config} {path}/lib/libc10.so\n" in done.stdout
 
 
+@pytest.mark.parametrize("format", ["shell", "direnv", "cargo", "json"])
+def test_a_libtorch_of_the_old_abi_says_so_to_tch(libtorch, cuda, format):
+    assert "ABI" not in libtorch("env", "--format", format).out
+    config = cuda / "share/cmake/Torch"
+    config.mkdir(parents=True)
+    (config / "TorchConfig.cmake").write_text('set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")\n')
+    line = {
+        "shell": "export LIBTORCH_CXX11_ABI=0\n",
+        "direnv": "export LIBTORCH_CXX11_ABI=0\n",
+        "cargo": 'LIBTORCH_CXX11_ABI = "0"\n',
+        "json": '"LIBTORCH_CXX11_ABI": "0"',
+    }
+    assert line[format] in libtorch("env", "--format", format).out
+
+
 def test_cargo_reads_the_snippet_as_toml(awkward):
     document = tomllib.loads(render("cargo", awkward, {}, "linux"))
     assert document["env"]["LIBTORCH"] == awkward.path

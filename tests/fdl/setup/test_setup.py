@@ -74,6 +74,11 @@ if sys.argv[1:] == ["--version"]:
 with open(os.environ["TEST_DOCKER_LOG"], "a") as log:
     log.write(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]) + "\\n")
 print("building", *sys.argv[1:])
+if sys.argv[-1] == os.environ.get("TEST_DOCKER_STOPS"):
+    import signal, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
 sys.exit(sys.argv[-1] in os.environ.get("TEST_DOCKER_FAILS", "").split())
 """
 
@@ -379,6 +384,17 @@ def test_an_image_that_fails_is_a_warning(setup, project):
     assert "warning: `docker compose build dev` failed with exit code 1" in done.stderr
     assert f"hint: cd {root} && docker compose build dev" in done.stderr
     assert "Next:\n" in done.stdout
+
+
+def test_after_a_signal_no_further_step_runs(setup, docker, project, tmp_path):
+    root = project({f"demo/{name}": text for name, text in COMPOSE.items()}) / "demo"
+    installed(root, "precompiled/cu126", cuda="12.6", archs="6.1")
+    machine = nvidia(tmp_path / "nvidia", [card("6.1")])
+    path = f"{tmp_path / 'docker-bin'}{os.pathsep}{os.environ['PATH']}"
+    done = setup("-y", cwd=root, env={**machine, "PATH": path, "TEST_DOCKER_STOPS": "dev"})
+    assert done.returncode == 143
+    assert "`docker compose build dev` received SIGTERM, so no further step was run" in done.stderr
+    assert [words for words, *_ in docker()] == [["compose", "build", "dev"]]
 
 
 # Somebody at the terminal

@@ -53,7 +53,7 @@ def test_a_killed_rank_costs_no_sample_and_the_training_goes_on(
 def test_without_restarts_a_killed_rank_is_named_and_the_last_checkpoint_loads(
     tmp_path: Path, rank: int
 ) -> None:
-    ddp = {"simulate_ms": [8.0, 20.0]}
+    ddp = {"policy": "cadence", "simulate_ms": [8.0, 20.0]}
     with job(
         tmp_path, {"ddp": ddp}, "--standalone", "--nproc-per-node=2", "--max-restarts=0"
     ) as training:
@@ -136,7 +136,11 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.case("distributed", 50)
 def test_two_nodes_on_one_host_agree_with_one(tmp_path: Path) -> None:
-    options = {"ddp": {"speeds": [2.5, 1.0]}, "deterministic": True, "epochs": 2}
+    options = {
+        "ddp": {"policy": "cadence", "speeds": [2.5, 1.0]},
+        "deterministic": True,
+        "epochs": 2,
+    }
     alone, together = tmp_path / "alone", tmp_path / "together"
     alone.mkdir()
     together.mkdir()

@@ -449,7 +449,7 @@ def test_the_table_shows_every_mode_and_the_choice(capsys):
     for mode in ("solo", "sync", "cadence", "async", "torch-ddp", "torch-postlocalsgd"):
         assert f"\n{mode} " in shown
     assert "35.0 batches/s" in shown
-    assert "With mode auto: cadence is predicted" in shown
+    assert "Recommended: cadence is predicted" in shown
 
 
 def test_the_json_holds_the_question_and_the_answer(capsys):

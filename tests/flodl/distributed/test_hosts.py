@@ -117,7 +117,7 @@ def test_a_broken_cable_stops_the_training_until_it_is_back(cluster: Cluster, mo
 def test_when_a_host_dies_the_other_goes_on_alone(cluster: Cluster, dies: int) -> None:
     """Whether rank 0 was on it or not."""
     cluster.meets_on = 1 - dies
-    options = {"ddp": {}, "epochs": 5, "batch_ms": 10}
+    options = {"ddp": {"policy": "cadence"}, "epochs": 5, "batch_ms": 10}
     jobs = [cluster.start(number, options) for number in (0, 1)]
     alive = jobs[1 - dies]
     alive.wait_for("epoch 2", lambda: min(alive.epoch(0), alive.epoch(1)) >= 2)
@@ -133,7 +133,7 @@ def test_when_a_host_dies_the_other_goes_on_alone(cluster: Cluster, dies: int) -
 @pytest.mark.parametrize("dies", [0, 1])
 def test_a_host_that_comes_back_joins_the_training_again(cluster: Cluster, dies: int) -> None:
     cluster.meets_on = 1 - dies
-    options = {"ddp": {}, "epochs": 15, "batch_ms": 20}
+    options = {"ddp": {"policy": "cadence"}, "epochs": 15, "batch_ms": 20}
     jobs = [cluster.start(number, options) for number in (0, 1)]
     alive = jobs[1 - dies]
     alive.wait_for("epoch 2", lambda: min(alive.epoch(0), alive.epoch(1)) >= 2)

@@ -16,6 +16,7 @@ from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepa
 from flodl.errors import BatchMismatchError, DistributedError
 from flodl.graph import FlowBuilder, Graph, Lambda, StateAdd
 from flodl.launch.group import Group
+from flodl.launch.settings import DdpConfig
 from tests.flodl.distributed.ranks import Ranks
 
 MS = (40.0, 100.0)
@@ -72,9 +73,14 @@ def batches(count: int, samples: int = 70) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def set_up(group: Group, model: nn.Module, ms: tuple[float, ...] = MS) -> TrainingSetup:
+def set_up(
+    group: Group,
+    model: nn.Module,
+    ms: tuple[float, ...] = MS,
+    config: SetupConfig | DdpConfig | None = None,
+) -> TrainingSetup:
     watch = Declared(ms[group.rank % len(ms)])
-    return prepare(model, None, sgd, SetupConfig(device="cpu"), group, watch)
+    return prepare(model, None, sgd, config or DdpConfig(), group, watch)
 
 
 def contrast(output: Tensor, label: Tensor, model: nn.Module) -> Tensor:
@@ -462,6 +468,24 @@ def generator_and_judge(group: Group, ms: float) -> list[list[Tensor]]:
         second.step()
     assert group.world_size == 1 or first.shard_sizes != second.shard_sizes
     return seen
+
+
+def shares_of_equal_devices(group: Group, config: SetupConfig | DdpConfig) -> tuple[float, ...]:
+    model = perceptron()
+    setup = set_up(group, model, config=config)
+    for image, label in batches(12):
+        cross_entropy(setup(image), label).backward()
+        setup.step()
+    return setup.chunk_ratios
+
+
+@pytest.mark.parametrize("config", [SetupConfig(device="cpu"), SetupConfig(max_grad_norm=1.0)])
+def test_equal_devices_keep_equal_shares_unless_windows_are_asked_for(
+    ranks: Ranks, config: SetupConfig
+) -> None:
+    assert ranks(2, shares_of_equal_devices, config) == [(0.5, 0.5)] * 2
+    for shares in ranks(2, shares_of_equal_devices, DdpConfig()):
+        assert shares == pytest.approx((5 / 7, 2 / 7))
 
 
 def test_a_model_may_feed_another_that_is_cut_differently(ranks: Ranks) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flodl.distributed import training
 from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
@@ -63,25 +62,3 @@ def test_small_trainings_work_with_every_way_of_sharing(
 ) -> None:
     for n, epochs in ((1, 2), (12, 2)):
         check(ranks(2, small, policy, n, epochs, rest), n, epochs)
-
-
-def choose_late(group: Group) -> tuple[Outcome, int]:
-    chosen = []
-    original = training.choose
-
-    def spied(predictions: Any) -> Any:
-        chosen.append(predictions)
-        return original(predictions)
-
-    training.choose = spied
-    try:
-        outcome = small(group, "auto", 12, 12, {"builder": {"eval_fn": nothing_to_see}})
-    finally:
-        training.choose = original
-    return outcome, len(chosen)
-
-
-def test_auto_takes_a_policy_where_speeds_become_known_in_a_later_epoch(ranks: Ranks) -> None:
-    found = ranks(2, choose_late)
-    check([outcome for outcome, _ in found], 12, 12)
-    assert [times for _, times in found] == [1, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -189,51 +188,6 @@ def train_differently(group: Group) -> str:
     with pytest.raises(DistributedError) as caught:
         train(group, batch_size=8 if group.leads else 4)
     return str(caught.value)
-
-
-def test_auto_chooses_a_policy_from_what_it_measured_and_says_why(ranks: Ranks) -> None:
-    told, nothing = ranks(2, train_as_measured)
-    assert re.search(r"policy (cadence|async): \1 is predicted to train", told)
-    assert nothing == ""
-
-
-def train_as_measured(group: Group) -> str:
-    from contextlib import redirect_stdout
-    from io import StringIO
-
-    out = StringIO()
-    with redirect_stdout(out):
-        outcome = train(
-            group,
-            n=1600,
-            policy="auto",
-            ms=(2.0, 5.0),
-        )
-    assert len(outcome.metrics) == 2
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
-def test_auto_goes_on_with_whatever_was_chosen(ranks: Ranks, policy: str) -> None:
-    outcomes = ranks(2, train_with_a_choice, policy)
-    samples = [number for outcome in outcomes for number in outcome.samples]
-    assert sorted(samples) == sorted(2 * list(range(400)))
-    assert torch.equal(outcomes[0].params[0], outcomes[1].params[0])
-    if policy == "sync":
-        assert outcomes[0].averages > 20
-
-
-def train_with_a_choice(group: Group, policy: str) -> Outcome:
-    from flodl.distributed import training
-    from flodl.launch.settings import Policy
-
-    genuine = training.choose
-    training.choose = lambda _: (Policy(policy), "it was asked for")
-    try:
-        short = {"anchor": 3, "max_anchor": 3}
-        return train(group, n=400, policy="auto", ms=(2.0, 2.0), settings=short)
-    finally:
-        training.choose = genuine
 
 
 PROGRAM = """

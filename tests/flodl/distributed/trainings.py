@@ -69,7 +69,7 @@ def train(
     n: int = 200,
     batch_size: int = 8,
     epochs: int = 2,
-    policy: str = "cadence",
+    policy: str | None = "cadence",
     ms: tuple[float, ...] | None = None,
     model: Any = linear,
     optimizer: Any = sgd,
@@ -86,7 +86,7 @@ def train(
         n: Samples.
         batch_size: Samples per batch.
         epochs: Number of epochs.
-        policy: When the ranks agree.
+        policy: When the ranks agree; None: the default.
         ms: Declared milliseconds per batch of each rank.
         model: Factory.
         optimizer: Factory.
