@@ -161,6 +161,7 @@ class TrainingLoop:
             raise
         finally:
             self._steering.close()
+            self._reporter.tell_facts(self._engine.report())
             self._engine.close()
             self._trace.close()
             self._keeper.finish()

@@ -15,6 +15,7 @@ from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
+from flodl.train.faster_engine import name_faster_engine
 from flodl.train.handle import introduce
 from flodl.train.journal import NAME, Journal
 from flodl.train.parameter_histograms import ParameterHistograms
@@ -150,7 +151,8 @@ class Reporter:
             return
         self._facts = dict(facts)
         if self._monitor is not None:
-            self._monitor.set_metadata({"engine": self._facts})
+            shown = {name: fact for name, fact in facts.items() if name != "stretches"}
+            self._monitor.set_metadata({"engine": shown})
         if self._plan.run_dir is not None:
             try:
                 self._plan.run_dir.add_environment({"engine": self._facts})
@@ -259,6 +261,8 @@ class Reporter:
                 )
                 if self._monitor.prints:
                     self._tell_time()
+                    if state == "complete":
+                        name_faster_engine(self._plan, self._ledger)
         finally:
             if run is not None:
                 _finish_run(self._plan, state, len(history), error)
