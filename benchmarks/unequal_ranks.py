@@ -237,8 +237,8 @@ class ColdStart:
 def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
     """Count the batches of the first seconds, from the first one of any rank on.
 
-    The engine and all settings of ranks are the defaults, except for the policy, which is ``mode``;
-    ``torch-ddp`` is torch's.
+    The engine is auto. All settings of ranks are the defaults, except for the policy, which is
+    ``mode``; ``torch-ddp`` is torch's.
     """
     group = this_group()
     unshared = sum(row[0] for row in group.gather([_unshared(ms[group.rank], seconds / 2)]))

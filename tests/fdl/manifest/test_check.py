@@ -120,8 +120,8 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         'fdl.yml:7:30: `training.lr` must be a number, not the text "0.1"; remove the quotes',
         "fdl.yml:7:43: `training.seed` must be a whole number, not 1.5",
         "fdl.yml:7:48: unknown key `training.timeline`; `timeline` belongs in `ddp`",
-        "fdl.yml:7:64: `training.engine` must be `eager`, `auto`, `compiled` or `cuda_graph`, not the "
-        'text "fast"',
+        "fdl.yml:7:64: `training.engine` must be `eager`, `auto`, `compiled` or `cuda_graph`, "
+        'not the text "fast"',
         "fdl.yml:8:19: `output.monitor` must be at most 65535, not 70000",
         "fdl.yml:8:31: `output.dir` must be text, not 5; put it between quotes",
     ]
