@@ -244,7 +244,7 @@ class AutoEngine(TunedEngine):
             return
         self._threads = threads if counts else None
         if changed:
-            log.msg(f"engine auto decides anew: {changed}")
+            log.msg(f"engine auto decides again: {changed}")
         self._start(self._direct())
 
     def _follow(self, known: Decision, batch: Batch) -> None:

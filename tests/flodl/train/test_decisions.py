@@ -222,10 +222,10 @@ def test_a_link_in_the_project_is_not_followed(project, link, tmp_path_factory):
     ],
 )
 @pytest.mark.usefixtures("decided")
-def test_a_run_says_why_it_decides_anew(more, rows, told, capsys):
+def test_a_run_says_why_it_decides_again(more, rows, told, capsys):
     capsys.readouterr()
     train(auto(**more), 1, rows=rows)
-    assert capsys.readouterr().out == (f"engine auto decides anew: {told}\n" if told else "")
+    assert capsys.readouterr().out == (f"engine auto decides again: {told}\n" if told else "")
 
 
 def test_a_run_that_was_too_short_to_try_anything_decides_that_for_runs_of_its_length(
@@ -240,7 +240,7 @@ def test_a_run_that_was_too_short_to_try_anything_decides_that_for_runs_of_its_l
         engines.append(train(AutoEngine(model, adam(model), settings, total_steps=steps), 80))
     assert [one.report()["source"] for one in engines] == ["measured", "cache", "measured"]
     assert [str(one.tuning) for one in engines] == ["plain", "plain", "fused optimizer"]
-    assert "engine auto decides anew: the training is longer\n" in capsys.readouterr().out
+    assert "engine auto decides again: the training is longer\n" in capsys.readouterr().out
 
 
 def test_the_record_names_the_tuning_of_every_step():

@@ -128,7 +128,7 @@ def test_the_scaffold_repeats_itself_with_auto_from_the_second_run_on(scaffold, 
     assert len(record[1]["stretches"]) == 1
     again = torch_fdl("train", *words[:3], "16", "--epochs", "12", cwd="demo", timeout=300)
     told = (
-        "engine auto decides anew: another batch (image float32 8x1x8x8, label int64 8, now image"
+        "engine auto decides again: another batch (image float32 8x1x8x8, label int64 8, now image"
     )
     assert told in again.out
 
