@@ -27,13 +27,15 @@ model = runpy.run_path("ours.py")["model"]
 """
 
 TRAIN_PROGRAM = """
-import sys, torch
+import random
 from pathlib import Path
+import numpy, torch
 from flodl import TensorDataSet, Trainer
 from tests.flodl.train.twelve_programs import NAME, batches
 
 torch.set_num_threads(2)
-torch.manual_seed(5)
+for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+    seed(5)
 program = NAME(Path("."))
 data = [torch.cat(column) for column in zip(*batches(program.images, 20))]
 trained = (
