@@ -24,7 +24,7 @@ from benchmarks.huggingface.finetune_data import make_start, task
 from benchmarks.huggingface.finetuning import (
     OTHER,
     OURS,
-    OURS_EAGER,
+    OURS_AUTO,
     OURS_RANKS,
     PLAIN,
     RANKS,
@@ -54,7 +54,7 @@ from benchmarks.rows import Kept, Row, continued
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime")
 
 TIME = Bar(1.0)
-"""Time of flodl with its default engine, in parts of the time of transformers' Trainer."""
+"""Time of flodl with its default engine, eager, in parts of the time of transformers' Trainer."""
 MEMORY = Bar(1.0)
 """The same of the peak over the imports."""
 CURVE = Bar(1.0)
@@ -176,7 +176,7 @@ def curve_shown(losses: Mapping[str, list[float]]) -> list[str]:
                 f"{max(differences[way][:tenth]):.1e}",
                 f"{worst:.1e}",
                 f"{part:.2f}",
-                CURVE.verdict(part) if way in (OURS, OURS_EAGER) else "",
+                CURVE.verdict(part) if way in (OURS, OURS_AUTO) else "",
             ]
         )
     header = ["way", "first loss", "middle", "last", f"mean of the last {tenth}"]

@@ -1,7 +1,7 @@
 """Trainings on a shared machine: alone, beside two busy processes, and two at once.
 
 Three models train in each situation with plain torch as it comes, with one thread, with sleeping
-threads (``OMP_WAIT_POLICY=passive``), and with the Trainer's defaults. Each training has a process
+threads (``OMP_WAIT_POLICY=passive``), and with the Trainer's engines. Each training has a process
 of its own. ``--spins`` measures plain torch with different spin counts instead.
 """
 
@@ -35,7 +35,7 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept
-from benchmarks.shared_machine_subject import MODELS, OURS
+from benchmarks.shared_machine_subject import DEFAULT, MODELS, OURS
 from flodl.openmp import SPIN_COUNT, VARIABLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +54,7 @@ WAYS: dict[str, dict[str, str]] = {
     "one thread": {"OMP_NUM_THREADS": "1"},
     "passive": {"OMP_WAIT_POLICY": "passive"},
     OURS: {},
+    DEFAULT: {},
 }
 """Way -> variables of its process."""
 
@@ -246,13 +247,13 @@ def cut(rounds: Sequence[Taken]) -> bool:
 
 
 def best_of(ways: Mapping[str, Sequence[Taken]]) -> str:
-    """The way with the smallest median, without ours."""
-    plain = [way for way in ways if way != OURS]
+    """The way with the smallest median, without those of flodl."""
+    plain = [way for way in ways if way not in (OURS, DEFAULT)]
     return min(plain, key=lambda way: statistics.median(seconds(ways[way])))
 
 
 def compared(ways: Mapping[str, Sequence[Taken]], base: str, bar: Bar) -> list[str]:
-    """Ours beside another way: ratio with its spread, and the verdict.
+    """The engine auto beside another way: ratio with its spread, and the verdict.
 
     A training that was ended at the limit gives a bound. Where the bound is on the wrong side of
     the bar, nothing is decided.
@@ -276,11 +277,12 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
         for situation, ways in rounds.items():
             best = best_of(ways)
             total = statistics.median(taken.total for taken in ways[OURS])
-            figures = [*(shown(ways[way]) for way in WAYS), f"{total:.2f}", best]
+            seen = (shown(ways[way]) if way in ways else "" for way in WAYS)
+            figures = [*seen, f"{total:.2f}", best]
             verdicts = [*compared(ways, best, OF_BEST), *compared(ways, AS_IT_COMES, OF_PLAIN)]
             rows.append([model, situation, *figures, *verdicts])
-    header = ["model", "situation", *(f"{way}, s" for way in WAYS), "ours with imports, s"]
-    header += ["best plain way", "ours / best", "bar", "ours / as it comes", "bar"]
+    header = ["model", "situation", *(f"{way}, s" for way in WAYS), f"{OURS} with imports, s"]
+    header += ["best plain way", f"{OURS} / best", "bar", f"{OURS} / {AS_IT_COMES}", "bar"]
     return table(header, rows)
 
 
@@ -305,12 +307,13 @@ def text_of(found: Found, options: Namespace) -> str:
     parts = []
     if found.trainings:
         parts += [
-            "*As it comes*, *one thread* and *passive* are plain loops of torch; *ours* is the "
-            "Trainer with its defaults. It is its first run, so it finds no decision. Seconds are "
-            "those of the training, without imports. The best plain way is the one "
-            "with the smallest median. *Two busy* are two processes of Python that count. Of two "
-            "trainings at once, the slower one counts. A training that takes longer than "
-            f"{options.limit:g} s is ended there, and shown as `>{options.limit:g}`.",
+            "*As it comes*, *one thread* and *passive* are plain loops of torch; *auto* and "
+            "*eager* are the Trainer with these engines; eager is the default. *auto* is in its "
+            "first run, so it finds no decision. Seconds are those of the training, without "
+            "imports. The best plain way is the one with the smallest median. *Two busy* are two "
+            "processes of Python that count. Of two trainings at once, the slower one counts. A "
+            f"training that takes longer than {options.limit:g} s is ended there, and shown as "
+            f"`>{options.limit:g}`.",
             trainings_table(found.trainings),
         ]
     if found.spins:

@@ -44,7 +44,7 @@ from benchmarks.ten_models_tuned import Recipe, variants
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
-COLUMNS = {"default": "flodl", "pure": "pure"}
+COLUMNS = {"auto": "flodl", "pure": "pure"}
 """Column -> the way of flodl that it measures."""
 
 PARTS = (*COLUMNS, "agreement")
@@ -234,7 +234,7 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--page-only", action="store_true", help="write the page from the rows that are kept"
     )
-    small = {"only": ["mlp"], "part": ["default", "agreement"], "engine": "eager"}
+    small = {"only": ["mlp"], "part": ["auto", "agreement"], "engine": "eager"}
     options = read_options(parser, argv, rounds=1, steps=1, agreement=2, small=True, **small)
     if options.page_only:
         options.only = []

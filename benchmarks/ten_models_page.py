@@ -18,14 +18,15 @@ NO_SLOWER = Bar(1.02)
 OVER_HAND = Bar(1.0)
 MEANS = {"routed": Bar(0.75), "unrouted": Bar(0.85)}
 LOSS = Bar(1e-4, form="g")
-COLUMNS = ("default", "pure")
+COLUMNS = ("auto", "pure")
 EARLIER = "earlier"
 
 INTRO = (
     f"Time of a training of {TOTAL_STEPS} steps (50 epochs of 50 batches), with all trials and "
     "compilations, as a ratio to plain PyTorch: below 1 is faster. It is the measured beginning, "
-    "until nothing is tried out any longer, and then the median step. *default* is flodl as "
-    "`fdl train` starts it, over plain Adam. *pure* is the same with `.pure_step()`, which lets it "
+    "until nothing is tried out any longer, and then the median step. *auto* is flodl as "
+    "`fdl train --engine auto` starts it, over plain Adam. The default engine, eager, computes as "
+    "plain PyTorch does. *pure* is the same with `.pure_step()`, which lets it "
     "compile. *better* is the better one of the two. *by hand* is the best of several variants of "
     "plain PyTorch, which the list names. Variants that compile compete with *pure* only. Plain "
     "PyTorch runs as it comes, with its own heap. All ways have float32, the same data and the "
@@ -51,15 +52,15 @@ def page(kept: Mapping[str, Mapping[str, Any]], command: str) -> str:
 
 
 def _table(rows: Mapping[str, Parts]) -> str:
-    header = ["model", "plain ms", "step", "spread", "default", "pure", "better", "by hand"]
+    header = ["model", "plain ms", "step", "spread", "auto", "pure", "better", "by hand"]
     header += ["better / by hand", "loss", "loss drift", "weights", "weights drift"]
     return table(header, [_cells(name, parts) for name, parts in rows.items()])
 
 
 def _cells(name: str, parts: Parts) -> list[str]:
-    default, better = parts.get("default"), _better(parts)
-    cells = [name, *([f"{default['ms']:.4g}", f"{default['step']:.3f}"] if default else ["", ""])]
-    cells.append(default["spread"] if default else "")
+    auto, better = parts.get("auto"), _better(parts)
+    cells = [name, *([f"{auto['ms']:.4g}", f"{auto['step']:.3f}"] if auto else ["", ""])]
+    cells.append(auto["spread"] if auto else "")
     cells += [f"{parts[column]['total']:.3f}" if column in parts else "" for column in COLUMNS]
     if better is None:
         cells += ["", "", ""]

@@ -147,7 +147,7 @@ class ByHand(Subject):
 
 @final
 class Flodl(Subject):
-    """The step engine a Trainer uses by default, over the optimizer of :class:`Eager`.
+    """The step engine that a Trainer makes, over the optimizer of :class:`Eager`.
 
     Args:
         benchmark: The network.

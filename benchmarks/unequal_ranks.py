@@ -237,7 +237,7 @@ class ColdStart:
 def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
     """Count the batches of the first seconds, from the first one of any rank on.
 
-    The engine is auto, and all settings of ranks are the defaults, except for the policy, which is
+    The engine is auto. All settings of ranks are the defaults, except for the policy, which is
     ``mode``; ``torch-ddp`` is torch's.
     """
     group = this_group()

@@ -96,7 +96,7 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
         "output": ("runs/quick", "train/fdl.yml:25:12"),
         "resume": (None, "default"),
         "live": (None, "default"),
-        "engine": ("auto", "default"),
+        "engine": ("eager", "default"),
     }
     *beaten, _ = config["epochs"]["overrides"]
     assert [one["origin"] for one in beaten] == ["train/fdl.yml:23:15", "train/fdl.yml:8:11"]

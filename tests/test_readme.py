@@ -197,7 +197,7 @@ def test_the_cost_of_a_graph_is_the_range_of_its_page():
 
 def test_the_ten_models_are_those_of_their_page():
     (means,) = re.findall(
-        r"over 10 models: default ([\d.]+) beside ([\d.]+) by hand \(10 models\)",
+        r"over 10 models: auto ([\d.]+) beside ([\d.]+) by hand \(10 models\)",
         page("ten_models"),
     )
     shown = said(rf"take {F} of the time of plain PyTorch \(geometric mean\); .*? take {F}\.")
@@ -207,7 +207,7 @@ def test_the_ten_models_are_those_of_their_page():
 def test_the_trainings_that_share_two_cores_are_those_of_their_page():
     rows = [line.strip("|").split("|") for line in page("shared_machine").splitlines()]
     table = [[cell.strip() for cell in row] for row in rows if len(row) == len(rows[6])]
-    at = table[0].index("ours / as it comes")
+    at = table[0].index("auto / as it comes")
     ratios = [row[at] for row in table if "two at once" in row]
     assert len(ratios) == 3
     (most,) = said(rf"share two cores take at most \[{F}\]")
@@ -215,7 +215,7 @@ def test_the_trainings_that_share_two_cores_are_those_of_their_page():
     assert "× 2" in page("shared_machine").split(",")[0]
 
 
-def test_the_times_per_step_are_those_of_the_default_engine():
+def test_the_times_per_step_are_those_of_the_engine_auto():
     small = "Small: 64 → 256 → 256 → 64, batches of 64"
     flodl, accelerate = (
         cell("trainer_overhead", small, row, "µs per step")

@@ -235,6 +235,11 @@ TRAINING = Section(
     Key("lr", Referring(Number()), "Learning rate."),
     Key("seed", Referring(Whole()), "Seed of the random numbers."),
     Key(
+        "engine",
+        Referring(one_of("eager", "auto", "compiled", "cuda_graph")),
+        "How a Trainer of flodl computes a step: as a plain loop (`eager`, default) or faster.",
+    ),
+    Key(
         "guards",
         SwitchOr(GUARDS),
         "Whether a Trainer of flodl goes back after a bad loss and leaves its batches out: true, "

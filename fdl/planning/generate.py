@@ -27,7 +27,7 @@ _FIELD_NAMES = {
         "partition_ratios", "lr_scale_ratio", "timeline", "ranks", "nodes", "rdzv", "max_restarts",
         "simulate_ms",
     ),
-    "training": ("epochs", "batch_size", "batches_per_epoch", "lr", "seed"),
+    "training": ("epochs", "batch_size", "batches_per_epoch", "lr", "seed", "engine"),
     "output": ("dir", "monitor", "timeline"),
 }  # fmt: skip
 _OTHER_FLAGS = {"batches_per_epoch": "--batches", "dir": "--output"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fdl.own_files import read_own
@@ -67,6 +68,14 @@ _ENVIRONMENT_KINDS = {
 # Measurements of a machine, which differ from run to run.
 _MEASURED = re.compile(r"^engine\.(trials|plain_ms|step_ms|source|decided|reasons?)\b|_ms$|_MB$")
 
+_ENGINE, _STRETCHES, _SOURCE = "engine.engine", "engine.stretches", "engine.source"
+_DECIDED = {"measured": "deciding", "cache": "decided before", "checkpoint": "decided before"}
+_PLAIN = [[1, "plain"]]
+"""The stretches of an engine that records none."""
+_MOST_STRETCHES = 3
+_MEASURING = "auto"
+"""The engine that measures how to compute steps, so that two runs may compute them differently."""
+
 
 def causes(
     runs: tuple[Run, Run],
@@ -98,7 +107,47 @@ def causes(
         found += [one for one in _facts(*traces) if one.name.rpartition(" ")[2] not in named]
     order = _FIRST[what]
     place = {kind: number for number, kind in enumerate(order)}
-    return sorted(found, key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
+    found.sort(key=lambda one: place.get(one.kind, len(order) + (one.kind == _HARMLESS)))
+    engine = _engine_auto(*runs)
+    if engine is None or engine.kind not in order:
+        return found
+    known = next((one for one in found if _names_engine(one)), engine)
+    engine = replace(engine, left_origin=known.left_origin, right_origin=known.right_origin)
+    return [engine, *(one for one in found if not _names_engine(one))]
+
+
+def _engine_auto(left: Run, right: Run) -> Cause | None:
+    """The engine as a cause, if one of the runs has the measuring one and steps differ by it."""
+    sides = environment(left), environment(right)
+    engines = [side.get(_ENGINE) for side in sides]
+    stretches = [side.get(_STRETCHES) or _PLAIN for side in sides]
+    if _MEASURING not in engines or stretches[0] == stretches[1]:
+        return None
+    name, one, other = "engine", *(_value(side, _ENGINE) for side in sides)
+    if one == other:
+        name = f"engine {_MEASURING}"
+        one, other = (_DECIDED.get(str(side.get(_SOURCE)), "undecided") for side in sides)
+    lines = [
+        f"the {which} run computed {_first_stretches(found)}"
+        for which, found in zip(("first", "second"), stretches, strict=True)
+        if isinstance(found, list)
+    ]
+    return Cause("computation", name, one, other, lines=tuple(lines))
+
+
+def _first_stretches(stretches: list[object]) -> str:
+    """``from step 1 plain, from step 9 fused optimizer``."""
+    told = [
+        f"from step {one[0]} {one[1]}"
+        for one in stretches
+        if isinstance(one, list) and len(one) == 2
+    ]
+    more = f" and {len(told) - _MOST_STRETCHES} more" if len(told) > _MOST_STRETCHES else ""
+    return ", ".join(told[:_MOST_STRETCHES]) + more
+
+
+def _names_engine(cause: Cause) -> bool:
+    return cause.kind == "computation" and re.search(r"\bengine\b", cause.name) is not None
 
 
 def likely(found: list[Cause], what: What) -> list[Cause]:

@@ -107,7 +107,7 @@ def engine_of_rank(
     if gradient is not None and name not in ("auto", "eager"):
         raise ValueError(
             f"engine={name!r} with policy {str(plan.distributed.policy)!r}: gradients are averaged "
-            "inside of each step, which the eager engine does; use .engine('auto'), or policy "
+            "inside of each step, which the eager engine does; use .engine('eager'), or policy "
             "'cadence' or 'async'"
         )
     scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None

@@ -115,7 +115,7 @@ class TrainingPlan:
     device: torch.device | str | None = None
     loader_options: Mapping[str, Any] = field(default_factory=dict)
     cache: bool | int = False
-    engine: str = "auto"
+    engine: str = "eager"
     deterministic: bool = False
     memory: str = "auto"
     pure_step: bool = False

@@ -15,6 +15,7 @@ from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
+from flodl.train.faster_engine import name_faster_engine
 from flodl.train.handle import introduce
 from flodl.train.journal import NAME, Journal
 from flodl.train.parameter_histograms import ParameterHistograms
@@ -149,16 +150,18 @@ class Reporter:
         if facts == self._facts:
             return
         self._facts = dict(facts)
-        self._record({"engine": self._facts})
+        shown = {name: fact for name, fact in facts.items() if name != "stretches"}
+        self._record({"engine": self._facts}, {"engine": shown})
 
     def tell_policy(self, name: str, reason: str) -> None:
         """Print and record when several ranks average, and why."""
         log.msg(f"  policy {name}: {reason}")
-        self._record({"policy": {"name": name, "reason": reason}})
+        chosen = {"policy": {"name": name, "reason": reason}}
+        self._record(chosen, chosen)
 
-    def _record(self, facts: Mapping[str, object]) -> None:
+    def _record(self, facts: Mapping[str, object], shown: Mapping[str, object]) -> None:
         if self._monitor is not None:
-            self._monitor.set_metadata(facts)
+            self._monitor.set_metadata(shown)
         if self._plan.run_dir is not None:
             try:
                 self._plan.run_dir.add_environment(facts)
@@ -267,6 +270,8 @@ class Reporter:
                 )
                 if self._monitor.prints:
                     self._tell_time()
+                    if state == "complete":
+                        name_faster_engine(self._plan, self._ledger)
         finally:
             if run is not None:
                 _finish_run(self._plan, state, len(history), error)

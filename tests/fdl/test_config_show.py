@@ -344,7 +344,7 @@ def test_the_value_of_a_bare_option_is_not_that_of_an_absent_one(
                 """,
         }
     )
-    assert yaml.safe_load(fdl("config", "show", "train").out)["options"] == {"engine": "auto"}
+    assert yaml.safe_load(fdl("config", "show", "train").out)["training"] == {"engine": "auto"}
     assert "nothing sets `options.resume`" in fdl("why", "options.resume", "train").err
     document = json.loads(fdl("config", "show", "train", "again", "--json").out)
     (resume,) = [one for one in document["fields"] if one["path"] == "options.resume"]

@@ -61,7 +61,8 @@ class AutoEngine(TunedEngine):
     layout.
 
     The decision is kept for the next run of the same program on the same machine, see
-    :mod:`flodl.train.engines.decision`. That run uses it from its first step.
+    :mod:`flodl.train.engines.decision`. That run uses it from its first step and tries nothing, so
+    runs with the same seed repeat each other to the bit from the second one on.
 
     Args:
         model: In training mode, on its device.
@@ -92,17 +93,19 @@ class AutoEngine(TunedEngine):
     ) -> None:
         super().__init__(model, optimizer, settings)
         self._policy = policy or AutoPolicy()
-        self._steps_left = total_steps
+        self._steps = self._steps_left = total_steps
         self._memory = memory and os.environ.get("FDL_MEMORY") != "default"
         self._layout = self._memory and layout and settings.scaler is None
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._pure = PureStep(model, optimizer, settings) if pure else None
         self._notes: dict[str, object] = {}
+        self._stretches: list[tuple[int, str]] = []
+        self._stretch: Tuning | None = None
         self._plain_seconds = 0.0
         self._seconds = 0.0
         self._spent = 0.0
         self._frames = compiled_frames()
-        self._key = ""
+        self._key: dict[str, str] = {}
         self._resumed: Decision | None = None
         self._decision: Decision | None = None
         self._source = ""
@@ -114,19 +117,22 @@ class AutoEngine(TunedEngine):
 
     @property
     def decided(self) -> bool:
-        """Whether all trials are over; a later one of the number of threads does not count."""
+        """Whether all trials are over."""
         over = self._course is None and bool(self._key or self._too_short)
         return over or self._decision is not None
 
     @property
     def _too_short(self) -> bool:
-        return self._steps_left < self._policy.least_steps
+        return self._steps < self._policy.least_steps
 
     def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
-        if self._course is None and self._threads is None:
+        if self.tuning != self._stretch:
+            self._stretch = self.tuning
+            self._stretches.append((self.global_step + 1, str(self.tuning)))
+        if self._course is None:
             super().step(batch, losses, parts=parts, closes=closes)
             self._compare_with_decision()
             return
@@ -142,16 +148,12 @@ class AutoEngine(TunedEngine):
             self._go_on(taken)
 
     def _go_on(self, taken: Taken) -> None:
-        """Pass a step to the trial in progress, or to the watch over the number of threads."""
+        """Pass a step to the trial in progress."""
         if self._course is not None:
             try:
                 self._course.send(taken)
             except StopIteration:
                 self._end_course()
-            return
-        self._compare_with_decision()
-        if self._threads is not None and (reason := self._threads.look(taken)):
-            self._start(self._renew_threads(self._threads, reason))
 
     def _start(self, course: Steps[None]) -> None:
         self._lap = self._clock
@@ -160,6 +162,7 @@ class AutoEngine(TunedEngine):
 
     def _end_course(self) -> None:
         self._course = None
+        self._leave_threads()
         self._lap = self.settings.ledger.lap if self.settings.ledger is not None else None
 
     def _leave_threads(self) -> None:
@@ -169,8 +172,6 @@ class AutoEngine(TunedEngine):
 
     def _compare_with_decision(self) -> None:
         if self._decision is not None and self._decision.tuning != self.tuning:
-            if self._decision.tuning.threads != self.tuning.threads:
-                self._leave_threads()  # the program sets its own number
             self._withdraw(self._decision)
 
     def present(self) -> None:
@@ -182,7 +183,10 @@ class AutoEngine(TunedEngine):
             self._spent += time.perf_counter() - started
 
     def report(self) -> Mapping[str, object]:
-        """Return the trials, the tuning in use, its gain, and the source of the decision."""
+        """Return the trials, the tuning in use, its gain, and the source of the decision.
+
+        ``stretches`` lists each tuning that was in use, with the first step that it computed.
+        """
         seconds = {"plain_ms": self._plain_seconds, "step_ms": self._seconds}
         measured = {name: round(1e3 * taken, 4) for name, taken in seconds.items() if taken}
         return {
@@ -191,6 +195,7 @@ class AutoEngine(TunedEngine):
             "source": self._source,
             **measured,
             "trials": dict(self._notes),
+            "stretches": [list(one) for one in self._stretches],
         }
 
     def decision(self) -> Mapping[str, Any]:
@@ -208,7 +213,6 @@ class AutoEngine(TunedEngine):
     def close(self) -> None:
         """Stop trials, restore heap and layout; a running compilation ends by itself."""
         self._end_course()
-        self._leave_threads()
         if self._pure is not None:
             self._pure.close()
         super().close()
@@ -220,18 +224,28 @@ class AutoEngine(TunedEngine):
         options = f"memory={self._memory} layout={self._layout} pure={self._pure is not None}"
         self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
-        if known is not None and known.suits(self._key):
+        changed = ""
+        if known is not None and known.suits(self._key) and known.holds_for(self._steps):
             self._source = "checkpoint"
-        elif (known := stored_decision(self._key)) is not None:
-            self._source = "cache"
-        if self._tries("threads") and self._device.type == "cpu" and torch.get_num_threads() > 1:
-            self._threads = ThreadTrials(self, torch.get_num_threads(), self._policy.threads)
+        else:
+            known, changed = stored_decision(self._key, self._steps)
+            self._source = "cache" if known is not None else ""
         if known is not None:
             self._follow(known, batch)
-        elif not self._too_short:
-            self._start(self._direct())
-        elif self._threads is not None and self._threads.pays(math.inf, self._steps_left):
-            self._start(self._look_first(self._threads))
+        else:
+            self._start_trials(changed)
+
+    def _start_trials(self, changed: str) -> None:
+        """Try tunings; in a short run only numbers of threads, which few steps can tell."""
+        count, on_cpu = torch.get_num_threads(), self._device.type == "cpu"
+        threads = ThreadTrials(self, count, self._policy.threads)
+        counts = on_cpu and count > 1 and self._tries("threads")
+        if self._too_short and not (counts and threads.pays(math.inf, self._steps)):
+            return
+        self._threads = threads if counts else None
+        if changed:
+            log.msg(f"engine auto decides again: {changed}")
+        self._start(self._direct())
 
     def _follow(self, known: Decision, batch: Batch) -> None:
         tuning = self._allowed(known.tuning)
@@ -242,8 +256,6 @@ class AutoEngine(TunedEngine):
         self.use(tuning)
         self._decision = replace(known, tuning=self.tuning)
         log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
-        if self._threads is not None:
-            self._start(self._look_first(self._threads))
 
     def _allowed(self, tuning: Tuning) -> Tuning:
         """Remove the parts of a known tuning that do not fit this training."""
@@ -271,36 +283,17 @@ class AutoEngine(TunedEngine):
         return True
 
     def _withdraw(self, decision: Decision) -> None:
-        """Keep the rest of a decision, after a step has shown that a part of it is wrong."""
+        """Keep the rest of a decision, after a step has shown that a part of it is wrong.
+
+        A stored decision stays: in the next run, the same step shows the same.
+        """
         if self.layout_refusal:
             self._notes["channels last"] = self.layout_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
-        self._decision.store()
+        if self._source == "measured":
+            self._decision.store()
         reason = self.layout_refusal or "the program sets the number of threads"
         log.verbose(f"engine: {self.tuning} from here on ({reason})")
-
-    # --- The number of threads on a shared machine --------------------------------------------
-
-    def _look_first(self, threads: ThreadTrials) -> Steps[None]:
-        """Try numbers of threads at once if the machine is not as it was at the decision."""
-        was_busy = self._decision is not None and self._decision.busy
-        if (yield from threads.differs(was_busy, self._steps_left)):
-            yield from self._renew_threads(threads, "the machine is in other use")
-
-    def _renew_threads(self, threads: ThreadTrials, reason: str) -> Steps[None]:
-        """Try other numbers of threads, and keep the best one."""
-        before = self.tuning
-        _, ratio = yield from threads.choose(before, self._notes, self._steps_left)
-        if threads.overruled:
-            self._leave_threads()
-        self._seconds *= ratio
-        if self.tuning != before:
-            count = thread_words(self.tuning.threads or torch.get_num_threads())
-            log.verbose(f"engine: {count} from here on ({reason}, {ratio:.2f}x)")
-        if self._decision is not None:
-            kept = replace(self._decision, tuning=self.tuning, trials=dict(self._notes))
-            self._decision = replace(kept, busy=threads.was_busy)
-            self._decision.store()
 
     # --- Trials between steps -----------------------------------------------------------------
 
@@ -313,8 +306,9 @@ class AutoEngine(TunedEngine):
         self._plain_seconds = self._seconds / self._thread_ratio
         if self._threads is not None and not self._threads.was_busy:
             best = yield from self._fewer_if_busy()
-        if self._left() < self._policy.least_seconds:
+        if self._too_short or self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
+            self._decide(best, at_most=self._steps)
             return
         candidates = yield from self._candidates(faults)
         together = self._of_one_phase(candidates)
@@ -328,8 +322,6 @@ class AutoEngine(TunedEngine):
             best = yield from self._settle(best)
         best = yield from self._more_if_free(best)
         self.use(best)
-        if self._threads is not None:
-            self._threads.watch()
         self._decide(best)
 
     def _fewer_if_crowded(self) -> Steps[Tuning]:
@@ -381,7 +373,7 @@ class AutoEngine(TunedEngine):
             self._plain_seconds = yield from median_of_steps(_FIRST)
         return best
 
-    def _decide(self, best: Tuning) -> None:
+    def _decide(self, best: Tuning, at_most: int = 0) -> None:
         self._source = "measured"
         self._decision = Decision(
             key=self._key,
@@ -389,7 +381,7 @@ class AutoEngine(TunedEngine):
             plain_ms=round(self._plain_seconds * 1e3, 4),
             step_ms=round(self._seconds * 1e3, 4),
             trials=dict(self._notes),
-            busy=self._threads is not None and self._threads.was_busy,
+            at_most=at_most,
         )
         self._decision.store()
         self._say(best)

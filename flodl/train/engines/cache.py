@@ -1,4 +1,4 @@
-"""The folder that keeps measurements of a machine between runs."""
+"""The folders that keep measurements and decisions between runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import platform
 import sys
 from pathlib import Path
-
-import torch
 
 from flodl.processor import processor_facts
 
@@ -27,18 +25,28 @@ def cache_folder() -> Path:
     return Path(base) / "flodl"
 
 
+def project_folder() -> Path:
+    """Return the folder of what belongs to one project: its ``.fdl``, which git ignores.
+
+    Without a project it is :func:`cache_folder`, as with ``FLODL_CACHE_DIR``.
+    """
+    root = os.environ.get("FDL_PROJECT_ROOT")
+    if not root or os.environ.get("FLODL_CACHE_DIR"):
+        return cache_folder()
+    return Path(root) / ".fdl"
+
+
 # A hypervisor may give all processors of a vendor one name; family and model still differ.
 _PROCESSOR = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 
 
-def machine_key() -> str:
-    """Return a short name for the combination of processor, torch and number of threads."""
+def machine_key(*more: str) -> str:
+    """Return a short name for the combination of the processor and ``more``."""
     facts = processor_facts()
     parts = (
         *(facts.get(name, "") for name in _PROCESSOR),
         platform.processor(),
         platform.machine(),
-        torch.__version__,
-        str(torch.get_num_threads()),
+        *more,
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """The decision of an engine, and where later runs find it.
 
 A decision belongs to a program, a model, the shape of its batches and a machine. The checkpoint
-holds it, and the user's cache keeps it for the next run of the same program.
+holds it. One file in the project keeps it for the next runs, which use it unchanged.
 """
 
 from __future__ import annotations
@@ -9,24 +9,34 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from flodl.files import replace_text
-from flodl.train.engines.cache import cache_folder, machine_key
+from flodl.processor import processor_facts
+from flodl.train.engines.cache import machine_key, project_folder
 from flodl.train.engines.tuning import Tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    import torch
     from torch import nn
 
     from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
+
+_FILE = "engine.json"
+_MOST = 50
+"""Decisions that a project keeps; the oldest ones go."""
+
+_DIGESTS = ("program", "model", "processor")
+"""Parts of a key that say nothing to a reader."""
 
 
 @final
@@ -40,32 +50,36 @@ class Decision:
         plain_ms: Milliseconds of a plain step at the time of the decision.
         step_ms: Milliseconds of a step with the tuning.
         trials: The result of each trial, or why it was not tried.
-        busy: Whether the training had to wait for a core at the time of the decision.
+        at_most: If nothing was tried because the run was too short: its steps, else 0.
     """
 
-    key: str
+    key: Mapping[str, str]
     tuning: Tuning
     plain_ms: float = 0.0
     step_ms: float = 0.0
     trials: Mapping[str, object] = field(default_factory=dict)
-    busy: bool = False
+    at_most: int = 0
 
-    def suits(self, key: str) -> bool:
+    def suits(self, key: Mapping[str, str]) -> bool:
         """Whether a checkpoint's decision is for this training, whatever batch comes next.
 
         A resumed training may continue with the last, smaller batch of an epoch.
         """
-        return self.key.partition("-")[0] == key.partition("-")[0]
+        return {**self.key, "batch": ""} == {**key, "batch": ""}
+
+    def holds_for(self, steps: int) -> bool:
+        """Whether it is for a training of so many steps."""
+        return not self.at_most or steps <= self.at_most
 
     def as_json(self) -> dict[str, Any]:
         """Return the decision as JSON values."""
         return {
-            "key": self.key,
+            "key": dict(self.key),
             "tuning": self.tuning.as_json(),
             "plain_ms": self.plain_ms,
             "step_ms": self.step_ms,
             "trials": {name: str(note) for name, note in self.trials.items()},
-            "busy": self.busy,
+            "at_most": self.at_most,
         }
 
     @classmethod
@@ -77,35 +91,94 @@ class Decision:
         """
         try:
             return cls(
-                key=str(form["key"]),
+                key={"program": "", **{str(n): str(part) for n, part in form["key"].items()}},
                 tuning=Tuning.from_json(form["tuning"]),
                 plain_ms=float(form["plain_ms"]),
                 step_ms=float(form["step_ms"]),
                 trials={str(name): str(note) for name, note in form["trials"].items()},
-                busy=form.get("busy") is True,
+                at_most=int(form["at_most"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a decision: {form!r}") from error
 
     def store(self) -> None:
         """Keep the decision for later runs; a folder that cannot be written is not an error."""
-        with suppress(OSError):
-            path = _path(self.key)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, json.dumps(self.as_json()) + "\n")
+        others = [one for one in stored_decisions() if one.key != self.key]
+        _write([*others, self][-_MOST:], told=was_told())
 
 
-def stored_decision(key: str) -> Decision | None:
-    """Return the decision of an earlier run; None if there is no readable one."""
+def stored_decisions() -> list[Decision]:
+    """Return the decisions of earlier runs, the oldest first, without those that are broken."""
+    found = []
+    for form in _read().get("decisions", ()):
+        with suppress(ValueError):
+            found.append(Decision.from_json(form))
+    return found
+
+
+def stored_decision(key: Mapping[str, str], steps: int) -> tuple[Decision | None, str]:
+    """Look for the decision of an earlier run with a key.
+
+    Args:
+        key: The key of the training.
+        steps: Steps that the training will take.
+
+    Returns:
+        The decision; or None, and what has changed since a decision for something similar.
+    """
+    known = stored_decisions()
+    for one in known:
+        if one.key == key:
+            return (one, "") if one.holds_for(steps) else (None, "the training is longer")
+    file = key["program"].rpartition(":")[0]
+    same = [one.key for one in known if one.key["program"].rpartition(":")[0] == file]
+    nearest = max(reversed(same), key=lambda one: _equal_parts(one, key), default=None)
+    return None, _changes(nearest, key) if nearest is not None else ""
+
+
+def was_told() -> bool:
+    """Whether a run of this project has named the engine ``auto``."""
+    return _read().get("told") is True
+
+
+def remember_told() -> bool:
+    """Remember that a run has named the engine ``auto``; return whether that was possible."""
+    return _write(stored_decisions(), told=True)
+
+
+def _equal_parts(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    return sum(one.get(name) == part for name, part in other.items())
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """``another batch (x float32 32x8, now x float32 64x8)``."""
+    names = [name for name, part in now.items() if before.get(name) != part]
+    return ", ".join(
+        f"another {name}{'' if name in _DIGESTS else f' ({before.get(name)}, now {now[name]})'}"
+        for name in names
+    )
+
+
+def _read() -> Mapping[str, Any]:
     with suppress(OSError, ValueError):
-        decision = Decision.from_json(json.loads(_path(key).read_text(encoding="utf-8")))
-        if decision.key == key:
-            return decision
-    return None
+        form = json.loads((project_folder() / _FILE).read_text(encoding="utf-8"))
+        if isinstance(form, dict) and isinstance(form.get("decisions"), list):
+            return form
+    return {}
 
 
-def _path(key: str) -> Path:
-    return cache_folder() / "engine" / f"{key}.json"
+def _write(decisions: Sequence[Decision], *, told: bool) -> bool:
+    form = {"told": told, "decisions": [one.as_json() for one in decisions]}
+    with suppress(OSError):
+        path = project_folder() / _FILE
+        if path.is_symlink() or path.parent.is_symlink():
+            return False  # whoever made the project could let it name any file
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        replace_text(path, json.dumps(form, indent=1) + "\n")
+        return True
+    return False
 
 
 def decision_key(
@@ -114,8 +187,8 @@ def decision_key(
     settings: StepSettings,
     batch: Batch,
     options: str = "",
-) -> str:
-    """Return a short name for the combination of program, model, batches and machine.
+) -> dict[str, str]:
+    """Return what a decision depends on: the program, the model, its batches and the machine.
 
     Args:
         model: Its modules and parameters count.
@@ -124,41 +197,60 @@ def decision_key(
         batch: Shapes and types of its tensors count.
         options: The options of the engine.
     """
-    parts = [
-        *_program(settings.train_fn),
+    parameters = list(model.parameters())
+    structure = [
         *(f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()),
-        *(f"{p.dtype} {tuple(p.shape)} {p.device.type}" for p in model.parameters()),
-        f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
-        options,
-        str(settings.autocast),
-        str(settings.max_grad_norm),
-        str(settings.scaler is None),
-        machine_key(),
+        *(f"{p.dtype} {tuple(p.shape)}" for p in parameters),
     ]
+    dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
+    autocast = [f"autocast {settings.autocast}"] if settings.autocast else []
+    device = parameters[0].device if parameters else torch.device("cpu")
     fields = zip(batch.names, batch, strict=True)
-    shapes = [f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in fields]
-    return f"{_digest(parts)}-{_digest(shapes)}"
+    return {
+        "program": _program(settings.train_fn),
+        "model": _digest(structure),
+        "optimizer": type(optimizer).__qualname__,
+        "settings": f"{options} clip={settings.max_grad_norm} scaler={settings.scaler is not None}",
+        "batch": ", ".join(f"{name} {_shape(tensor)}" for name, tensor in fields),
+        "dtype": " ".join([*dtypes, *autocast]),
+        "device": _device_name(device),
+        "processor": machine_key(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape))}"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return processor_facts().get("model name", device.type) if device.type == "cpu" else str(device)
 
 
 def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-def _program(train_fn: Any) -> list[str]:
-    """Identify the program by the content of its main file and of the training function's file."""
+def _program(train_fn: Any) -> str:
+    """Name the program's main file, with a digest of it and of the training function's file."""
     code = getattr(train_fn, "__code__", None)
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     files = [main, code.co_filename if code is not None else None]
     name = getattr(train_fn, "__qualname__", type(train_fn).__qualname__)
     # Code from a prompt or a notebook has no file.
     text = code.co_code.hex() if code is not None else ""
-    return [name, text, *(_file_digest(file) for file in files if file)]
+    digest = _digest([name, text, *(_file_digest(file) for file in files if file)])
+    root = Path(os.environ.get("FDL_PROJECT_ROOT") or ".").resolve()
+    path = Path(main or "").resolve()
+    return f"{path.relative_to(root) if path.is_relative_to(root) else path}:{digest}"
 
 
 @functools.cache
 def _file_digest(name: str) -> str:
-    path = Path(name).resolve()
     try:
-        return f"{path} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     except OSError:
         return name

@@ -144,7 +144,8 @@ def route_verdict(products: tuple[Product, ...] = ()) -> RouteVerdict:
         return RouteVerdict(reason=refusal)
     folder = cache_folder()
     sizes = hashlib.sha256(repr(products).encode()).hexdigest()[:16]
-    path = folder / f"products-{machine_key()}-{sizes}.json"
+    machine = machine_key(torch.__version__, str(torch.get_num_threads()))
+    path = folder / f"products-{machine}-{sizes}.json"
     with suppress(OSError, ValueError):
         return RouteVerdict.from_json(json.loads(path.read_text(encoding="utf-8")))
     verdict = probe(products)

@@ -1,4 +1,4 @@
-"""The number of threads of a step: tried in live steps, and again when the machine has changed.
+"""The number of threads of a step: tried in live steps, before the engine decides.
 
 Other programs decide which number is best. With a core for each thread, more threads are faster.
 If another program has a core, each operation waits for the thread that got none.
@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from flodl.openmp import ShortSpin, other_programs_run, usable_cores
 from flodl.train.engines.cores import CoreUse
-from flodl.train.engines.live_steps import is_clear, median_of_steps
+from flodl.train.engines.live_steps import is_clear
 from flodl.train.engines.tuning import thread_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Size
-
-    from flodl.train.engines.live_steps import Steps, Taken
+    from flodl.train.engines.live_steps import Steps
     from flodl.train.engines.tuned import TunedEngine
     from flodl.train.engines.tuning import Tuning
 
-
-_FIRST = 5
-"""Steps that show whether the machine is busy."""
 
 _CROWDED = 3
 """Steps that show whether it is crowded, if they are short."""
@@ -42,14 +37,11 @@ class ThreadPolicy:
         waited: The training waits for a core in more than this part of the time: the machine is
             busy.
         freed: So many idle cores are a reason to try more threads than on the busy machine.
-        change: The time of a step changes by this factor: the numbers are tried again.
         crowded: If it waits for more than this part, the first steps are enough to see it.
         gain: Another number must save this part of a step to be used.
         share: On a busy machine, fewer threads are used even if a step takes this part longer:
             the steps are faster as soon as the other program does the same, and it may be another
             training.
-        window: Seconds of steps whose mean is compared with the earlier one.
-        least: Fewest steps in a window.
         block: Seconds of steps with one number in a trial; at least one step.
         evident: If the first two comparisons save more than this part of a step, they suffice; on a
             crowded machine, the first one does.
@@ -60,17 +52,13 @@ class ThreadPolicy:
         seconds: A run with less time left tries nothing.
         part: Part of the steps left that a trial of one number may take; three comparisons are
             always made.
-        rest: After a trial, the next one waits until this many times its duration has passed.
     """
 
     waited: float = 0.1
     freed: float = 0.7
-    change: float = 1.5
     crowded: float = 0.3
     gain: float = 0.05
     share: float = 0.1
-    window: float = 0.5
-    least: int = 8
     block: float = 0.025
     evident: float = 0.4
     hopeless: float = 2.0
@@ -78,7 +66,6 @@ class ThreadPolicy:
     steps: int = 40
     seconds: float = 0.5
     part: float = 0.2
-    rest: float = 20.0
 
 
 class _Block(NamedTuple):
@@ -86,18 +73,16 @@ class _Block(NamedTuple):
 
     Attributes:
         steps: How many, with the one before the measurement.
-        seconds: All of them.
         mean: Seconds of a measured step; infinite if the program set its own number.
     """
 
     steps: int
-    seconds: float
     mean: float
 
 
 @final
 class ThreadTrials:
-    """Chooses the number of threads for the steps of an engine, and watches whether it still fits.
+    """Chooses the number of threads for the steps of an engine.
 
     Args:
         engine: Computes the steps.
@@ -106,7 +91,6 @@ class ThreadTrials:
 
     Attributes:
         was_busy: What :meth:`busy` last returned.
-        overruled: Whether the program sets its own number in a step; then nothing is tried.
     """
 
     def __init__(self, engine: TunedEngine, most: int, policy: ThreadPolicy | None = None) -> None:
@@ -115,20 +99,13 @@ class ThreadTrials:
         self._policy = policy or ThreadPolicy()
         self._use = CoreUse()
         self._spin = ShortSpin()
-        self._shapes: list[Size] = []
-        self._seconds, self._steps = 0.0, 0
-        self._rest = 0.0
-        self._before: float | None = None
         self._step = self._crowded_step = 0.0
-        self._odd = ""
-        self._shares = False
-        self.was_busy = self.overruled = False
+        self.was_busy = False
 
     def watch(self) -> None:
-        """Start to watch: the next steps become those that later steps are compared with."""
-        self._before = None
+        """Start to watch how the next steps get their cores."""
         self._crowded_step = 0.0
-        self._restart()
+        self._use.restart()
 
     def crowded(self) -> Steps[float]:
         """Take a few steps, to see whether the training waits so much that they show it.
@@ -183,67 +160,6 @@ class ThreadTrials:
         """Whether a trial pays before so many steps of this time."""
         return steps >= self._policy.steps and seconds * steps >= self._policy.seconds
 
-    def differs(self, was_busy: bool, steps: int) -> Steps[bool]:
-        """Take some steps to see whether the machine is in other use than at the decision.
-
-        Args:
-            was_busy: Whether the machine was busy then.
-            steps: Steps that are left; False if a trial does not pay for so few.
-        """
-        self._shares = was_busy and bool(self._engine.tuning.threads)
-        seconds = yield from self.crowded()
-        if was_busy or not seconds:
-            self.watch()
-            self._step = seconds = yield from median_of_steps(_FIRST)
-        if self.busy() != was_busy and self.pays(seconds, steps):
-            return True
-        self.watch()
-        return False
-
-    def look(self, taken: Taken) -> str:
-        """Look at a step.
-
-        Returns:
-            Why the numbers of threads should be tried again; empty if there is no reason.
-        """
-        self._rest -= taken.seconds
-        shapes = [tensor.shape for tensor in taken.batch]
-        if not self._shapes:
-            self._shapes = shapes
-        if shapes != self._shapes:
-            return ""  # another amount of work
-        self._seconds += taken.seconds
-        self._steps += 1
-        policy = self._policy
-        if self._seconds < policy.window or self._steps < policy.least:
-            return ""
-        self.busy()
-        self._step = now = self._seconds / self._steps
-        idle = self._use.idle()
-        self._restart()
-        if self._before is None:
-            self._before = now
-            return ""
-        reason, told = self._changed(now / self._before, idle), self._odd
-        self._odd = reason
-        # One odd window may be an accident.
-        return reason if reason == told and self._rest <= 0 else ""
-
-    def _restart(self) -> None:
-        self._seconds, self._steps = 0.0, 0
-        self._use.restart()
-
-    def _changed(self, ratio: float, idle: float) -> str:
-        """Why a window calls for a trial: its time per step by the earlier one, and idle cores."""
-        policy = self._policy
-        if ratio >= policy.change:
-            return "steps have become slower"
-        if ratio <= 1 / policy.change:
-            return "steps have become faster"
-        if self._shares and not self.was_busy and idle >= policy.freed:
-            return "a core has become free"
-        return ""
-
     def choose(
         self, best: Tuning, notes: dict[str, object], steps: int
     ) -> Steps[tuple[Tuning, float]]:
@@ -258,67 +174,60 @@ class ThreadTrials:
             The best tuning, and the time of its step divided by the time with ``best``.
         """
         total = 1.0
-        spent = 0.0
         short = self._step <= self._policy.short
         for count in other_numbers(best.threads, self._most, single=short):
             fewer = (count or self._most) < (best.threads or self._most)
             shares = self.was_busy and fewer
             bar = 1 + self._policy.share if shares else 1 - self._policy.gain
             other = replace(best, threads=count)
-            ratio, seconds = yield from self._compare(best, other, bar, steps)
-            spent += seconds
+            ratio = yield from self._compare(best, other, bar, steps)
             if not math.isfinite(ratio):
                 break
             notes[thread_words(count or self._most)] = f"{ratio:.3f}x"
             if ratio <= bar:
                 best, total = other, total * ratio
-        self._shares = self.was_busy and bool(best.threads)
         self._engine.use(best)
-        self._rest = self._policy.rest * spent
         self.watch()
         return best, total
 
-    def _compare(
-        self, one: Tuning, other: Tuning, bar: float, left: int
-    ) -> Steps[tuple[float, float]]:
-        """Return the time with ``other`` by the time with ``one``, and the seconds of the trial.
+    def _compare(self, one: Tuning, other: Tuning, bar: float, left: int) -> Steps[float]:
+        """Return the time with ``other`` by the time with ``one``.
 
         On a crowded machine, the steps that have shown it are the first ones with ``one``. An
         evident gain over them suffices.
         """
-        ratios, spent, used = list[float](), 0.0, 0
+        ratios, used = list[float](), 0
         known, self._crowded_step = self._crowded_step, 0.0
         if known:
             block = yield from self._block(other)
-            used, spent = block.steps, block.seconds
+            used = block.steps
             ratios.append(block.mean / known)
             if math.isinf(block.mean) or ratios[0] < 1 - self._policy.evident:
-                return ratios[0], spent
+                return ratios[0]
         while not self._suffice(ratios, bar, left, used):
             means: dict[Tuning, float] = {}
             for tuning in (one, other) if len(ratios) % 2 else (other, one):
                 block = yield from self._block(tuning)
-                used, spent = used + block.steps, spent + block.seconds
+                used += block.steps
                 if math.isinf(block.mean):
-                    return math.inf, spent
+                    return math.inf
                 means[tuning] = block.mean
             ratios.append(means[other] / means[one])
-        return statistics.median(ratios), spent
+        return statistics.median(ratios)
 
     def _block(self, tuning: Tuning) -> Steps[_Block]:
         """Take the steps of a block with a tuning."""
-        engine, steps, seconds, before = self._engine, 0, 0.0, 0.0
+        engine, steps, seconds, first = self._engine, 0, 0.0, 0
         if engine.tuning != tuning:
             engine.use(tuning)
-            taken = yield  # do not measure the first step after a change
-            before = taken.seconds
+            yield  # do not measure the first step after a change
+            first = 1
         while not steps or seconds < self._policy.block:
             taken = yield
             steps, seconds = steps + 1, seconds + taken.seconds
-            if engine.tuning != tuning:
-                self.overruled = engine.tuning.threads != tuning.threads
-                return _Block(steps, before + seconds, math.inf)
-        return _Block(steps + bool(before), before + seconds, seconds / steps)
+            if engine.tuning != tuning:  # the program sets its own number of threads
+                return _Block(steps, math.inf)
+        return _Block(steps + first, seconds / steps)
 
     def _suffice(self, ratios: Sequence[float], bar: float, left: int, used: int) -> bool:
         """Whether so many comparisons tell which number is faster.

@@ -21,7 +21,7 @@ class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     output: str = option(default="runs/train", help="Folder for the run directories")
     resume: str | None = option(default="last", help="Run to continue: its folder, or `last`")
     live: int | None = option(default=0, help="Serve the live page, on this port or a free one")
-    engine: str = option(default="auto", help="Engine: auto, eager, compiled or cuda_graph")
+    engine: str = option(default="eager", help="Engine: eager, auto, compiled or cuda_graph")
 
 
 def build_model(device: Device = "cpu") -> Graph:

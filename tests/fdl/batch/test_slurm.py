@@ -169,7 +169,7 @@ def test_an_interrupt_cancels_the_job(program, cluster, number):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "canceled job 101" in err
     assert state(cluster, "101") == "CANCELLED by 0"
     pid = int((folder / "ready").read_text())

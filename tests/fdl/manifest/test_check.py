@@ -63,7 +63,7 @@ EVERYTHING = """
       partition_ratios: [0.7, 0.3, 1]
       lr_scale_ratio: 1
       timeline: true
-    training: {epochs: 5, batch_size: 32, batches_per_epoch: 100, lr: 1e-3, seed: 42}
+    training: {epochs: 5, batch_size: 32, batches_per_epoch: 100, lr: 1e-3, seed: 42, engine: auto}
     output: {dir: runs, monitor: 65535, timeline: false}
     commands:
       empty:
@@ -102,7 +102,7 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         commands:
           t: {runn: x, options: {a: {b: [~]}, c: [1, ~]}}
           u: {ddp: {polcy: sync, mode: nccl-synk}}
-        training: {epochs: five, lr: "0.1", seed: 1.5, timeline: true}
+        training: {epochs: five, lr: "0.1", seed: 1.5, timeline: true, engine: fast}
         output: {monitor: 70000, dir: 5}
         """) == [
         "fdl.yml:1:1: unknown key `model`: it is reserved; remove it",
@@ -120,6 +120,8 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         'fdl.yml:7:30: `training.lr` must be a number, not the text "0.1"; remove the quotes',
         "fdl.yml:7:43: `training.seed` must be a whole number, not 1.5",
         "fdl.yml:7:48: unknown key `training.timeline`; `timeline` belongs in `ddp`",
+        "fdl.yml:7:64: `training.engine` must be `eager`, `auto`, `compiled` or `cuda_graph`, "
+        'not the text "fast"',
         "fdl.yml:8:19: `output.monitor` must be at most 65535, not 70000",
         "fdl.yml:8:31: `output.dir` must be text, not 5; put it between quotes",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def key(
     optimizer: Any = adam,
     rows: int = 6,
     options: str = "",
-) -> str:
+) -> dict[str, str]:
     settings = StepSettings(train_fn=train_fn)
     return decision_key(model := make(), optimizer(model), settings, batches(1, rows)[0], options)
 
@@ -114,7 +115,7 @@ def test_another_program_model_batch_or_number_of_threads_decides_for_itself():
         key(make=lambda: mlp().double()),
     ]
     assert key() == keys[0]
-    assert len(set(keys)) == len(keys)
+    assert len({json.dumps(one) for one in keys}) == len(keys)
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
@@ -142,16 +143,23 @@ def test_a_declared_step_is_tried_again_although_an_undeclared_one_was_decided(d
         "{broken",
         "[]",
         "{}",
-        '{"key": "KEY", "tuning": {"fused": true}, "plain_ms": 1, "step_ms": 1, "trials": {}}',
-        '{"key": "other", "tuning": TUNING, "plain_ms": 1, "step_ms": 1, "trials": {}}',
-        '{"key": "KEY", "tuning": TUNING, "plain_ms": null, "step_ms": 1, "trials": {}}',
+        '{"decisions": 1}',
+        '{"decisions": [1, {}]}',
+        '{"decisions": [{"key": KEY, "tuning": {"fused": true}, REST}]}',
+        '{"decisions": [{"key": KEY, "tuning": TUNING}]}',
+        '{"decisions": [{"key": "other", "tuning": TUNING, REST}]}',
+        '{"decisions": [{"key": {}, "tuning": TUNING, REST}]}',
+        '{"decisions": [{"key": KEY, "tuning": TUNING, REST, "at_most": null}]}',
     ],
 )
 @pytest.mark.usefixtures("decided")
 def test_a_broken_or_foreign_decision_is_ignored(text):
-    [path] = Path(os.environ["FLODL_CACHE_DIR"]).glob("engine/*.json")
-    tuning = json.dumps(Tuning(fused=True).as_json())
-    path.write_text(text.replace("TUNING", tuning).replace("KEY", path.stem))
+    path = Path(os.environ["FLODL_CACHE_DIR"]) / "engine.json"
+    [known] = json.loads(path.read_text())["decisions"]
+    text = text.replace("REST", '"plain_ms": 1, "step_ms": 1, "trials": {}, "at_most": 0')
+    for name in ("tuning", "key"):
+        text = text.replace(name.upper(), json.dumps(known[name]))
+    path.write_text(text)
     again = auto()
     train(again, 1)
     assert again.report()["source"] == ""
@@ -167,11 +175,90 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
 def test_a_decision_survives_json_and_a_checkpoint_of_another_program_is_ignored(decided):
     form = json.loads(json.dumps(decided.decision()))
     assert Decision.from_json(form).tuning == Tuning(fused=True)
-    for foreign in ({**form, "key": "another"}, {"tuning": 1}):
+    for foreign in ({**form, "key": {"program": "another"}}, {"tuning": 1}):
         engine = auto(other_loss)
         engine.adopt(foreign)
         train(engine, 1)
         assert engine.report()["source"] == ""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in which `fdl` has started this program."""
+    monkeypatch.delenv("FLODL_CACHE_DIR")
+    monkeypatch.setenv("FDL_PROJECT_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def test_a_project_keeps_its_decisions_in_one_file_that_git_ignores(project):
+    train(auto(), 80)
+    train(auto(), 80, rows=7)
+    assert sorted(one.name for one in (project / ".fdl").iterdir()) == [".gitignore", "engine.json"]
+    form = json.loads((project / ".fdl/engine.json").read_text())
+    batches = [one["key"]["batch"] for one in form["decisions"]]
+    assert batches == [f"x float32 {rows}x8, y float32 {rows}x4" for rows in (6, 7)]
+    for rows in (6, 7):
+        assert train(auto(), 1, rows=rows).report()["source"] == "cache"
+
+
+@pytest.mark.parametrize("link", [".fdl", ".fdl/engine.json"])
+def test_a_link_in_the_project_is_not_followed(project, link, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    target = outside if link == ".fdl" else outside / "precious"
+    if link != ".fdl":
+        target.write_text("mine")
+        (project / ".fdl").mkdir()
+    (project / link).symlink_to(target)
+    assert train(auto(), 80).report()["source"] == "measured"
+    assert [one.read_text() for one in outside.iterdir()] == ["mine"] * (link != ".fdl")
+
+
+@pytest.mark.parametrize(
+    ("more", "rows", "told"),
+    [
+        ({}, 7, "another batch (x float32 6x8, y float32 6x4, now x float32 7x8, y float32 7x4)"),
+        ({"train_fn": other_loss}, 6, "another program"),
+        ({}, 6, ""),
+    ],
+)
+@pytest.mark.usefixtures("decided")
+def test_a_run_says_why_it_decides_again(more, rows, told, capsys):
+    capsys.readouterr()
+    train(auto(**more), 1, rows=rows)
+    assert capsys.readouterr().out == (f"engine auto decides again: {told}\n" if told else "")
+
+
+def test_a_run_that_was_too_short_to_try_anything_decides_that_for_runs_of_its_length(
+    monkeypatch, capsys
+):
+    short = replace(QUICK, least_seconds=1e9)
+    engines = []
+    for steps, policy in ((100, short), (100, QUICK), (200, QUICK)):
+        monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda policy=policy: policy)
+        model = mlp()
+        settings = StepSettings(train_fn=loss_fn)
+        engines.append(train(AutoEngine(model, adam(model), settings, total_steps=steps), 80))
+    assert [one.report()["source"] for one in engines] == ["measured", "cache", "measured"]
+    assert [str(one.tuning) for one in engines] == ["plain", "plain", "fused optimizer"]
+    assert "engine auto decides again: the training is longer\n" in capsys.readouterr().out
+
+
+def test_the_record_names_the_tuning_of_every_step():
+    engine = auto()
+    used = []
+    losses = loss_log(torch.device("cpu"), 0)
+    for batch in batches(80):
+        before = engine.tuning
+        engine.step(batch, losses)
+        used.append(str(before))
+    stretches = engine.report()["stretches"]
+    assert stretches[0] == [1, "plain"]
+    ends = [first for first, _ in stretches[1:]] + [len(used) + 1]
+    told = [
+        word for (first, word), end in zip(stretches, ends, strict=True) for _ in range(end - first)
+    ]
+    assert told == used
+    assert set(used) >= {"plain", "fused optimizer"}
 
 
 @pytest.fixture
@@ -193,7 +280,7 @@ class Sources(Callback):
 def test_a_resumed_run_goes_on_with_the_decision_of_its_checkpoint(tmp_path, monkeypatch):
     first = RunDirectory.create(tmp_path / "first")
     sources = Sources(first)
-    training(n=90, epochs=4).run_dir(first).callbacks(sources).run()
+    training(n=90, epochs=4).engine("auto").run_dir(first).callbacks(sources).run()
     [told] = sources.seen
     assert (told["source"], told["decided"]) == ("measured", True)
     monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path / "empty"))
@@ -202,7 +289,7 @@ def test_a_resumed_run_goes_on_with_the_decision_of_its_checkpoint(tmp_path, mon
     steps: list[object] = []
     direct = AutoEngine._direct
     monkeypatch.setattr(AutoEngine, "_direct", lambda self: steps.append(1) or direct(self))
-    resumed = training(n=90, epochs=5).run_dir(second).callbacks(sources)
+    resumed = training(n=90, epochs=5).engine("auto").run_dir(second).callbacks(sources)
     resumed.resume(first.last_checkpoint).run()
     [again] = sources.seen
     assert (again["source"], again["tuning"]) == ("checkpoint", told["tuning"])
@@ -211,8 +298,8 @@ def test_a_resumed_run_goes_on_with_the_decision_of_its_checkpoint(tmp_path, mon
 
 @pytest.mark.usefixtures("quick")
 def test_a_deterministic_training_uses_nothing_that_was_timed(tmp_path):
-    training(n=90, epochs=4).run()
-    assert list(Path(os.environ["FLODL_CACHE_DIR"]).glob("engine/*.json"))
+    training(n=90, epochs=4).engine("auto").run()
+    assert (Path(os.environ["FLODL_CACHE_DIR"]) / "engine.json").is_file()
     run = RunDirectory.create(tmp_path)
     sources = Sources(run)
     again = training(n=90, epochs=4).deterministic().run_dir(run).callbacks(sources).run()

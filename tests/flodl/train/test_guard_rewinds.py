@@ -376,9 +376,9 @@ def test_giving_up_does_not_change_what_auto_has_decided(
 ) -> None:
     """The steps that look for the module are plain, and the next run must not start with them."""
     always_trying(monkeypatch, tmp_path)
-    fused = Decision(key="", tuning=Tuning(fused=True), plain_ms=1.0, step_ms=0.5, trials={})
+    fused = Decision(key={}, tuning=Tuning(fused=True), plain_ms=1.0, step_ms=0.5, trials={})
     stored: list[Decision] = []
-    monkeypatch.setattr("flodl.train.engines.auto.stored_decision", lambda _: fused)
+    monkeypatch.setattr("flodl.train.engines.auto.stored_decision", lambda *_: (fused, ""))
     monkeypatch.setattr(Decision, "store", stored.append)
     with pytest.raises(DivergedError, match="give up after 1 of 1 attempts"):
         training(Spoiled(tuple(range(25, 200)))).engine("auto").guards(attempts=1).run()

@@ -162,11 +162,11 @@ def measured(total: float, by_hand: dict[str, float]) -> Row:
 def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None:
     agreed = {"loss": 1e-6, "weights": 1e-7}
     parts = {
-        "default": measured(0.9, {"fused Adam": 0.95, "rewritten": 0.8}),
+        "auto": measured(0.9, {"fused Adam": 0.95, "rewritten": 0.8}),
         "pure": measured(0.85, {"fused Adam": 0.95, "compiled": 1.0}),
         "agreement": {"steps": 30, "flodl": agreed, "fused": agreed},
     }
-    slow = {"default": measured(1.2, {"fused Adam": 1.0})}
+    slow = {"auto": measured(1.2, {"fused Adam": 1.0})}
     text = page({"no_routing": {"mlp": parts, "convnet": slow}}, "the command")
     assert "| 0.900 | 0.850 | 0.850, 1.02 PASS | 0.950 | 0.895 | 1.0e-06, 0.0001 PASS |" in text
     assert "| 1.200 |  | 1.200, 1.02 MISSED | 1.000 | 1.200 |" in text
@@ -177,16 +177,16 @@ def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None
 def test_rows_of_several_runs_are_kept_together(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for mode, name, part, total in (
-        ("routing", "mlp", "default", 1),
+        ("routing", "mlp", "auto", 1),
         ("routing", "mlp", "pure", 2),
-        ("routing", "convnet", "default", 3),
-        ("no_routing", "mlp", "default", 4),
+        ("routing", "convnet", "auto", 3),
+        ("no_routing", "mlp", "auto", 4),
     ):
         place(Kept.beside(page), mode, name, part, {"total": total})
     assert Kept.beside(page).rows == {
         "routing": {
-            "mlp": {"default": {"total": 1}, "pure": {"total": 2}},
-            "convnet": {"default": {"total": 3}},
+            "mlp": {"auto": {"total": 1}, "pure": {"total": 2}},
+            "convnet": {"auto": {"total": 3}},
         },
-        "no_routing": {"mlp": {"default": {"total": 4}}},
+        "no_routing": {"mlp": {"auto": {"total": 4}}},
     }

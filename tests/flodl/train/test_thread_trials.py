@@ -1,4 +1,4 @@
-"""The number of threads is tried on a busy machine, and again when the machine has changed.
+"""The number of threads is tried on a busy machine, before the engine decides, and never after.
 
 The machine here is a stand-in: a step sleeps as long as the simulated machine would compute.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch
+from flodl.openmp import VARIABLES
 from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.engines.cores import CoreUse, idle_seconds
 from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
@@ -24,9 +25,9 @@ from tests import fork_server
 
 POLICY = AutoPolicy(
     least_steps=10**5,
-    threads=ThreadPolicy(window=0.02, least=4, block=0.0, steps=50, seconds=0.01, rest=0.0),
+    threads=ThreadPolicy(block=0.0, steps=50, seconds=0.01),
 )
-"""Tries numbers of threads only, and compares short windows."""
+"""Tries numbers of threads only."""
 
 MILLISECONDS = {
     ("idle", 2): 1.0,
@@ -102,19 +103,6 @@ def train(engine: AutoEngine, most: int, until: int | None = None, rows: int = 1
     return engine.tuning.threads
 
 
-def test_threads_are_tried_again_when_steps_become_slower_and_when_a_core_is_free(machine):
-    engine = engine_on(machine)
-    assert train(engine, 60) == 0
-    assert machine.numbers == {2}
-    machine.use = "busy"
-    assert train(engine, 400, until=1) == 1
-    assert "hold" in machine.spins
-    assert train(engine, 20) == 1
-    machine.use = "idle"  # a step takes as long as before
-    assert train(engine, 400, until=0) == 0
-    assert torch.get_num_threads() == 2
-
-
 def test_a_busy_machine_is_noticed_in_the_first_steps(machine):
     machine.use = "busy"
     engine = engine_on(machine, steps=150)
@@ -180,7 +168,6 @@ def test_threads_are_tried_again_if_a_core_became_free_during_the_other_trials(m
         assert taken < 1000
     report, stays = engine.report(), then != "idle"
     assert str(engine.tuning) == ("channels last + 1 thread" if stays else "channels last"), report
-    assert engine.decision()["busy"] is stays
     assert report["plain_ms"] == pytest.approx(9.0 if stays else 1.0, rel=0.01)
     assert report["step_ms"] == pytest.approx(1.5 if stays else 0.5, rel=0.01)
 
@@ -191,8 +178,6 @@ def test_a_busy_machine_is_shared_if_that_costs_little(machine, monkeypatch, bus
     machine.use = "busy"
     engine = engine_on(machine, steps=400)
     assert train(engine, 60) == kept
-    machine.use = "idle"
-    assert train(engine, 300, until=0) == 0
 
 
 # One thread needs 3 ms.
@@ -268,46 +253,25 @@ def test_threads_spin_briefly_in_the_first_step_if_a_program_could_wait_for_thei
     assert held[1] == [*spins, "release"]
 
 
+def test_nothing_is_tried_after_the_decision_in_this_run_and_in_later_ones(machine):
+    machine.use = "busy"
+    first = engine_on(machine)
+    assert train(first, 60, until=1) == 1
+    machine.use = "idle"
+    later = engine_on(machine)
+    machine.numbers.clear()
+    assert train(first, 400) == 1
+    assert train(later, 400) == 1
+    assert machine.numbers == {1}
+    assert later.report()["source"] == "cache"
+    assert later.report()["stretches"] == [[1, "1 thread"]]
+
+
 @pytest.mark.parametrize(("use", "steps"), [("idle", 150), ("busy", 40)])
 def test_nothing_is_tried_on_an_idle_machine_or_in_a_short_run(machine, use, steps):
     machine.use = use
     assert train(engine_on(machine, steps=steps), 40) == 0
     assert machine.numbers == {2}
-
-
-def test_a_trial_without_gain_is_not_repeated_while_nothing_changes(machine):
-    engine = engine_on(machine)
-    train(engine, 40)
-    machine.slower = 4.0  # the program itself has more to do
-    train(engine, 200)
-    assert machine.numbers == {1, 2}
-    assert engine.tuning.threads == 0
-    machine.numbers.clear()
-    train(engine, 60)
-    assert machine.numbers == {2}
-
-
-def test_steps_with_another_amount_of_work_are_not_compared(machine):
-    engine = engine_on(machine)
-    train(engine, 40)
-    train(engine, 40, rows=6)
-    assert machine.numbers == {2}
-
-
-def test_a_later_run_on_a_machine_in_other_use_tries_again(machine):
-    machine.use = "busy"
-    policy = AutoPolicy(least_steps=1, least_seconds=0.0, block=1, threads=POLICY.threads)
-    first = engine_on(machine, policy=policy)
-    assert train(first, 300, until=1) == 1
-    train(first, 100)
-    assert first.decision()["busy"] is True
-    again = engine_on(machine, policy=policy)
-    assert train(again, 12) == 1
-    machine.use = "idle"
-    third = engine_on(machine, policy=policy)
-    assert train(third, 60) == 0
-    assert third.report()["source"] == "cache"
-    assert third.decision()["busy"] is False
 
 
 def test_a_program_that_sets_its_own_number_keeps_it(machine):
@@ -374,3 +338,43 @@ def test_a_thread_that_shares_its_core_waits(tmp_path):
     assert float(ran.stdout) > 0.2, ran.stderr
     assert idle_seconds() > 0
     assert CoreUse().idle() <= (os.cpu_count() or 1) + 1
+
+
+SHARED_TRAINING = """
+import os, threading, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch
+from flodl.train import Callback
+from tests.flodl.train.programs import training
+
+torch.set_num_threads(2)
+other = os.fork()
+while not other:
+    pass
+
+class Watch(Callback):
+    end = time.monotonic() + 30
+    held = False
+
+    def on_step_end(self, run):
+        self.held = "flodl-spin" in [thread.name for thread in threading.enumerate()]
+        if self.held or time.monotonic() > self.end:
+            run.stop("seen")
+
+try:
+    watch = Watch()
+    training(n=3000, epochs=1000).callbacks(watch).progress(False).run()
+    print(watch.held, torch.get_num_threads())
+finally:
+    os.kill(other, 9)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").is_file(), reason="the kernel counts nothing"
+)
+def test_a_training_that_shares_its_core_spins_briefly_and_keeps_its_threads():
+    env = {name: text for name, text in os.environ.items() if name not in VARIABLES}
+    env["PYTHONPATH"] = str(Path(__file__).parents[3])
+    ran = fork_server.python("-c", SHARED_TRAINING, env=env, torch=True, abrupt=True)
+    assert ran.stdout.strip().splitlines()[-1] == "True 2", ran.stderr
