@@ -96,6 +96,11 @@ class Deliveries:
         """Return the order of an epoch; see ``DataLoader.order``."""
         return self._order(epoch)[0]
 
+    def known(self, epoch: int) -> Tensor | None:
+        """Return the order of an epoch if it is kept."""
+        found = self._orders.get(epoch)
+        return None if found is None else found[0]
+
     def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
         """Deliver consecutive batches; see ``DataLoader.deliver``."""
         part = self._cut.slice_of(start, stop)

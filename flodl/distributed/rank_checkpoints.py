@@ -147,6 +147,10 @@ class RankCheckpoints:
                 "ranks": ranks,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
+                "orders": [
+                    self._parts.loader.state_at(*begun)
+                    for begun in schedule.unfinished(self.config.batches_per_epoch)
+                ],
             }
         }
         step = schedule.position - schedule.complete * self.config.batches_per_epoch

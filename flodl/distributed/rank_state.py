@@ -27,6 +27,7 @@ from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
 from flodl.train.loop_state import LoopState, modes
 from flodl.train.resume import Start, resume, set_rates, withdrawn_if_refused
+from flodl.train.resume_data import check_same_order
 from flodl.train.training_state import (
     Position,
     carried_state,
@@ -187,6 +188,9 @@ def _message(
         ledger, outer = None, {}
     else:
         try:
+            for begun in saved.get("orders", ()):
+                parts.loader.order(int(begun["epoch"]))  # drawn once: the batches need it, too
+                check_same_order(f"checkpoint {start.source}", begun, parts.loader)
             schedule = ScheduleState.from_json(saved["schedule"])
             ranks, ledger, outer = saved["ranks"], saved["ledger"], saved["outer"]
             known = dict(zip((one["label"] for one in ranks), schedule.elche.ms, strict=True))

@@ -21,7 +21,7 @@ from flodl.distributed.training import train_ranks
 from flodl.launch.group import Group
 from flodl.nn import GradScaler
 from flodl.train.training_state import observed_states
-from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of
 
 SAMPLES, BATCH, EPOCHS = 240, 4, 2
@@ -87,13 +87,18 @@ class Falling:
 
 
 def train(
-    group: Group, policy: str, root: Path, resume: Path | None, rate: str = "torch"
+    group: Group,
+    policy: str,
+    root: Path,
+    resume: Path | None,
+    rate: str = "torch",
+    shuffle: bool = True,
 ) -> dict[str, Any]:
     """Train on this rank; return all that it knows at the end."""
     seen, keep = Seen(), Keep()
     builder = Trainer.builder(network, seen.adam, seen.step).dataset(Numbers(SAMPLES))
     builder.batch_size(BATCH).num_epochs(EPOCHS).engine("eager").progress(False).ema(0.9)
-    builder.checkpoint_steps(20).deterministic()
+    builder.checkpoint_steps(20).deterministic().loader_options(shuffle=shuffle)
     settings: dict[str, Any] = {"lr_scale_ratio": 0.0}
     if rate == "torch":
         builder.lr_scheduler(seen.decay, "step")
@@ -166,3 +171,11 @@ def test_so_does_a_rate_that_follows_the_batch_counts(
     whole = ranks(2, train, "cadence", tmp_path / "whole", None, rate)
     (run,) = (tmp_path / "whole").iterdir()
     check(whole, ranks(2, train, "cadence", tmp_path / "resumed", run / KEPT, rate))
+
+
+def test_ranks_refuse_another_order_inside_an_epoch(ranks: Ranks, tmp_path: Path) -> None:
+    ranks(2, train, "cadence", tmp_path / "whole", None)
+    (run,) = (tmp_path / "whole").iterdir()
+    with pytest.raises(RankError, match="with shuffle=True, and now it has shuffle=False"):
+        ranks(2, train, "cadence", tmp_path / "resumed", run / KEPT, "torch", False)
+    assert list((tmp_path / "resumed").iterdir()) == []
