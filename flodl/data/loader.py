@@ -13,11 +13,12 @@ from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
 from flodl.data.choice import Reading, make_feed
 from flodl.data.counts import count, positive_integer as positive_integer, seed_value
-from flodl.data.delivery import Deliveries, EpochCut, batch_seed
+from flodl.data.delivery import Deliveries, EpochCut
 from flodl.data.form import BatchForm
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.order import EpochOrders
 from flodl.data.sampler import Sampler
+from flodl.data.seeds import Seeds
 from flodl.errors import DataError
 
 
@@ -88,10 +89,12 @@ class DataLoader:
             also after a resume.
         cache: Keep samples in memory once they are read, so that later epochs do not read them
             again. Samples that do not fit are read in each epoch. Random transforms in the data set
-            then act once per sample. ``True`` uses up to half of the available memory; a number is
-            a limit in bytes. Processes that a launcher started on this host share the limit. With
-            several ranks, each rank keeps only the samples it has read itself. Tensors and arrays
-            are in memory anyway.
+            then act once per sample: they draw from a seed of the sample, which is the same in all
+            epochs, in all processes and after a resume. A generator that the data set keeps itself
+            has no such seed. ``True`` uses up to half of the available memory; a number is a limit
+            in bytes. Processes that a launcher started on this host share the limit. With several
+            ranks, each rank keeps only the samples it has read itself. Tensors and arrays are in
+            memory anyway.
         vram_max_usage: On a CUDA device, the part of its memory that may be in use with the data
             set; clamped to 0.50 … 0.99. On other devices the limit is half of the available memory.
 
@@ -290,7 +293,7 @@ class DataLoader:
         batches = self._feed.batches(
             order[self._cut.slice_of(start_batch, self.num_batches)],
             self._batch_size,
-            seed=batch_seed(self._seed, epoch, start_batch),
+            seeds=Seeds.of(self._seed, epoch, range(start_batch, self.num_batches)),
             join_remainder=self._cut.joins,
         )
         self._position = Position(epoch, start_batch)
@@ -345,8 +348,7 @@ class DataLoader:
     def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
         """Iterate over batches of an epoch that need not be consecutive.
 
-        It works as :meth:`deliver` does, with one difference: random transforms in worker processes
-        draw other values for a batch.
+        It works as :meth:`deliver` does.
 
         Args:
             epoch: Number of the epoch.
