@@ -460,7 +460,8 @@ class DataLoader:
     def _use_seed(self, seed: int) -> None:
         if seed != self._seed:
             self._seed = seed
-            self._orders, self._deliveries = self._new_orders(), self._new_deliveries()
+            self._orders = self._new_orders()
+            self._deliveries = self._new_deliveries()
 
     def _new_orders(self) -> EpochOrders:
         return EpochOrders(self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle)
