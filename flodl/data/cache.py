@@ -14,6 +14,7 @@ from torch import Tensor
 from flodl.data.budget import Memory
 from flodl.data.dataset import describe
 from flodl.data.feed import Feed, ResidentFeed, rows_of
+from flodl.data.seeds import NO_SEEDS, Seeds
 from flodl.data.streaming import StreamingFeed
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
@@ -143,7 +144,12 @@ class CachedFeed(Feed):
         self._settled = False
 
     def batches(
-        self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
+        self,
+        order: Tensor,
+        batch_size: int,
+        *,
+        seeds: Seeds = NO_SEEDS,
+        join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches in order; reads only samples that are not in memory."""
         if not self._settled:
@@ -155,7 +161,8 @@ class CachedFeed(Feed):
         # Decided for all batches at once: kept samples stay, so this holds until the last batch.
         lacking = self._store.lacks(order)
         absent = torch.where(lacking, order, _ABSENT)
-        with closing(self._reader.read(partial(_to_read, cut, absent), seed=seed)) as read:
+        to_read = partial(_to_read, cut, absent)
+        with closing(self._reader.read(to_read, seeds, each_sample=True)) as read:
             for rows, missing in zip(cut(order), cut(lacking), strict=True):
                 yield self._transfer.receive(self._transfer.send(self._batch(rows, missing, read)))
 

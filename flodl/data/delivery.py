@@ -15,6 +15,7 @@ from flodl.data.batch import Batch, Position, deliver
 from flodl.data.feed import Feed, rows_of
 from flodl.data.form import BatchForm
 from flodl.data.sampler import Sampler, epoch_order
+from flodl.data.seeds import Seeds
 
 _EPOCHS = 2
 """Number of orders kept: a window may begin in one epoch and end in the next."""
@@ -96,14 +97,18 @@ class Deliveries:
         """Return the order of an epoch; see ``DataLoader.order``."""
         return self._order(epoch)[0]
 
+    def known(self, epoch: int) -> Tensor | None:
+        """Return the order of an epoch if it is kept."""
+        found = self._orders.get(epoch)
+        return None if found is None else found[0]
+
     def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
         """Deliver consecutive batches; see ``DataLoader.deliver``."""
         part = self._cut.slice_of(start, stop)
         order, placed = self._order(epoch)
         cut, join = self._cut.batch_size, self._cut.joins
-        source = self._feed.batches(
-            placed[part], cut, seed=batch_seed(self._seed, epoch, start), join_remainder=join
-        )
+        seeds = self._seeds(epoch, range(start, stop))
+        source = self._feed.batches(placed[part], cut, seeds=seeds, join_remainder=join)
         rows = rows_of(order[part], cut, join_remainder=join)
         return _paired(rows, source, self._form)
 
@@ -118,9 +123,11 @@ class Deliveries:
         parts = [self._cut.slice_of(number, number + 1) for number in numbers]
         order, placed = self._order(epoch)
         cut, join = self._cut.batch_size, self._cut.joins
-        seed = batch_seed(self._seed, epoch, numbers[0])
         source = self._feed.batches(
-            torch.cat([placed[part] for part in parts]), cut, seed=seed, join_remainder=join
+            torch.cat([placed[part] for part in parts]),
+            cut,
+            seeds=self._seeds(epoch, numbers),
+            join_remainder=join,
         )
         rows = rows_of(torch.cat([order[part] for part in parts]), cut, join_remainder=join)
         return _paired(rows, source, self._form)
@@ -138,10 +145,13 @@ class Deliveries:
             )
         _, placed = self._order(epoch)
         # Half of the seeds of an epoch belong to whole batches, the other half to these.
-        seed = batch_seed(self._seed, epoch, start + (1 << 31))
-        source = self._feed.batches(placed[start:stop], stop - start, seed=seed)
+        seeds = self._seeds(epoch, [start + (1 << 31)])
+        source = self._feed.batches(placed[start:stop], stop - start, seeds=seeds)
         with closing(deliver(source, self._form, Position(epoch, 0))) as batches:
             return next(batches)
+
+    def _seeds(self, epoch: int, numbers: Sequence[int]) -> Seeds:
+        return Seeds.of(self._seed, epoch, numbers)
 
     def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The order of an epoch: in host memory, and in the memory that the feed prefers."""
@@ -154,12 +164,6 @@ class Deliveries:
         else:
             self._orders.move_to_end(epoch)
         return found
-
-
-def batch_seed(seed: int, epoch: int, number: int) -> int:
-    """The seed from which the random transforms of one batch derive their generators."""
-    # The shift leaves 2^32 seeds for the batches of one epoch before those of the next.
-    return ((seed + epoch) << 32) + number
 
 
 def _paired(

@@ -19,6 +19,7 @@ from torch import Tensor
 from flodl.data.dataset import BatchDataSet, TensorDataSet, describe
 from flodl.data.form import BatchForm
 from flodl.data.samples import fields
+from flodl.data.seeds import NO_SEEDS, Seeds
 from flodl.errors import DataError
 
 _CHUNK_BYTES = 16 * 2**20
@@ -33,14 +34,19 @@ class Feed(ABC):
 
     @abstractmethod
     def batches(
-        self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
+        self,
+        order: Tensor,
+        batch_size: int,
+        *,
+        seeds: Seeds = NO_SEEDS,
+        join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches of an epoch, or of a part of it.
 
         Args:
             order: The sample numbers, int64, on the CPU or as :meth:`place` returned them.
             batch_size: Samples per batch; the last batch takes the remaining samples.
-            seed: Random transforms in worker processes may derive their generators from it.
+            seeds: Random transforms may derive their generators from them.
             join_remainder: Whether a last batch of one sample joins the one before it.
         """
 
@@ -110,7 +116,7 @@ class ResidentFeed(Feed):
         order: Tensor,
         batch_size: int,
         *,
-        seed: int = 0,  # noqa: ARG002 - no transform runs here
+        seeds: Seeds = NO_SEEDS,  # noqa: ARG002 - no transform runs here
         join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the gathered rows of each batch; every tensor has its own memory."""

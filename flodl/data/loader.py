@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypedDict, final
+from typing import Any, Literal, TypedDict, final
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
 from flodl.data.choice import Reading, make_feed
 from flodl.data.counts import count, positive_integer as positive_integer, seed_value
-from flodl.data.delivery import Deliveries, EpochCut, batch_seed
+from flodl.data.delivery import Deliveries, EpochCut
 from flodl.data.form import BatchForm
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
-from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
+from flodl.data.order import EpochOrders
+from flodl.data.sampler import Sampler
+from flodl.data.seeds import Seeds
 from flodl.errors import DataError
 
 
@@ -32,9 +34,13 @@ class _Needed(TypedDict):
 
 
 class LoaderState(_Needed, total=False):
-    """The state from which a loader continues; plain numbers that JSON can hold."""
+    """The state from which a loader continues; plain values that JSON can hold."""
 
     join_remainder: bool
+    sampler: str
+    """The kind of order, or the class of a sampler that was given."""
+    order: str
+    """Digest of the order; only inside an epoch."""
 
 
 @final
@@ -83,10 +89,12 @@ class DataLoader:
             also after a resume.
         cache: Keep samples in memory once they are read, so that later epochs do not read them
             again. Samples that do not fit are read in each epoch. Random transforms in the data set
-            then act once per sample. ``True`` uses up to half of the available memory; a number is
-            a limit in bytes. Processes that a launcher started on this host share the limit. With
-            several ranks, each rank keeps only the samples it has read itself. Tensors and arrays
-            are in memory anyway.
+            then act once per sample: they draw from a seed of the sample, which is the same in all
+            epochs, in all processes and after a resume. A generator that the data set keeps itself
+            has no such seed. ``True`` uses up to half of the available memory; a number is a limit
+            in bytes. Processes that a launcher started on this host share the limit. With several
+            ranks, each rank keeps only the samples it has read itself. Tensors and arrays are in
+            memory anyway.
         vram_max_usage: On a CUDA device, the part of its memory that may be in use with the data
             set; clamped to 0.50 … 0.99. On other devices the limit is half of the available memory.
 
@@ -136,7 +144,7 @@ class DataLoader:
         self._seed = seed_value(seed)
         self._shuffle = shuffle
         self._given_sampler = sampler
-        self._sampler = _sampler(sampler, self._n, seed=self._seed, shuffle=shuffle)
+        self._orders = self._new_orders()
         self._cut = EpochCut(self._n, self._batch_size, drop_last, join_remainder)
         if declared is None:
             declared = declared_names(source)
@@ -194,9 +202,7 @@ class DataLoader:
     @property
     def order_kind(self) -> Literal["random", "sequential", "custom"]:
         """How the order of an epoch is made; ``custom`` if a sampler was given."""
-        if self._given_sampler is not None:
-            return "custom"
-        return "random" if self._shuffle else "sequential"
+        return self._orders.kind
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -279,14 +285,15 @@ class DataLoader:
             raise ValueError(
                 f"start_batch={start_batch} is outside of an epoch of {self.num_batches} batches"
             )
-        if self._loaded is not None and self._loaded.epoch == epoch:
+        continues = self._loaded is not None and self._loaded.epoch == epoch
+        if self._loaded is not None and continues:
             start_batch = start_batch or self._loaded.batch
             self._loaded = None
-        order = epoch_order(self._sampler, epoch, self._n)
+        order = self._orders.of(epoch, again=not continues)
         batches = self._feed.batches(
             order[self._cut.slice_of(start_batch, self.num_batches)],
             self._batch_size,
-            seed=batch_seed(self._seed, epoch, start_batch),
+            seeds=Seeds.of(self._seed, epoch, range(start_batch, self.num_batches)),
             join_remainder=self._cut.joins,
         )
         self._position = Position(epoch, start_batch)
@@ -341,8 +348,7 @@ class DataLoader:
     def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
         """Iterate over batches of an epoch that need not be consecutive.
 
-        It works as :meth:`deliver` does, with one difference: random transforms in worker processes
-        draw other values for a batch.
+        It works as :meth:`deliver` does.
 
         Args:
             epoch: Number of the epoch.
@@ -370,28 +376,42 @@ class DataLoader:
 
     def state_dict(self) -> LoaderState:
         """Return the position of the consumer: the latest epoch, and its delivered batches."""
+        return self.state_at(self._position.epoch, self._position.batch)
+
+    def state_at(self, epoch: int, batch: int) -> LoaderState:
+        """Return the state of a consumer that has trained ``batch`` batches of an epoch."""
         state: LoaderState = {
             "seed": self._seed,
-            "epoch": self._position.epoch,
-            "batch": self._position.batch,
+            "epoch": epoch,
+            "batch": batch,
             "n": self._n,
             "batch_size": self._batch_size,
             "drop_last": self._cut.drop_last,
+            "sampler": self._orders.name,
         }
         # Only if it is set, so that states from before this setting existed stay valid.
         if self._cut.join_remainder:
             state["join_remainder"] = True
+        if 0 < batch < self.num_batches:
+            state["order"] = self._orders.digest(epoch, self._deliveries.known(epoch))
         return state
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def other_order(self, state: Mapping[str, Any]) -> str | None:
+        """Return how the order of this loader differs from that of a state inside an epoch.
+
+        None if it is the same, or if the state is at the end of an epoch.
+        """
+        return self._orders.other_than(state, self._deliveries.known(int(state["epoch"])))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, with ``epoch(saved epoch)`` or with the next ``for``.
 
         The saved seed replaces the seed of this loader. A sampler of your own must return the same
-        orders.
+        orders. Inside an epoch, a digest of the order is compared.
 
         Raises:
             DataError: The state is incomplete, or belongs to another data set, batch size,
-                ``drop_last`` or ``join_remainder``.
+                ``drop_last`` or ``join_remainder``, or to another order inside an epoch.
         """
         missing = [key for key in _Needed.__annotations__ if key not in state]
         if missing:
@@ -410,11 +430,13 @@ class DataLoader:
                 f"the state says batch {state['batch']} of epoch {state['epoch']}; an epoch has "
                 f"{self.num_batches} batches"
             )
-        self._seed = seed_value(state["seed"])
-        self._sampler = _sampler(
-            self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle
-        )
-        self._deliveries = self._new_deliveries()
+        former = self._seed
+        self._use_seed(seed_value(state["seed"]))
+        if problem := self.other_order(state):
+            self._use_seed(former)
+            raise DataError(
+                f"{problem}; make the loader as it was, or start the epoch again without the state"
+            )
         self._position = Position(state["epoch"], state["batch"])
         self._loaded = Position(state["epoch"], state["batch"])
         finished = state["batch"] == self.num_batches
@@ -435,8 +457,17 @@ class DataLoader:
         """Iterate over the next epoch: first 0, then the one after the latest."""
         return self.epoch(self._next_epoch)
 
+    def _use_seed(self, seed: int) -> None:
+        if seed != self._seed:
+            self._seed = seed
+            self._orders = self._new_orders()
+            self._deliveries = self._new_deliveries()
+
+    def _new_orders(self) -> EpochOrders:
+        return EpochOrders(self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle)
+
     def _new_deliveries(self) -> Deliveries:
-        return Deliveries(self._feed, self._form, self._cut, self._sampler, self._seed)
+        return Deliveries(self._feed, self._form, self._cut, self._orders.sampler, self._seed)
 
 
 @final
@@ -481,13 +512,3 @@ class EpochIterator:
     def close(self) -> None:
         """Cancel the remaining batches."""
         self._batches.close()
-
-
-def _sampler(sampler: Sampler | None, n: int, *, seed: int, shuffle: bool) -> Sampler:
-    if sampler is not None:
-        if not callable(getattr(sampler, "indices", None)):
-            raise TypeError(
-                f"sampler={sampler!r} has no indices(epoch) method; derive from flodl.Sampler"
-            )
-        return sampler
-    return RandomSampler(n, seed) if shuffle else SequentialSampler(n)

@@ -2,30 +2,29 @@
 
 The processes are those of ``torch.utils.data``. They are kept from epoch to epoch, and flodl gives
 them its own order. Before each batch, a process seeds its generators from the seed of the epoch and
-the position of the batch in it. So random transforms do not depend on the number of processes, and
-a resumed epoch draws the same values.
+the position of the batch in it; with a cache, it does so for each sample. So random transforms do
+not depend on the number of processes, and a resumed epoch draws the same values.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
-import random
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast, final
 
-import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
 
 from flodl.data.adapters import members_of
 from flodl.data.dataset import BatchDataSet
+from flodl.data.draws import SampleReader, seed_generators
 from flodl.data.feed import read_rows
+from flodl.data.seeds import Seeds, mixed
 from flodl.errors import DataError
 
 
@@ -34,6 +33,8 @@ class _Request(NamedTuple):
 
     seed: int
     rows: list[int]
+    each_sample: bool
+    """Whether each sample draws from a seed of its own, derived from this one."""
 
 
 class _Answer(NamedTuple):
@@ -52,12 +53,6 @@ class _Failure(NamedTuple):
     trace: str
 
 
-def _mixed(number: int) -> int:
-    """Spread a number over 63 bits: torch's generator uses only the lower half of a seed."""
-    digest = hashlib.blake2b(str(number).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
 @final
 class _Order:
     """The requests of the next epoch; torch's loader keeps this one object."""
@@ -65,9 +60,14 @@ class _Order:
     def __init__(self) -> None:
         self._requests: Iterator[_Request] = iter(())
 
-    def set(self, batches: Iterator[Tensor], *, seed: int) -> None:
+    def set(self, batches: Iterator[Tensor], seeds: Seeds, *, each_sample: bool) -> None:
         self._requests = (
-            _Request(_mixed(seed + place), rows.tolist()) for place, rows in enumerate(batches)
+            _Request(
+                seeds.training if each_sample else mixed(seeds.batches[place]),
+                rows.tolist(),
+                each_sample,
+            )
+            for place, rows in enumerate(batches)
         )
 
     def __iter__(self) -> Iterator[_Request]:
@@ -80,16 +80,18 @@ class _Source:
 
     def __init__(self, source: BatchDataSet) -> None:
         self._source = source
+        self._samples = SampleReader(source)
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitem__(self, request: _Request) -> _Answer | _Failure:
-        random.seed(request.seed)
-        np.random.seed(request.seed % 2**32)
-        torch.manual_seed(request.seed)
         try:
-            tensors = read_rows(self._source, request.rows)
+            if request.each_sample:
+                tensors = self._samples.read(request.rows, request.seed)
+            else:
+                seed_generators(request.seed)
+                tensors = read_rows(self._source, request.rows)
             return _Answer(members_of(self._source).keys, tensors)
         except Exception as error:
             return _failure(error)
@@ -159,13 +161,15 @@ class _Team:
         for _ in self._loader:
             pass
 
-    def begin(self, batches: Iterator[Tensor], *, seed: int) -> Iterator[object]:
+    def begin(
+        self, batches: Iterator[Tensor], seeds: Seeds, *, each_sample: bool
+    ) -> Iterator[object]:
         """Ask for the first batches of an epoch.
 
         Raises:
             RuntimeError: A process has ended since the previous epoch.
         """
-        self._order.set(batches, seed=seed)
+        self._order.set(batches, seeds, each_sample=each_sample)
         return iter(self._loader)
 
     def batches(self, answers: Iterator[object]) -> Iterator[tuple[Tensor, ...]]:
@@ -238,13 +242,14 @@ class WorkerProcesses:
         return team
 
     def batches(
-        self, rows: Callable[[], Iterator[Tensor]], *, seed: int
+        self, rows: Callable[[], Iterator[Tensor]], seeds: Seeds, *, each_sample: bool
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches that an idle team reads; runs on the thread that loads.
 
         Args:
             rows: Returns the sample numbers of each batch; each call starts again at the first.
-            seed: Seed of the first batch; later batches count up.
+            seeds: What random transforms draw from.
+            each_sample: Whether that is a seed of each sample, instead of each batch.
 
         Raises:
             Exception: Any exception of the data set in a process.
@@ -254,14 +259,14 @@ class WorkerProcesses:
             team = self._idle.pop() if self._idle else self._new_team()
         try:
             try:
-                answers = team.begin(rows(), seed=seed)
+                answers = team.begin(rows(), seeds, each_sample=each_sample)
             except Exception:
                 # Killed between two epochs, for instance by Ctrl-C in a notebook: the consumer has
                 # not lost any batch yet.
                 with self._lock:
                     self._teams -= 1
                     team = self._new_team()
-                answers = team.begin(rows(), seed=seed)
+                answers = team.begin(rows(), seeds, each_sample=each_sample)
             yield from team.batches(answers)
         finally:
             with self._lock:

@@ -11,12 +11,15 @@ from typing import final
 import torch
 from torch import Tensor
 
+from flodl.data.adapters import stays_in_memory
 from flodl.data.budget import CPU_DEPTH, Memory
 from flodl.data.dataset import BatchDataSet
+from flodl.data.draws import SampleReader, kept_generators
 from flodl.data.feed import Feed, described, read_rows, rows_of
 from flodl.data.form import BatchForm
 from flodl.data.prefetch import Prefetcher
 from flodl.data.processes import WorkerProcesses
+from flodl.data.seeds import NO_SEEDS, Seeds
 from flodl.data.transfer import transfer_to
 
 
@@ -63,6 +66,7 @@ class StreamingFeed(Feed):
         workers: int = 0,
     ) -> None:
         self._source = source
+        self._samples = SampleReader(source)
         self._form = form
         self._memory = memory
         self._depth = _Depth(prefetch)
@@ -105,29 +109,37 @@ class StreamingFeed(Feed):
         return self._depth.value
 
     def batches(
-        self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
+        self,
+        order: Tensor,
+        batch_size: int,
+        *,
+        seeds: Seeds = NO_SEEDS,
+        join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches in order; closing the iterator cancels the unfetched ones."""
         if len(order):
             rows = partial(rows_of, order, batch_size, join_remainder=join_remainder)
-            yield from self.read(rows, seed=seed)
+            yield from self.read(rows, seeds)
 
     def read(
-        self, rows: Callable[[], Iterator[Tensor]], *, seed: int = 0
+        self, rows: Callable[[], Iterator[Tensor]], seeds: Seeds, *, each_sample: bool = False
     ) -> Generator[tuple[Tensor, ...]]:
         """Yield a batch for each list of rows; closing the iterator cancels the unfetched ones.
 
         Args:
             rows: Returns the lists; each call starts again at the first.
-            seed: As for :meth:`batches`.
+            seeds: As for :meth:`batches`.
+            each_sample: Whether random transforms draw from a seed of each sample. This has no
+                effect on a thread, because it shares the generators with the training.
         """
         if self._depth.by_user is None:
             self._measure()
         self._epochs += 1
         if self._depth.value == 0:
-            yield from self._synchronous(rows())
+            own = seeds.training if each_sample and not stays_in_memory(self._source) else None
+            yield from self._synchronous(rows(), own)
             return
-        yield from self._ahead(rows, seed)
+        yield from self._ahead(rows, seeds, each_sample)
 
     def close(self) -> None:
         """End the thread and the processes."""
@@ -150,12 +162,22 @@ class StreamingFeed(Feed):
             first_epoch=self._epochs == 0,
         )
 
-    def _synchronous(self, rows: Iterator[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        for batch in _read(self._source, self._form, rows):
+    def _synchronous(self, rows: Iterator[Tensor], own: int | None) -> Iterator[tuple[Tensor, ...]]:
+        """Read each batch when it is asked for.
+
+        Args:
+            rows: Sample numbers of each batch.
+            own: Seed of the training, if each sample draws from a seed of its own.
+        """
+        if own is None:
+            batches = _read(self._source, self._form, rows)
+        else:
+            batches = _read_each(self._samples, self._form, rows, own)
+        for batch in batches:
             yield self._transfer.receive(self._transfer.send(batch))
 
     def _ahead(
-        self, rows: Callable[[], Iterator[Tensor]], seed: int
+        self, rows: Callable[[], Iterator[Tensor]], seeds: Seeds, each_sample: bool
     ) -> Iterator[tuple[Tensor, ...]]:
         self._leave_parent()
         if self._workers:
@@ -163,7 +185,8 @@ class StreamingFeed(Feed):
                 self._processes = WorkerProcesses(self._source, self._workers)
             busy = self._prefetcher.active() if self._prefetcher is not None else 0
             self._processes.prepare(busy + 1)
-            source = _checked(self._processes.batches(rows, seed=seed), self._form, rows())
+            answers = self._processes.batches(rows, seeds, each_sample=each_sample)
+            source = _checked(answers, self._form, rows())
         else:
             source = _read(self._source, self._form, rows())
         # After the processes: so the program has one thread less when it forks them.
@@ -179,6 +202,17 @@ def _read(
     for rows in batches:
         numbers = rows.tolist()
         batch = read_rows(source, numbers)
+        form.check(batch, described(numbers))
+        yield batch
+
+
+def _read_each(
+    samples: SampleReader, form: BatchForm, batches: Iterator[Tensor], seed: int
+) -> Iterator[tuple[Tensor, ...]]:
+    for rows in batches:
+        numbers = rows.tolist()
+        with kept_generators():  # the training draws from them between two batches
+            batch = samples.read(numbers, seed)
         form.check(batch, described(numbers))
         yield batch
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from flodl.distributed.rank_state import KEY, RankStart, capture_ranks
+from flodl.distributed.rank_state import KEY, RankCounts, RankStart, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.launch.settings import Policy
 from flodl.train.checkpoints import CheckpointKeeper, last_values
@@ -71,7 +71,7 @@ class RankCheckpoints:
         self.trace = StepTrace.begin(
             plan,
             self._parts.loader,
-            after=found.steps,
+            after=found.counts.steps,
             source=start.source,
             rank=group.rank,
             world_size=group.world_size,
@@ -101,9 +101,8 @@ class RankCheckpoints:
         self,
         schedule: ScheduleState,
         logs: EpochLogs,
+        counts: RankCounts,
         *,
-        local_step: int,
-        steps: int,
         history: Sequence[EpochMetrics],
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
@@ -123,10 +122,9 @@ class RankCheckpoints:
             self._group,
             self._parts,
             logs,
+            counts,
             label=self._label,
-            local_step=local_step,
-            steps=steps,
-            same_optimizer=self.config.policy is Policy.SYNC,
+            same_steps=self.config.policy is Policy.SYNC,
         )
         run = self._plan.run_dir
         if ranks is None or run is None:
@@ -149,6 +147,10 @@ class RankCheckpoints:
                 "ranks": ranks,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
+                "orders": [
+                    self._parts.loader.state_at(*begun)
+                    for begun in schedule.unfinished(self.config.batches_per_epoch)
+                ],
             }
         }
         step = schedule.position - schedule.complete * self.config.batches_per_epoch

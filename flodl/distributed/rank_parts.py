@@ -16,7 +16,7 @@ from flodl.train.learning_rate import SteeredRate, set_rate
 from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.distributed.policies.sync import SharedGradient
@@ -68,6 +68,15 @@ class CountedRate:
         self.steered.scale *= change
         if self.steered.schedule is None:
             self._multiply(change)
+
+    def state(self) -> dict[str, float]:
+        """Return the factors of the rate, for a checkpoint."""
+        return {"scale": self.steered.scale, "counted": self._scale}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continue with the result of :meth:`state`; the optimizer has its rates already."""
+        if state:
+            self.steered.scale, self._scale = state["scale"], state["counted"]
 
     def _multiply(self, factor: float) -> None:
         for group in self._optimizer.param_groups:

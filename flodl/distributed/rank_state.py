@@ -1,13 +1,20 @@
 """Save and restore the state of each rank in the checkpoint that rank 0 writes.
 
-After an average, parameters and buffers are the same on all ranks. These differ between ranks: the
-state of the optimizer, the random generators, the state that graphs keep, and the measurements of
-unfinished epochs.
+After an average, parameters and buffers are the same on all ranks. What differs between ranks is
+kept for each of them:
+
+- all parts with a state, such as optimizer, scheduler, gradient scaler and running average, unless
+  the ranks take every step together;
+- the factors of its learning rate;
+- the random generators;
+- what graphs carry and observe, and which parts of the model are frozen or in eval mode;
+- the measurements of unfinished epochs, and the numbers of batches and steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -18,12 +25,20 @@ from flodl.distributed.epoch_metrics import EpochLogs, add_up
 from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
-from flodl.train.loop_state import LoopState
+from flodl.train.loop_state import LoopState, modes
 from flodl.train.resume import Start, resume, set_rates, withdrawn_if_refused
-from flodl.train.training_state import Position, carried_state, set_carried_state
+from flodl.train.resume_data import check_same_order
+from flodl.train.training_state import (
+    Position,
+    carried_state,
+    observed_states,
+    set_carried_state,
+    set_observed_states,
+    stateful,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from flodl.launch.group import Group
     from flodl.train.parts import Assembly
@@ -33,15 +48,38 @@ KEY = "distributed"
 """Key that only checkpoints of several ranks have."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCounts:
+    """Numbers that a rank counts, and the factors of its learning rate.
+
+    Attributes:
+        local_step: Batches this rank has trained.
+        steps: Optimizer steps of this rank.
+        epoch: The epoch of its latest batch.
+        step: Batches this rank has trained in that epoch.
+        averages: Averages of all ranks.
+        rate: Factors of the learning rate; empty in checkpoints of earlier versions.
+        asked: What people have changed at the scheduler of torch.
+    """
+
+    local_step: int = 0
+    steps: int = 0
+    epoch: int = 0
+    step: int = 0
+    averages: int = 0
+    rate: Mapping[str, float] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+
 def capture_ranks(
     group: Group,
     parts: Assembly,
     logs: EpochLogs,
+    counts: RankCounts,
     *,
     label: str,
-    local_step: int,
-    steps: int,
-    same_optimizer: bool,
+    same_steps: bool,
 ) -> list[dict[str, Any]] | None:
     """Collect the state of each rank on rank 0; collective.
 
@@ -49,24 +87,28 @@ def capture_ranks(
         group: The ranks.
         parts: Model, optimizer, loader and the rest, of this rank.
         logs: Measurements of this rank.
+        counts: The numbers of this rank.
         label: Identifies this rank's device after a restart.
-        local_step: Batches this rank has trained.
-        steps: Optimizer steps of this rank.
-        same_optimizer: Whether all ranks have the same optimizer state, so that only rank 0 keeps
-            it.
+        same_steps: Whether the ranks take every step together, so that their optimizers and all
+            that follows steps are the same.
 
     Returns:
         One mapping per rank on rank 0, None elsewhere.
     """
-    keeps = group.leads or same_optimizer
+    own: dict[str, Any] = {}
+    if not group.leads:  # the file has those of rank 0 where one process has them
+        own = {name: part.state_dict() for name, part in _moving_parts(parts).items()}
+        if same_steps:
+            own = {name: state for name, state in own.items() if name not in _FOLLOW_STEPS}
     mine = {
-        "optimizer": None if keeps else _on_cpu(parts.optimizer.state_dict()),
+        "states": _on_cpu(own),
         "random": generator_states(),
         "carried": _on_cpu(carried_state(parts.model)),
+        "observed": {} if group.leads else observed_states(parts.model),
+        "modes": modes(parts.model),
         "logs": logs.state(),
         "label": label,
-        "local_step": local_step,
-        "steps": steps,
+        **asdict(counts),
     }
     return group.gather_objects_to_first(mine)
 
@@ -78,9 +120,7 @@ class RankStart:
 
     start: Start
     schedule: ScheduleState
-    local_step: int = 0
-    steps: int = 0
-    """Optimizer steps of this rank."""
+    counts: RankCounts = field(default_factory=RankCounts)
     ledger: Mapping[str, Any] | None = None
     """Mark of the sample ledger in the checkpoint; None without one."""
     outer: dict[str, Any] = field(default_factory=dict)
@@ -128,8 +168,7 @@ def begin(
     return RankStart(
         start,
         ScheduleState.from_json(message["schedule"]),
-        mine["local_step"],
-        mine.get("steps", mine["local_step"]),
+        _counts(mine),
         message["ledger"],
         message["outer"],
     )
@@ -149,6 +188,9 @@ def _message(
         ledger, outer = None, {}
     else:
         try:
+            for begun in saved.get("orders", ()):
+                parts.loader.order(int(begun["epoch"]))  # drawn once: the batches need it, too
+                check_same_order(f"checkpoint {start.source}", begun, parts.loader)
             schedule = ScheduleState.from_json(saved["schedule"])
             ranks, ledger, outer = saved["ranks"], saved["ledger"], saved["outer"]
             known = dict(zip((one["label"] for one in ranks), schedule.elche.ms, strict=True))
@@ -167,8 +209,8 @@ def _message(
         "position": (start.position.epoch, start.position.step, start.position.global_step),
         "state": start.state.as_json(),
         "loader": parts.loader.state_dict(),
-        "optimizer": _on_cpu(parts.optimizer.state_dict()),
-        "states": {name: _on_cpu(part.state_dict()) for name, part in _shared_parts(parts).items()},
+        "states": {name: _on_cpu(part.state_dict()) for name, part in _moving_parts(parts).items()},
+        "observed": observed_states(parts.model),
         "rates": start.rates,
     }
 
@@ -185,11 +227,13 @@ def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, An
         before = by_label.get(label)
         share = dict(before or ranks[0])
         share["logs"] = spread if rank == 0 else []
+        # Another number of ranks may need other factors of the rate.
+        share["rate"] = {}
         if before is None:
-            # A new device: use the optimizer state of rank 0 and fresh random numbers.
-            share |= {"optimizer": None, "random": None}
+            # A new device: use the states of rank 0 and fresh random numbers.
+            share |= {"states": {}, "optimizer": None, "observed": {}, "random": None}
         found.append(share)
-    found[0] = {**found[0], "optimizer": None, "random": first}
+    found[0] = {**found[0], "states": {}, "optimizer": None, "random": first}
     return found
 
 
@@ -203,13 +247,16 @@ def _follow(
     position = Position(*message["position"])
     if position.step:
         before_epoch(position.epoch)
-    own = mine["optimizer"]
-    parts.optimizer.load_state_dict(own if own is not None else message["optimizer"])
     parts.loader.load_state_dict(message["loader"])
-    for name, part in _shared_parts(parts).items():
-        if name in message["states"]:
-            part.load_state_dict(message["states"][name])
+    states = message["states"] | _own_states(mine)
+    for name, part in _moving_parts(parts).items():
+        if name in states:
+            part.load_state_dict(states[name])
+    set_observed_states(parts.model, mine.get("observed") or message["observed"])
     state = LoopState.from_json(message["state"])
+    state = replace(state, **mine.get("modes", {}))
+    if "asked" in mine and "scheduler" in state.acts:
+        state = replace(state, acts={**state.acts, "scheduler": mine["asked"]})
     state.apply_modes(parts.model)
     random = mine["random"]
     if random is not None:
@@ -217,6 +264,20 @@ def _follow(
     if message["rates"] is not None:
         set_rates(parts.optimizer, message["rates"])
     return Start(position, state, random)
+
+
+def _own_states(mine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the states that only this rank has; earlier versions kept only its optimizer."""
+    if "states" in mine:
+        states: Mapping[str, Any] = mine["states"]
+        return states
+    return {} if mine["optimizer"] is None else {"optimizer": mine["optimizer"]}
+
+
+def _counts(mine: Mapping[str, Any]) -> RankCounts:
+    """Return the numbers of a rank; earlier versions kept fewer."""
+    known = {one.name: mine[one.name] for one in fields(RankCounts) if one.name in mine}
+    return RankCounts(**({"steps": mine["local_step"]} | known))
 
 
 def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig) -> ScheduleState:
@@ -252,24 +313,27 @@ def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
         "wait_ms": 0.0,
     }
     return {
-        "optimizer": None,
+        "states": {},
         "random": start.generators,
         "carried": _on_cpu(carried_state(parts.model)),
         "logs": [known] if start.position.step else [],
         "label": "one",
         "local_step": start.position.global_step,
         "steps": start.position.global_step,
+        "epoch": start.position.epoch,
+        "step": start.position.step,
     }
 
 
-def _shared_parts(parts: Assembly) -> dict[str, Any]:
-    """Return the parts that have the same state on all ranks."""
-    named = {
-        "scaler": parts.scaler,
-        "average": parts.average,
-        "schedule": parts.torch_schedule or parts.schedule,
-    }
-    return {name: part for name, part in named.items() if hasattr(part, "state_dict")}
+_FOLLOW_STEPS = ("optimizer", "scaler", "average", "schedule")
+"""Parts that change only in optimizer steps."""
+
+
+def _moving_parts(parts: Assembly) -> dict[str, Any]:
+    """Return the parts with a state that changes while batches are trained."""
+    moving = {"optimizer": parts.optimizer, **stateful(parts.parts({}))}
+    del moving["loader"]
+    return moving
 
 
 def _on_cpu(value: Any) -> Any:

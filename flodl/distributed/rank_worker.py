@@ -22,7 +22,7 @@ from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_guard import RankGuard
 from flodl.distributed.rank_left_out import RankLeftOut, repeated
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
-from flodl.distributed.rank_state import begin
+from flodl.distributed.rank_state import RankCounts, begin
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.group import Group, host_name
 from flodl.launch.launcher import detect
@@ -150,14 +150,19 @@ class RankWorker:
             before_epoch=self._prepare_epoch,
         )
         start = self._start = found.start
-        self.schedule, self.local_step = found.schedule, found.local_step
+        counts = found.counts
+        self.schedule, self.local_step, self.versions = (
+            found.schedule, counts.local_step, counts.averages,
+        )  # fmt: skip
+        self.rate.restore(counts.rate)
         if start.generators is None:
             torch.manual_seed(rank_seed(plan.seed, group.rank))
         self.history.extend(start.state.history)
         self._ledger.load(start.state.ledger)
         self.engine.adopt(start.state.engine)
-        self.engine.global_step = self.run.global_step = found.steps
-        self.steering.restore(start.state.acts, found.steps, start.source)
+        self.engine.global_step = self.run.global_step = counts.steps
+        self.run.epoch, self.run.step = counts.epoch, counts.step
+        self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and self.local_step == start.position.step == 0
         self._first_batch = FirstBatch(plan, begins=begins and not self.history)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
@@ -182,6 +187,8 @@ class RankWorker:
             self.steering.open()
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
+            if self._start.position.step:
+                self.hooks.call("on_epoch_start", self.run)
             self.logs.restart_clock()
             yield
 
@@ -524,16 +531,25 @@ class RankWorker:
     def save(self) -> None:
         """Save the state of all ranks in the run directory; collective."""
         self._saved_at = self.schedule.position
+        acts = self.steering.saved()
+        counts = RankCounts(
+            local_step=self.local_step,
+            steps=self.engine.global_step,
+            epoch=self.run.epoch,
+            step=self.run.step,
+            averages=self.versions,
+            rate=self.rate.state(),
+            asked=acts.get("scheduler", {}),
+        )
         written = self.checkpoints.save(
             self.schedule,
             self.logs,
-            local_step=self.local_step,
-            steps=self.engine.global_step,
+            counts,
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
             engine=self.engine.decision(),
-            acts=self.steering.saved(),
+            acts=acts,
             guard=self.left_out.state() if self.left_out is not None else {},
         )
         if written is not None:

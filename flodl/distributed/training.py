@@ -202,6 +202,7 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "the number of samples": parts.loader.num_samples,
         "batch_size": parts.loader.batch_size,
         "the number of batches": parts.loader.num_batches,
+        "the order of the samples": parts.loader.state_dict()["sampler"],
         "num_epochs": plan.num_epochs,
         "seed": plan.seed,
         "accumulate": plan.accumulate,

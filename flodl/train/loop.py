@@ -109,7 +109,8 @@ class TrainingLoop:
         self._trace.take_norms_of(reporter.step_values)
         self._first_batch = FirstBatch(plan, begins=done == 0)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
-        rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
+        scale, alone = start.state.scale, parts.torch_schedule is None
+        self._rate = rate = SteeredRate(parts.schedule, scale, alone=alone)
         self._engine = engine_of_loop(
             plan, parts, rate, done=done, scaler=self._scaler, ledger=ledger,
             values=reporter.step_values,
@@ -501,5 +502,6 @@ class TrainingLoop:
             engine=self._engine.decision(),
             acts=self._steering.saved(),
             guard=self._left_out.state(self._run.epoch) if self._left_out is not None else {},
+            scale=self._rate.scale,
             **modes(self.model),
         )

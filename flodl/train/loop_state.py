@@ -77,6 +77,8 @@ class LoopState:
     """What people changed while it trained; empty for most trainings."""
     guard: Mapping[str, Any] = field(default_factory=dict)
     """What the guards know; empty without guards."""
+    scale: float = 1.0
+    """Factor of the schedule's rates, which an ``epoch_fn`` has set."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
@@ -100,6 +102,7 @@ class LoopState:
             "engine": dict(self.engine),
             **({"acts": dict(self.acts)} if self.acts else {}),
             **({"guard": dict(self.guard)} if self.guard else {}),
+            **({"scale": self.scale} if self.scale != 1.0 else {}),
         }
 
     @classmethod
@@ -127,6 +130,7 @@ class LoopState:
                 engine=dict(form.get("engine", {})),
                 acts=dict(form.get("acts", {})),
                 guard=dict(form.get("guard", {})),
+                scale=float(form.get("scale", 1.0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(

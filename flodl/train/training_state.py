@@ -24,6 +24,12 @@ from flodl.checkpoint.store import tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.errors import CheckpointError
 from flodl.graph import Graph
+from flodl.train.resume_data import (
+    SAME_DATA,
+    check_same_data,
+    check_same_order,
+    without_order,
+)
 from flodl.train.sharded_state import RANKS, own_generators, ranks_generators
 
 if TYPE_CHECKING:
@@ -364,13 +370,11 @@ def _checked_carried(saved: Any, model: nn.Module) -> list[tuple[Graph, tuple[Te
 # --- Parts with a state_dict ----------------------------------------------------------------
 
 _REMEDIES = {
-    "loader": "give the Trainer the data it was given before",
+    "loader": SAME_DATA,
     "scaler": "use a gradient scaler exactly where the saved training did",
     "average": "average the weights (ema) exactly where the saved training did",
     "schedule": "use the scheduler of the saved training",
 }
-_POSITION = ("epoch", "batch", "generator")
-"""Keys of a loader's state that change while it runs; the other keys describe its data."""
 
 
 def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
@@ -388,27 +392,14 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
     for name, part in moving.items():
         current = part.state_dict()
         if name == "loader":
-            _check_same_data(file.where, states[name], current)
-        if problem := _difference(states[name], current, name):
+            check_same_data(file.where, states[name], current)
+            check_same_order(file.where, states[name], part)
+        saved, current = without_order(states[name]), without_order(current)
+        if problem := _difference(saved, current, name):
             raise CheckpointError(
                 f"{file.where} does not fit this training: {problem}; {_REMEDIES[name]}"
             )
     return states
-
-
-def _check_same_data(where: str, saved: Any, current: Mapping[str, Any]) -> None:
-    if not isinstance(saved, dict):
-        raise ValueError("the state of its loader is not a mapping")
-    others = [
-        f"{key} was {saved[key]!r} and is {value!r}"
-        for key, value in current.items()
-        if key not in _POSITION and key in saved and saved[key] != value
-    ]
-    if others:
-        raise CheckpointError(
-            f"{where} belongs to a training with other data: {'; '.join(others)}. The batches that "
-            f"are left would be others: {_REMEDIES['loader']}"
-        )
 
 
 def _difference(saved: Any, current: Any, path: str) -> str | None:

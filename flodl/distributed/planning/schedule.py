@@ -82,6 +82,21 @@ class ScheduleState:
     overshoot: int = 2
     """ASYNC: batches a rank may train while an average is in progress."""
 
+    def unfinished(self, length: int) -> list[tuple[int, int]]:
+        """Return the epochs that have begun and are not complete, with their trained batches.
+
+        Args:
+            length: Batches of an epoch.
+        """
+        left = (*self.queue, *(span for spans in (*self.own, *self.leased) for span in spans))
+        found = []
+        for epoch in range(self.complete, self.next_epoch):
+            first, last = epoch * length, (epoch + 1) * length
+            rest = sum(max(0, min(stop, last) - max(start, first)) for start, stop in left)
+            if 0 < rest < length:
+                found.append((epoch, length - rest))
+        return found
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self)

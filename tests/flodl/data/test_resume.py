@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flodl.data import DataLoader, Sampler
+from flodl.data.order import order_digest
 from flodl.errors import DataError
 from tests.flodl.data.sources import Numbers, Recorded, Whole, orders
 
@@ -42,6 +43,8 @@ def test_an_epoch_goes_on_behind_the_batches_that_were_delivered(mode: dict[str,
         "n": 20,
         "batch_size": 3,
         "drop_last": True,
+        "sampler": "random",
+        "order": order_digest(stopped.order(4)),
     }
 
     data = Recorded(20)

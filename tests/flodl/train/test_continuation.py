@@ -207,6 +207,32 @@ def test_what_epoch_fn_set_up_is_set_up_again_and_what_it_froze_stays_frozen(
     assert not resumed.model[1].training  # type: ignore[index]
 
 
+class Falling:
+    """A schedule."""
+
+    def lr(self, step: int) -> float:
+        return 0.05 * 0.9**step
+
+
+def test_a_factor_that_epoch_fn_set_in_an_earlier_epoch_goes_on(tmp_path: Path) -> None:
+    def program(**settings: Any) -> TrainerBuilder:
+        builder = Trainer.builder(network, sgd, squared_error).dataset(line(9)).batch_size(3)
+        builder.num_epochs(3).device("cpu").engine("eager").checkpoint_steps(1)
+        builder.scheduler(lambda _: Falling())
+        builder.epoch_fn(lambda epoch, worker: worker.set_lr_scale(0.25) if epoch == 0 else None)
+        for name, value in settings.items():
+            getattr(builder, name)(value)
+        return builder
+
+    whole = program(run_dir=RunDirectory.create(tmp_path)).run()
+    for step in (2, 6):
+        run = RunDirectory.create(tmp_path)
+        with pytest.raises(PowerError):
+            program(run_dir=run, callbacks=CutAfter(step)).run()
+        resumed = program(run_dir=RunDirectory.create(tmp_path, resume=run.last_checkpoint)).run()
+        assert all(map(torch.equal, whole.join().params, resumed.join().params))
+
+
 def test_a_callback_that_draws_random_numbers_does_not_disturb_a_resume(tmp_path: Path) -> None:
     class Draws(Callback):
         def on_train_start(self, run: TrainingRun) -> None:
