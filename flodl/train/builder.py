@@ -209,8 +209,21 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         """
         return self._set("precision", Precision.named(name, compares=compare))
 
-    def grad_scaler(self, scaler: LossScaler | None) -> Self:
-        """Scale the loss with this scaler; None turns scaling off, also in float16."""
+    def grad_scaler(self, scaler: LossScaler | torch.amp.GradScaler | None) -> Self:
+        """Scale the loss with this scaler; None turns scaling off, also in float16.
+
+        A ``torch.amp.GradScaler`` does what it does in a plain loop: the gradients are unscaled,
+        clipped with ``max_grad_norm`` and used. Checkpoints keep its state.
+
+        Raises:
+            ValueError: It lacks a method of a scaler.
+        """
+        lacking = [name for name in ("scale", "step", "update") if not hasattr(scaler, name)]
+        if scaler is not None and lacking:
+            raise ValueError(
+                f"grad_scaler={type(scaler).__name__}: it has no method {', '.join(lacking)}; give "
+                "a torch.amp.GradScaler or a flodl.GradScaler"
+            )
         return self._set("scaler", scaler)
 
     def ema(self, decay: float) -> Self:

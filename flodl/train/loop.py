@@ -34,7 +34,6 @@ from flodl.train.handle import TrainerHandle
 from flodl.train.learning_rate import SteeredRate
 from flodl.train.loop_engine import engine_of_loop
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
-from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.parts import assemble
@@ -107,7 +106,7 @@ class TrainingLoop:
         self._trace = StepTrace.begin(plan, self._loader, after=done, source=start.source)
         self._trace.take_norms_of(reporter.step_values)
         self._first_batch = FirstBatch(plan, begins=done == 0)
-        self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+        self._scaler = parts.counted_scaler()
         rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
         self._engine = engine_of_loop(
             plan, parts, rate, done=done, scaler=self._scaler, ledger=ledger,

@@ -18,6 +18,7 @@ from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
+from flodl.train.loss_scaling import CountedScaler
 from flodl.train.part_checks import check_carried, check_closure
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.setting_checks import is_first_rank
@@ -50,7 +51,7 @@ class Assembly:
     batches: DataLoader | IterableLoader
     schedule: Schedule | None
     torch_schedule: TorchSchedule | None
-    scaler: LossScaler | None
+    scaler: LossScaler | torch.amp.GradScaler | None
     average: WeightAverage | None
     steps: int
     """Optimizer steps of the whole training; :data:`ENDLESS` if unknown."""
@@ -66,6 +67,10 @@ class Assembly:
             remedy = remedy_for(self.batches.source)
             raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {remedy}")
         return self.batches
+
+    def counted_scaler(self) -> CountedScaler | None:
+        """Return what takes the optimizer steps with the scaler of the training, if it has one."""
+        return None if self.scaler is None else CountedScaler(self.scaler, self.model)
 
     def parts(self, extra: Mapping[str, Any]) -> Parts:
         """Return the parts that a checkpoint keeps, with ``extra`` from the loop."""

@@ -123,7 +123,7 @@ class TrainingPlan:
     guards: Guards | None = None
     autocast: torch.dtype | None = None
     precision: Precision | None = None
-    scaler: LossScaler | None = None
+    scaler: LossScaler | torch.amp.GradScaler | None = None
     scheduler: Callable[[int], Schedule] | None = None
     lr_scheduler: SchedulerSettings | None = None
     max_grad_norm: float | None = None
