@@ -12,13 +12,13 @@ from torch import Tensor
 
 from flodl.checkpoint.container import DIGEST, TRAINING, Container, Entry
 from flodl.checkpoint.files import is_compressed, read_file, read_stream, writing
+from flodl.checkpoint.forms import FORMS, Parted, memory_of
 from flodl.checkpoint.store import (
     NamedTensors,
     match_names,
-    memory_of,
     own_strings,
     tensors_by_name,
-    write_named,
+    write_parted,
 )
 
 
@@ -161,7 +161,8 @@ def _match(
 
 
 def _is_alike(entry: Entry, tensor: Tensor) -> bool:
-    return entry.shape == tensor.shape and entry.dtype == tensor.dtype
+    alike = entry.shape == tensor.shape and entry.dtype == tensor.dtype
+    return alike and entry.layout is tensor.layout
 
 
 def _write(
@@ -169,7 +170,7 @@ def _write(
 ) -> None:
     views = {entry.name: source.tensor(entry) for entry in matches.values()}
     old = source.header.metadata
-    strings = {k: text for k, text in old.items() if k not in {DIGEST, TRAINING, "aliases"}}
+    strings = {k: text for k, text in old.items() if k not in {DIGEST, TRAINING, FORMS, "aliases"}}
     strings |= own_strings("", old.get("label", ""))
     named = {name: views[entry.name] for name, entry in matches.items()}
-    write_named(dest, named, strings, rewindable=rewindable)
+    write_parted(dest, Parted.of(named), strings, rewindable=rewindable)

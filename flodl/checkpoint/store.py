@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-import torch
 from torch import Tensor
 
 from flodl.checkpoint.container import (
@@ -33,8 +32,9 @@ from flodl.checkpoint.files import (
     read_stream,
     writing,
 )
+from flodl.checkpoint.forms import CASTABLE, Parted, check_storable
 from flodl.checkpoint.names import qualify
-from flodl.checkpoint.sharded import Gathering, fill, gathering, has_memory, local_part
+from flodl.checkpoint.sharded import Gathering, fill, gathering
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 
 NamedTensors = Iterable[tuple[str, Tensor]]
@@ -94,11 +94,11 @@ def save_checkpoint(
             data.
         CheckpointError: The tensors changed while they were written.
     """
-    named = tensors_by_name(params, buffers)
+    parted = Parted.of(tensors_by_name(params, buffers))
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
-    with gathering(named, "a checkpoint") as ranks:
+    with gathering(parted.tensors, "a checkpoint") as ranks:
         if ranks.writes:
-            write_named(dest, named, strings, rewindable=False, ranks=ranks)
+            write_parted(dest, parted, strings, rewindable=False, ranks=ranks)
 
 
 def save_checkpoint_file(
@@ -130,42 +130,40 @@ def save_checkpoint_file(
         ValueError: As for :func:`save_checkpoint`.
     """
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
-    named = tensors_by_name(params, buffers)
-    with gathering(named, f"checkpoint {os.fspath(path)}") as ranks:
+    parted = Parted.of(tensors_by_name(params, buffers))
+    with gathering(parted.tensors, f"checkpoint {os.fspath(path)}") as ranks:
         if not ranks.writes:
             return
         with writing(path) as dest:
-            write_named(dest, named, strings, rewindable=not is_compressed(path), ranks=ranks)
+            write_parted(dest, parted, strings, rewindable=not is_compressed(path), ranks=ranks)
         if source_config is not None:
             with writing(config_sidecar(path)) as sidecar:
                 sidecar.write(source_config.encode())
 
 
-def write_named(
+def write_parted(
     dest: IO[bytes],
-    named: Mapping[str, Tensor],
+    parted: Parted,
     strings: Mapping[str, str],
     *,
     rewindable: bool,
     ranks: Gathering | None = None,
 ) -> None:
-    """Write a container; a tensor with several names is stored once.
+    """Write a container.
 
     Args:
         dest: Where to write.
-        named: Tensors by qualified name.
-        strings: The metadata, without aliases and digest.
+        parted: The tensors.
+        strings: The metadata, without aliases, forms and digest.
         rewindable: Whether ``dest`` is a plain file that begins with the container.
-        ranks: Returns the values of ``named``; None if no tensor is sharded.
+        ranks: Returns the values of the tensors; None if no tensor is sharded.
     """
-    stored, aliases = untie(named)
+    tensors = parted.tensors
     if ranks is not None:
-        ranks.announce(fetched(stored, rewindable=rewindable))
-    if aliases:
-        text = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
-        strings = {**strings, "aliases": text}
-    fetch = ranks.fetch if ranks is not None else stored.__getitem__
-    write_container(dest, stored, strings, rewindable=rewindable, fetch=fetch)
+        ranks.announce(fetched(tensors, rewindable=rewindable))
+    fetch = ranks.fetch if ranks is not None else tensors.__getitem__
+    strings = {**strings, **parted.strings()}
+    write_container(dest, tensors, strings, rewindable=rewindable, fetch=fetch)
 
 
 def load_checkpoint(
@@ -251,36 +249,6 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
                 raise ValueError(f"two tensors are named {name}; a checkpoint needs one name each")
             named[name] = tensor
     return named
-
-
-def untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Separate the tensors to store from the further names of shared ones."""
-    stored: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first_names: dict[object, str] = {}
-    for name, tensor in named.items():
-        first = first_names.setdefault(memory_of(tensor), name)
-        if first == name:
-            stored[name] = tensor
-        else:
-            aliases[name] = first
-    return stored, aliases
-
-
-def memory_of(tensor: Tensor) -> object:
-    """A key that is equal for tensors with the same numbers in the same memory.
-
-    Comparing objects would miss ``state_dict()``, whose values are detached.
-    """
-    local = local_part(tensor)  # a DTensor itself has no address
-    if local.layout is not torch.strided or local.numel() == 0 or local.is_meta:
-        return id(tensor)
-    address = local.data_ptr()
-    if not address:  # its memory was freed
-        return id(tensor)
-    flags = (local.is_conj(), local.is_neg())
-    layout = (local.dtype, tensor.shape, local.stride())
-    return (local.device, address, layout, flags)
 
 
 def checkpoint_strings(
@@ -370,9 +338,9 @@ def _fill(
         del matches[name]
     for name, entry in matches.items():
         _check_castable(name, entry, model[name])
-    with torch.no_grad():
-        for name, entry in matches.items():
-            fill(model[name], container.tensor(entry))
+    values = [(model[name], container.tensor(entry)) for name, entry in matches.items()]
+    for target, value in values:
+        fill(target, value)
     taken = {entry.name for entry in matches.values()}
     return LoadReport(
         loaded=list(matches),
@@ -421,12 +389,16 @@ def describe_misfits(
 
 
 def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
-    if local_part(target).is_meta:
-        raise ValueError(f"{name} is on the meta device; call to_empty(device=…) before loading")
-    if not has_memory(target):
-        raise ValueError(
-            f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
-            "gathered. Take the parameters from the model again, after reshard()"
+    check_storable(name, target)
+    if entry.layout is not target.layout:
+        raise CheckpointError(
+            f"{name} is {entry.layout} in the checkpoint and {target.layout} in the model: build "
+            "the model the way it was built"
+        )
+    if entry.dtype is not target.dtype and not {entry.dtype, target.dtype} <= CASTABLE:
+        raise CheckpointError(
+            f"{name} is {entry.dtype} in the checkpoint and {target.dtype} in the model, and torch "
+            "cannot convert between them: build the model the way it was built"
         )
     if entry.dtype.is_complex and not target.is_complex():
         raise CheckpointError(

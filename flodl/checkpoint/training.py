@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from flodl.checkpoint.container import TRAINING, TRAINING_PREFIX, Container, Entry
 from flodl.checkpoint.files import is_compressed, read_file, writing
-from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_named
+from flodl.checkpoint.forms import Parted
+from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_parted
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError, ShapeMismatch
 
@@ -70,7 +72,7 @@ def save_training_file(
     if description is not None:
         strings[TRAINING] = json.dumps(description, separators=(",", ":"), allow_nan=False)
     with writing(path) as dest:
-        write_named(dest, named, strings, rewindable=not is_compressed(path))
+        write_parted(dest, Parted.of(named), strings, rewindable=not is_compressed(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +164,11 @@ class TrainingFile:
         if misfits:
             raise ShapeMismatch(describe_misfits(misfits, stored, model))
         for name, tensor in model.items():
-            if stored[name].dtype != tensor.dtype:
+            kept, own = _kind(stored[name]), _kind(tensor)
+            if kept != own:
                 raise CheckpointError(
-                    f"{self.where} cannot be resumed: {name} is {stored[name].dtype} in the file "
-                    f"and {tensor.dtype} in the model; build the model the way it was built"
+                    f"{self.where} cannot be resumed: {name} is {kept} in the file and {own} in "
+                    "the model; build the model the way it was built"
                 )
         return [(tensor, self.container.tensor(stored[name])) for name, tensor in model.items()]
 
@@ -188,3 +191,8 @@ class TrainingFile:
 
     def _entries(self) -> dict[str, Entry]:
         return {entry.name: entry for entry in self.container.header.entries}
+
+
+def _kind(tensor: Entry | Tensor) -> str:
+    layout = "" if tensor.layout is torch.strided else f" ({tensor.layout})"
+    return f"{tensor.dtype}{layout}"
