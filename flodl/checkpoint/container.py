@@ -59,6 +59,9 @@ TRAINING = "training"
 TRAINING_PREFIX = ".training/"
 """Name prefix of tensors with the state of a training, described by the metadata string
 ``training``. No module can have such a name. Readers of models skip these tensors."""
+EXTRA = "extra_state"
+EXTRA_PREFIX = ".extra/"
+"""The same for what modules return from ``get_extra_state``, described by ``extra_state``."""
 RESERVED = frozenset(
     {
         "format",
@@ -71,6 +74,7 @@ RESERVED = frozenset(
         "source_config",
         TRAINING,
         FORMS,
+        EXTRA,
         DIGEST,
     }
 )
@@ -132,8 +136,9 @@ class Header:
 
     @property
     def model_entries(self) -> tuple[Entry, ...]:
-        """The tensors of the model, in file order; without those of a training's state."""
-        return tuple(e for e in self.entries if not e.name.startswith(TRAINING_PREFIX))
+        """The parameters and buffers of the model, in file order."""
+        others = (TRAINING_PREFIX, EXTRA_PREFIX)
+        return tuple(e for e in self.entries if not e.name.startswith(others))
 
     @property
     def body_size(self) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.checkpoint.container import (
+    EXTRA,
+    EXTRA_PREFIX,
     FORMAT,
     RESERVED,
     TRAINING,
@@ -23,6 +25,14 @@ from flodl.checkpoint.container import (
     Entry,
     fetched,
     write_container,
+)
+from flodl.checkpoint.extra_state import (
+    describe_extra,
+    extra_name,
+    extra_text,
+    restored_on_error,
+    set_extra_states,
+    stored_extra,
 )
 from flodl.checkpoint.files import (
     config_sidecar,
@@ -46,7 +56,8 @@ class LoadReport:
     """The result of a load.
 
     Attributes:
-        loaded: Model tensors with values from the file, in model order.
+        loaded: Model tensors with values from the file, in model order. Extra state of modules
+            follows, as ``module/_extra_state``; the same holds for the other lists.
         skipped: Stored tensors without a match in the model, in file order.
         missing: Model tensors that kept their values, in model order.
     """
@@ -68,6 +79,7 @@ def save_checkpoint(
     metrics: Mapping[str, float] | None = None,
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    extra_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a container to a binary stream, which needs only the method ``write``.
 
@@ -87,6 +99,7 @@ def save_checkpoint(
         metrics: The last metrics, kept as JSON; values that are not finite become null.
         source_config: Text of the model's configuration, kept unchanged.
         metadata: Further strings to keep; :func:`checkpoint_metadata` returns them.
+        extra_state: What modules return from ``get_extra_state``, by path of the module.
 
     Raises:
         ValueError: A name or a metadata key is given twice, or a tensor cannot be stored. Or the
@@ -94,8 +107,10 @@ def save_checkpoint(
             data.
         CheckpointError: The tensors changed while they were written.
     """
-    parted = Parted.of(tensors_by_name(params, buffers))
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
+    named = tensors_by_name(params, buffers)
+    strings |= extra_text(describe_extra(extra_state or {}, named))
+    parted = Parted.of(named)
     with gathering(parted.tensors, "a checkpoint") as ranks:
         if ranks.writes:
             write_parted(dest, parted, strings, rewindable=False, ranks=ranks)
@@ -113,6 +128,7 @@ def save_checkpoint_file(
     metrics: Mapping[str, float] | None = None,
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    extra_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
 
@@ -130,7 +146,9 @@ def save_checkpoint_file(
         ValueError: As for :func:`save_checkpoint`.
     """
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
-    parted = Parted.of(tensors_by_name(params, buffers))
+    named = tensors_by_name(params, buffers)
+    strings |= extra_text(describe_extra(extra_state or {}, named))
+    parted = Parted.of(named)
     with gathering(parted.tensors, f"checkpoint {os.fspath(path)}") as ranks:
         if not ranks.writes:
             return
@@ -173,6 +191,7 @@ def load_checkpoint(
     hash: str | None = None,
     *,
     on_shape_mismatch: OnShapeMismatch = "error",
+    extra_modules: Mapping[str, nn.Module] | None = None,
 ) -> LoadReport:
     """Copy the tensors of a container into the tensors of a model, by name.
 
@@ -188,6 +207,8 @@ def load_checkpoint(
         hash: Structural hash of the model; compared if the file has one too.
         on_shape_mismatch: ``"skip"`` skips tensors of another shape and reports them both as
             skipped and as missing. Use it to load a model with a new head.
+        extra_modules: Modules that get their extra state back, by path; see
+            :func:`flodl.checkpoint.extra_state.extra_modules`.
 
     Raises:
         ArchitectureMismatch: Both sides have a structural hash and they differ.
@@ -195,7 +216,8 @@ def load_checkpoint(
         CheckpointError: The stream is truncated, damaged, of another format or of another version.
         ValueError: A name is given twice, or an argument is invalid.
     """
-    return _fill(read_stream(src), tensors_by_name(params, buffers), hash, on_shape_mismatch)
+    named = tensors_by_name(params, buffers)
+    return _fill(read_stream(src), named, hash, on_shape_mismatch, extra_modules or {})
 
 
 def load_checkpoint_file(
@@ -205,9 +227,11 @@ def load_checkpoint_file(
     hash: str | None = None,
     *,
     on_shape_mismatch: OnShapeMismatch = "error",
+    extra_modules: Mapping[str, nn.Module] | None = None,
 ) -> LoadReport:
     """Copy the tensors of the file at ``path`` into a model; see :func:`load_checkpoint`."""
-    return _fill(read_file(path), tensors_by_name(params, buffers), hash, on_shape_mismatch)
+    named = tensors_by_name(params, buffers)
+    return _fill(read_file(path), named, hash, on_shape_mismatch, extra_modules or {})
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
@@ -226,10 +250,11 @@ def checkpoint_version(path: str | os.PathLike[str]) -> int:
 def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the strings stored beside the tensors (label, hash, …); reads only the header.
 
-    The state of a training, which only resuming needs, is left out.
+    The state of a training, which only resuming needs, and extra state of modules are left out.
     """
     metadata = dict(read_file_header(path).metadata)
-    metadata.pop(TRAINING, None)
+    for key in (TRAINING, EXTRA):
+        metadata.pop(key, None)
     return metadata
 
 
@@ -243,7 +268,7 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
     for source in (params, buffers):
         for given, tensor in source:
             name = qualify(given)
-            if name.startswith(TRAINING_PREFIX):
+            if name.startswith((TRAINING_PREFIX, EXTRA_PREFIX)):
                 raise ValueError(f"no tensor of a model can be named {name}; rename it")
             if name in named:
                 raise ValueError(f"two tensors are named {name}; a checkpoint needs one name each")
@@ -326,6 +351,7 @@ def _fill(
     model: Mapping[str, Tensor],
     hash: str | None,
     on_shape_mismatch: OnShapeMismatch,
+    extra_modules: Mapping[str, nn.Module],
 ) -> LoadReport:
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
@@ -339,13 +365,19 @@ def _fill(
     for name, entry in matches.items():
         _check_castable(name, entry, model[name])
     values = [(model[name], container.tensor(entry)) for name, entry in matches.items()]
-    for target, value in values:
-        fill(target, value)
+    extra = stored_extra(container)
+    given = {path: module for path, module in extra_modules.items() if path in extra}
+    with restored_on_error(model.values() if given else ()):
+        for target, value in values:
+            fill(target, value)
+        set_extra_states(given, extra)
     taken = {entry.name for entry in matches.values()}
+    skipped = [e.name for e in container.header.model_entries if e.name not in taken]
+    missing = [name for name in model if name not in matches]
     return LoadReport(
-        loaded=list(matches),
-        skipped=[e.name for e in container.header.model_entries if e.name not in taken],
-        missing=[name for name in model if name not in matches],
+        loaded=[*matches, *map(extra_name, given)],
+        skipped=[*skipped, *map(extra_name, (path for path in extra if path not in given))],
+        missing=[*missing, *map(extra_name, (path for path in extra_modules if path not in given))],
     )
 
 

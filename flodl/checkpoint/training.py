@@ -14,15 +14,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flodl.checkpoint.container import TRAINING, TRAINING_PREFIX, Container, Entry
+from flodl.checkpoint.container import (
+    EXTRA_PREFIX,
+    TRAINING,
+    TRAINING_PREFIX,
+    Container,
+    Entry,
+)
+from flodl.checkpoint.extra_state import extra_name, extra_text, stored_extra
 from flodl.checkpoint.files import is_compressed, read_file, writing
 from flodl.checkpoint.forms import Parted
 from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_parted
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError, ShapeMismatch
 
+_OWN_PREFIXES = (TRAINING_PREFIX, EXTRA_PREFIX)
 _FIELDS = ("position", "optimizer", "random", "carried", "observed", "states", "extra")
 
 
@@ -48,6 +56,7 @@ def save_training_file(
     epoch: int,
     metrics: Mapping[str, float],
     metadata: Mapping[str, str],
+    extra_state: Mapping[str, object],
 ) -> None:
     """Write the file atomically.
 
@@ -61,6 +70,7 @@ def save_training_file(
         epoch: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
         metrics: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
         metadata: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        extra_state: Described extra states of modules, whose tensors are among ``named``.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -69,6 +79,7 @@ def save_training_file(
     strings = checkpoint_strings(
         hash, label, config=config, epoch=epoch, metrics=metrics, metadata=metadata
     )
+    strings |= extra_text(extra_state)
     if description is not None:
         strings[TRAINING] = json.dumps(description, separators=(",", ":"), allow_nan=False)
     with writing(path) as dest:
@@ -172,10 +183,21 @@ class TrainingFile:
                 )
         return [(tensor, self.container.tensor(stored[name])) for name, tensor in model.items()]
 
-    def _check_names(self, stored: Mapping[str, Entry], model: Mapping[str, Tensor]) -> None:
+    def extra_states(self, modules: Mapping[str, nn.Module]) -> dict[str, Any]:
+        """Return the extra states of modules, by path.
+
+        Raises:
+            CheckpointError: One side has extra state that the other lacks, or it is damaged.
+        """
+        states = stored_extra(self.container)
+        own, kept = map(extra_name, modules), map(extra_name, states)
+        self._check_names(dict.fromkeys(kept), dict.fromkeys(own))
+        return states
+
+    def _check_names(self, stored: Mapping[str, object], model: Mapping[str, object]) -> None:
         missing = [name for name in model if name not in stored]
         surplus = [
-            name for name in stored if name not in model and not name.startswith(TRAINING_PREFIX)
+            name for name in stored if name not in model and not name.startswith(_OWN_PREFIXES)
         ]
         if missing or surplus:
             facts = [("lacks", missing), ("has besides", surplus)]

@@ -19,6 +19,7 @@ from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
 from flodl.train.loop_state import LoopState
+from flodl.train.own_state import of_rank, set_of_rank
 from flodl.train.resume import Start, resume, set_rates, withdrawn_if_refused
 from flodl.train.training_state import Position, carried_state, set_carried_state
 
@@ -63,6 +64,7 @@ def capture_ranks(
         "optimizer": None if keeps else _on_cpu(parts.optimizer.state_dict()),
         "random": generator_states(),
         "carried": _on_cpu(carried_state(parts.model)),
+        "own": None if group.leads else _on_cpu(of_rank(parts.parts({}))),
         "logs": logs.state(),
         "label": label,
         "local_step": local_step,
@@ -125,6 +127,9 @@ def begin(
         start = _follow(message, mine, parts, before_epoch)
     logs.load(mine["logs"])
     set_carried_state(parts.model, mine["carried"])
+    # The first rank has read its own from the file.
+    if not group.leads and (own := mine.get("own") or message["own"]) is not None:
+        set_of_rank(parts.parts({}), own)
     return RankStart(
         start,
         ScheduleState.from_json(message["schedule"]),
@@ -170,6 +175,7 @@ def _message(
         "optimizer": _on_cpu(parts.optimizer.state_dict()),
         "states": {name: _on_cpu(part.state_dict()) for name, part in _shared_parts(parts).items()},
         "rates": start.rates,
+        "own": _on_cpu(of_rank(parts.parts({}))),
     }
 
 

@@ -10,6 +10,7 @@ import torch
 
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
+from flodl.checkpoint.extra_state import extra_states
 from flodl.checkpoint.forms import CASTABLE
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError, DivergedError
@@ -125,6 +126,17 @@ class CheckpointKeeper:
         """Return the JSON value of the lowest rank; collective if ranks share the model."""
         return agreed(value, self._parameters, "the decisions of a training")
 
+    def check(self, parts: Parts) -> None:
+        """Check that the training can be saved as it is, if states are kept.
+
+        Processes that share the model call this together.
+
+        Raises:
+            ValueError: It cannot; the message names the tensor or the object.
+        """
+        if self.keeps:
+            TrainingState.check(parts)
+
     def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
         """Replace the newest checkpoint soon.
 
@@ -207,6 +219,7 @@ class CheckpointKeeper:
             epoch=epoch,
             metrics=metrics,
             metadata={"step": "0"},
+            extra_state=extra_states(model),
         )
 
     def finish(self) -> None:
@@ -250,12 +263,12 @@ def non_finite_parameters(model: nn.Module) -> list[str]:
     named = {n: p for n, p in model.named_parameters() if p.dtype in CASTABLE}
     if not named:
         return []
-    finite = torch.stack([_values(p).isfinite().all() for p in named.values()])
+    finite = torch.stack([numbers_in(p).isfinite().all() for p in named.values()])
     agreed_on = everywhere(finite, named.values()).tolist()
     return [name for name, good in zip(named, agreed_on, strict=True) if not good]
 
 
-def _values(tensor: Tensor) -> Tensor:
+def numbers_in(tensor: Tensor) -> Tensor:
     """Return the numbers of a tensor in this process, in a type and layout that can be tested."""
     local = local_part(tensor)
     if local.layout is not torch.strided:

@@ -98,6 +98,8 @@ class TrainingLoop:
         self._epoch_texts = EpochTexts()
         self._keeper = CheckpointKeeper(self.model, plan.run_dir)
         self._start = start = resume(plan, parts, self._prepare_epoch)
+        self._keeper.check(parts.parts({}))
+        self._checks_state = True
         history.extend(start.state.history)
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
@@ -351,7 +353,7 @@ class TrainingLoop:
     def _plan_due(self, next_time: float) -> None:
         guard_step = self._guard.next_step if self._guard is not None else math.inf
         self._due.plan(self._engine.global_step, next_time, guard_step)
-        if self._interrupt.requested or self._steering.mailbox.waiting:
+        if self._interrupt.requested or self._steering.mailbox.waiting or self._checks_state:
             self._due.wake()  # they came before the plan, which must not put them off
 
     def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
@@ -368,6 +370,9 @@ class TrainingLoop:
     def _look_up(self, done: int) -> None:
         """Do what is due between two steps, after ``done`` batches of the epoch."""
         run, step = self._run, self._engine.global_step
+        if self._checks_state:  # an optimizer has no state before its first step
+            self._checks_state = False
+            self._keeper.check(self._assembly.parts({}))
         if self._guard is not None:
             # Before anyone sees the losses, and before a checkpoint holds what they have caused.
             self._guard.look(done, certain=self._due.checkpoint_due(step))

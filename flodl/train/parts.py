@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -19,6 +19,7 @@ from flodl.errors import DataError
 from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
 from flodl.train.loss_scaling import CountedScaler
+from flodl.train.own_state import made
 from flodl.train.part_checks import check_carried, check_closure
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.setting_checks import is_first_rank
@@ -55,6 +56,8 @@ class Assembly:
     average: WeightAverage | None
     steps: int
     """Optimizer steps of the whole training; :data:`ENDLESS` if unknown."""
+    registered: Mapping[str, Any] = field(default_factory=dict)
+    """Objects of the program whose state checkpoints keep, by name."""
 
     @property
     def loader(self) -> DataLoader:
@@ -82,6 +85,7 @@ class Assembly:
             scaler=scaler,
             average=self.average,
             schedule=self.torch_schedule or self.schedule,
+            registered=self.registered,
             extra=extra,
         )
 
@@ -133,7 +137,10 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         kept = loader.num_batches * size > loader.num_samples
         warn_of_single_sample(model, loader.num_samples, size, kept=kept)
     average = WeightAverage(model, plan.ema) if plan.ema is not None else None
-    return Assembly(model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps)
+    return Assembly(
+        model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps,
+        made(plan.states, model),
+    )  # fmt: skip
 
 
 def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:
