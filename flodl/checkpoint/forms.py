@@ -171,6 +171,8 @@ def assembled(form: Mapping[str, Any], parts: list[Tensor]) -> Tensor:
             compressed, plain, values, shape, layout=layout, check_invariants=True
         )
     (part,), dtype = parts, _VIEWED[kind]
+    if part.data_ptr() % dtype.itemsize:  # torch computes with pairs as if they were aligned
+        part = part.clone()
     made = torch.view_as_complex(part) if dtype in _PAIRS else part.view(dtype)
     if list(made.shape) != shape:
         raise ValueError(f"the parts make a shape of {list(made.shape)} instead of {shape}")

@@ -20,7 +20,7 @@ from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
 from flodl.train.loss_scaling import CountedScaler
 from flodl.train.own_state import made
-from flodl.train.part_checks import check_carried, check_closure
+from flodl.train.part_checks import check_carried, check_closure, check_exchanged
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.setting_checks import is_first_rank
 from flodl.train.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
@@ -116,6 +116,8 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
             "whole one each and average them: call .sharded() on the builder, which leaves the "
             "ranks to FSDP, or take fully_shard out of the factory"
         )
+    if world_size > 1:
+        check_exchanged(model)
     optimizer = build_optimizer(plan.optimizer_factory, model)
     check_closure(optimizer, plan, world_size)
     if isinstance(loader, DataLoader):
