@@ -32,8 +32,15 @@ from flodl.checkpoint.store import tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.errors import CheckpointError
 from flodl.graph import Graph
-from flodl.train.own_state import check_registered, loadable, registered_states
-from flodl.train.sharded_state import RANKS, own_generators, ranks_generators
+from flodl.train.own_state import check_registered, loadable, of_rank, registered_states
+from flodl.train.sharded_state import (
+    OWN,
+    RANKS,
+    part_of_rank,
+    ranks_generators,
+    ranks_own,
+    with_own,
+)
 
 if TYPE_CHECKING:
     import os
@@ -242,7 +249,7 @@ class TrainingState:
             extra_state = file.extra_states(modules)
             described = file.description["optimizer"]
             optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
-            random = own_generators(file, parts.model) or file.value("random")
+            random = part_of_rank(RANKS, file, parts.model) or file.value("random")
             check_generator_states(random)
             carried = _checked_carried(file.value("carried"), parts.model)
             observed = file.value("observed")
@@ -251,6 +258,9 @@ class TrainingState:
             states = _checked_states(file, parts)
             registered = file.value(REGISTERED) if REGISTERED in file.description else {}
             check_registered(file.where, registered, parts)
+            if (own := part_of_rank(OWN, file, parts.model)) is not None:
+                registered = with_own(registered, own["registered"])
+                extra_state = with_own(extra_state, own["extra_state"])
             extra = file.value("extra")
             if not isinstance(extra, dict):
                 raise ValueError("extra is not a mapping")
@@ -320,6 +330,7 @@ def _described(
         if facts["carried"]:
             raise ValueError("a graph that carries state is sharded over several processes")
         facts[RANKS] = ranks
+        facts[OWN] = ranks_own(of_rank(parts), parts.model)
     description = describe_training(facts, named)
     prefix = f"{TRAINING_PREFIX}optimizer/"
     description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
