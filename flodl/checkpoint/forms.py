@@ -94,7 +94,7 @@ class Parted:
         stored, aliases = untie(named)
         parted = cls({}, aliases, {})
         for name, tensor in stored.items():
-            parted._add(name, tensor.detach(), named)
+            parted._add(name, tensor.detach() if tensor.requires_grad else tensor, named)
         return parted
 
     def strings(self) -> dict[str, str]:
@@ -243,7 +243,7 @@ def _problem(tensor: Tensor) -> str:
         return "is laid out for MKL-DNN, which a checkpoint cannot hold: call to_dense()"
     if local.is_meta:
         return (
-            "is on the meta device and has no values to save: call to_empty(device=…) and load or "
+            "is on the meta device and has no values: call to_empty(device=…) and load or "
             "initialise the model first"
         )
     if local.dtype not in DTYPES.values() and local.dtype not in (*_PAIRS, *_BYTES):

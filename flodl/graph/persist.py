@@ -196,7 +196,7 @@ class Checkpointed(Observed):
         snapshot of rank 0 has the tensors. Snapshots of other ranks have none and save nothing.
 
         Raises:
-            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+            ValueError: A tensor or an extra state cannot be saved; the message has its name.
             CheckpointError: Other ranks with parts of the parameters did not call this.
         """
         reshard(self)
