@@ -300,14 +300,14 @@ def own_training(epochs, run, resume=None):
 
 
 def own_state_is_resumed_exactly():
-    straight = own_training(3, None)
+    straight = own_training(3, own_run("own-straight"))
     run = own_run("own")
     own_training(1, run)
     if run is not None:
         (FOLDER / "own-source").write_text(str(run.last_checkpoint))
     dist.barrier()
     source = (FOLDER / "own-source").read_text()
-    resumed = own_training(3, None, source if RANK == 0 else None)
+    resumed = own_training(3, own_run("own-resumed"), source if RANK == 0 else None)
     return {"same": resumed == straight, "counts": resumed[4]}
 
 
