@@ -86,6 +86,27 @@ def test_plain_pytorch_and_our_side_end_with_the_same_weights(tmp_path, monkeypa
     assert not torch.equal(own.model[0].weight, theirs[0].weight)  # it shuffles
 
 
+def test_a_gan_with_two_optimizers_is_resumed_to_the_bit(tmp_path, monkeypatch):
+    page = FOLDER / "pytorch.md"
+    left = run(page, "gan.py", monkeypatch, tmp_path)
+    whole, resumed = left["whole"], left["resumed"]
+    assert told(whole) == told(resumed)
+    # The page warns: what is not registered is lost.
+    lines = programs(page)["gan.py"].splitlines()
+    text = "\n".join(line for line in lines if ".state(" not in line)
+    lost: dict[str, object] = {"__name__": "lost"}
+    exec(compile(text, "lost.py", "exec", dont_inherit=True), lost)
+    assert told(lost["whole"]) == told(whole)
+    assert told(lost["resumed"]) != told(whole)
+
+
+def told(gan: object) -> list[object]:
+    """All numbers of a GAN and of its second optimizer."""
+    modules = [*gan.generator.parameters(), *gan.critic.parameters()]
+    moments = [one["exp_avg_sq"] for one in gan.second.state.values()]
+    return [tensor.tolist() for tensor in (*modules, *moments)]
+
+
 @pytest.mark.slow  # each imports a library that takes seconds
 @pytest.mark.parametrize("name", ["accelerate", "lightning", "transformers"])
 def test_both_sides_end_with_the_same_weights(name, tmp_path):

@@ -23,12 +23,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from mmap import PAGESIZE, mmap
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
+from flodl.checkpoint.forms import (
+    DTYPES,
+    FORMS,
+    assembled,
+    check_form,
+    form_dtype,
+    form_layout,
+)
 from flodl.checkpoint.header import (
     MAX_HEADER,
     METADATA,
@@ -40,7 +48,7 @@ from flodl.checkpoint.header import (
     read_fields,
     unique,
 )
-from flodl.checkpoint.sharded import has_memory, local_part
+from flodl.checkpoint.sharded import local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
 
@@ -51,6 +59,9 @@ TRAINING = "training"
 TRAINING_PREFIX = ".training/"
 """Name prefix of tensors with the state of a training, described by the metadata string
 ``training``. No module can have such a name. Readers of models skip these tensors."""
+EXTRA = "extra_state"
+EXTRA_PREFIX = ".extra/"
+"""The same for what modules return from ``get_extra_state``, described by ``extra_state``."""
 RESERVED = frozenset(
     {
         "format",
@@ -62,6 +73,8 @@ RESERVED = frozenset(
         "config",
         "source_config",
         TRAINING,
+        FORMS,
+        EXTRA,
         DIGEST,
     }
 )
@@ -74,36 +87,35 @@ _PRESENT = 1 << 26
 _POPULATE_READ = 22 if sys.platform == "linux" else None  # of madvise(2), since Linux 5.14
 _PIECE = 1 << 22  # large, so that passing one to the checksum's thread takes no noticeable time
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "C64": torch.complex64,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored tensor: its name, type, shape and byte range inside the body."""
+    """One tensor of a file.
+
+    Attributes:
+        name: Its name.
+        dtype: Its type.
+        shape: Its shape.
+        begin: Start of its bytes inside the body; if it is made of parts, of their first.
+        end: End of its bytes; if it is made of parts, of their first.
+        form: How it is made of parts; None for a tensor that is stored as it is.
+        parts: The parts.
+    """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     end: int
+    form: Mapping[str, Any] | None = None
+    parts: tuple[Entry, ...] = ()
+
+    @property
+    def layout(self) -> torch.layout:
+        """The layout of the tensor."""
+        return torch.strided if self.form is None else form_layout(self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +123,27 @@ class Header:
     """The header before the tensors.
 
     Attributes:
-        entries: The stored tensors in file order.
+        stored: The stored tensors in file order.
+        entries: The tensors that these make, in file order.
         metadata: The strings of the file, including ``format`` and ``fdl_version``.
-        aliases: Further names of shared tensors, each with the stored name.
+        aliases: Further names of shared tensors, each with the name of an entry.
     """
 
+    stored: tuple[Entry, ...]
     entries: tuple[Entry, ...]
     metadata: Mapping[str, str]
     aliases: Mapping[str, str]
 
     @property
     def model_entries(self) -> tuple[Entry, ...]:
-        """The tensors of the model, in file order; without those of a training's state."""
-        return tuple(e for e in self.entries if not e.name.startswith(TRAINING_PREFIX))
+        """The parameters and buffers of the model, in file order."""
+        others = (TRAINING_PREFIX, EXTRA_PREFIX)
+        return tuple(e for e in self.entries if not e.name.startswith(others))
 
     @property
     def body_size(self) -> int:
         """Number of bytes after the header."""
-        return self.entries[-1].end if self.entries else 0
+        return self.stored[-1].end if self.stored else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +161,16 @@ class Container:
     offset: int
 
     def tensor(self, entry: Entry) -> Tensor:
-        """The stored tensor, sharing memory with the buffer."""
+        """The tensor of an entry, sharing memory with the buffer.
+
+        Raises:
+            CheckpointError: Its parts do not fit.
+        """
+        if entry.form is not None:
+            try:
+                return assembled(entry.form, [self.tensor(part) for part in entry.parts])
+            except (ValueError, RuntimeError) as problem:
+                raise CheckpointError(f"the tensor {entry.name!r} is damaged: {problem}") from None
         count = math.prod(entry.shape)
         if count == 0:
             return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
@@ -160,11 +184,11 @@ def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> list[Entry]:
     """Assign every tensor its place: widest items first, equal widths in the given order.
 
     Raises:
-        ValueError: A tensor cannot be stored (its type, layout or device) or has a reserved name.
+        ValueError: A tensor has a reserved name.
     """
     named = list(tensors)
-    for name, tensor in named:
-        _check_storable(name, tensor)
+    if any(name == METADATA for name, _ in named):
+        raise ValueError(f"a tensor cannot be named {METADATA}: the container uses the name itself")
     entries = []
     begin = 0
     for name, tensor in sorted(named, key=lambda item: -item[1].element_size()):
@@ -172,34 +196,6 @@ def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> list[Entry]:
         entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), begin, end))
         begin = end
     return entries
-
-
-def _check_storable(name: str, tensor: Tensor) -> None:
-    if name == METADATA:
-        raise ValueError(f"a tensor cannot be named {name}: the container uses the name itself")
-    if tensor.dtype not in _DTYPE_NAMES:
-        raise ValueError(f"{name}: a container cannot hold {tensor.dtype}; convert the tensor")
-    if tensor.layout is not torch.strided:
-        raise ValueError(f"{name}: a container holds dense tensors, not {tensor.layout}")
-    check_has_values(name, tensor)
-
-
-def check_has_values(name: str, tensor: Tensor) -> None:
-    """Check that a tensor can be read; reading freed memory would end the process.
-
-    Raises:
-        ValueError: The tensor is on the meta device, or its memory was freed.
-    """
-    if local_part(tensor).is_meta:
-        raise ValueError(
-            f"{name} is on the meta device and has no values to save: call "
-            "to_empty(device=…) and load or initialise the model first"
-        )
-    if not has_memory(tensor):
-        raise ValueError(
-            f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
-            "gathered. Take the parameters from the model again, after reshard()"
-        )
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
@@ -314,7 +310,7 @@ def check_digest(container: Container, where: str) -> None:
         return
     try:
         # Written again, because other programs may have put the fields in another order.
-        blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
+        blank = encode_header(header.stored, {**header.metadata, DIGEST: BLANK})
         with memoryview(container.buffer) as data:
             pieces: Iterable[bytes | memoryview] = chain([blank], _present_pieces(container, data))
             actual = digest_of(pieces, torch.get_num_threads())
@@ -411,18 +407,42 @@ def _parse_header(raw: bytearray) -> Header:
     stored = {name: described(name, value) for name, value in fields.items()}
     check_ranges(stored.items())
     entries = [_entry(name, tensor) for name, tensor in stored.items()]
+    ordered = tuple(sorted(entries, key=lambda entry: (entry.begin, entry.end)))
+    made = _made(ordered, json.loads(metadata.get(FORMS, "{}"), object_pairs_hook=unique))
+    names = {entry.name for entry in made}
     aliases = json.loads(metadata.get("aliases", "{}"), object_pairs_hook=unique)
     if not is_text_mapping(aliases):
         raise ValueError("its aliases are not a mapping of names")
     for alias, name in aliases.items():
-        if alias in fields or name not in fields:
+        if alias in names or name not in names:
             raise ValueError(f"alias {alias!r} does not lead to a stored tensor")
-    ordered = tuple(sorted(entries, key=lambda entry: (entry.begin, entry.end)))
-    return Header(ordered, metadata, aliases)
+    return Header(ordered, made, metadata, aliases)
+
+
+def _made(stored: tuple[Entry, ...], forms: Any) -> tuple[Entry, ...]:
+    """Return the tensors that stored ones make, in file order."""
+    if not isinstance(forms, dict):
+        raise ValueError("its forms are not a mapping")
+    if not forms:
+        return stored
+    known = {entry.name: entry for entry in stored}
+    used: set[str] = set()
+    # Backwards, because the name of a part begins with the name of its tensor.
+    for name, form in sorted(forms.items(), reverse=True):
+        check_form(name, form, known.__contains__)
+        if name in known or used & set(form["parts"]):
+            raise ValueError(f"the form of tensor {name!r} is damaged")
+        used |= set(form["parts"])
+        parts = tuple(known[part] for part in form["parts"])
+        dtype, first = form_dtype(form, parts[-1].dtype), parts[0]
+        shape = tuple(form["shape"])
+        known[name] = Entry(name, dtype, shape, first.begin, first.end, form, parts)
+    whole = (entry for name, entry in known.items() if name not in used)
+    return tuple(sorted(whole, key=lambda entry: (entry.begin, entry.end)))
 
 
 def _entry(name: str, stored: StoredTensor) -> Entry:
-    dtype = _DTYPES.get(stored.dtype)
+    dtype = DTYPES.get(stored.dtype)
     if dtype is None:
         raise ValueError(f"tensor {name!r} has an unknown dtype {stored.dtype!r}")
     return Entry(name, dtype, stored.shape, stored.begin, stored.end)

@@ -87,7 +87,8 @@ def read_legacy(
         "structural_hash": digest.hex() if any(digest) else "",
         "label": "",
     }
-    return Container(Header(tuple(entries.values()), metadata, {}), body, 0)
+    stored = tuple(entries.values())
+    return Container(Header(stored, stored, metadata, {}), body, 0)
 
 
 def _read_entry(stream: IO[bytes], position: int, where: str) -> Entry:

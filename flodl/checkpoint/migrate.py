@@ -10,15 +10,16 @@ from typing import IO
 
 from torch import Tensor
 
-from flodl.checkpoint.container import DIGEST, TRAINING, Container, Entry
+from flodl.checkpoint.container import DIGEST, EXTRA, TRAINING, Container, Entry
+from flodl.checkpoint.extra_state import extra_name, stored_extra
 from flodl.checkpoint.files import is_compressed, read_file, read_stream, writing
+from flodl.checkpoint.forms import FORMS, Parted, memory_of
 from flodl.checkpoint.store import (
     NamedTensors,
     match_names,
-    memory_of,
     own_strings,
     tensors_by_name,
-    write_named,
+    write_parted,
 )
 
 
@@ -156,12 +157,15 @@ def _match(
         used.add(entry.name)
         remapped.append((entry.name, name))
     dropped = [entry.name for entry in stored if entry.name not in used]
+    # The modules that could take them have other names now.
+    dropped += map(extra_name, stored_extra(source))
     in_model_order = {name: found[name] for name in model if name in found}
     return in_model_order, MigrateReport(unchanged, remapped, dropped, missing, ambiguous)
 
 
 def _is_alike(entry: Entry, tensor: Tensor) -> bool:
-    return entry.shape == tensor.shape and entry.dtype == tensor.dtype
+    alike = entry.shape == tensor.shape and entry.dtype == tensor.dtype
+    return alike and entry.layout is tensor.layout
 
 
 def _write(
@@ -169,7 +173,9 @@ def _write(
 ) -> None:
     views = {entry.name: source.tensor(entry) for entry in matches.values()}
     old = source.header.metadata
-    strings = {k: text for k, text in old.items() if k not in {DIGEST, TRAINING, "aliases"}}
+    strings = {
+        k: text for k, text in old.items() if k not in {DIGEST, EXTRA, TRAINING, FORMS, "aliases"}
+    }
     strings |= own_strings("", old.get("label", ""))
     named = {name: views[entry.name] for name, entry in matches.items()}
-    write_named(dest, named, strings, rewindable=rewindable)
+    write_parted(dest, Parted.of(named), strings, rewindable=rewindable)

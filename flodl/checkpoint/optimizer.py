@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flodl.checkpoint.container import Container
+from flodl.checkpoint.extra_state import tensor_finder
 from flodl.checkpoint.files import read_file
 from flodl.checkpoint.sharded import like
 from flodl.checkpoint.store import save_checkpoint_file
@@ -119,25 +119,8 @@ def read_optimizer(
     _check_fit(description, optimizer, where)
     state, groups = _read_state(description, tensor)
     _move_options(groups, optimizer)
-    _scatter(state, optimizer)
+    scatter(state, optimizer)
     return {"state": state, "param_groups": groups}
-
-
-def tensor_finder(container: Container) -> Callable[[str], Tensor]:
-    """Return a function that copies a stored tensor, so that the file need not stay mapped.
-
-    The function raises ``ValueError`` if the container has no tensor with the name.
-    """
-    entries = {entry.name: entry for entry in container.header.entries}
-    aliases = container.header.aliases
-
-    def tensor(name: str) -> Tensor:
-        entry = entries.get(aliases.get(name, name))
-        if entry is None:
-            raise ValueError(f"the tensor {name!r} is not in the file")
-        return container.tensor(entry).clone()
-
-    return tensor
 
 
 def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
@@ -195,7 +178,7 @@ def _read_state(
     return state, groups
 
 
-def _scatter(state: dict[int | str, Any], optimizer: Optimizer) -> None:
+def scatter(state: dict[Any, Any], optimizer: Optimizer) -> None:
     """Give each process its part of state tensors that match a sharded parameter element-wise."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, parameter in enumerate(parameters):

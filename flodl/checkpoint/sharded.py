@@ -101,7 +101,10 @@ def like(value: Tensor, target: Tensor) -> Tensor:
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into ``target``; this process may hold only a part of it."""
-    local_part(target).copy_(local_part(like(value, target)))
+    local, part = local_part(target), local_part(like(value, target))
+    if local.layout is not torch.strided:  # it may get another number of elements
+        local.resize_as_sparse_(part)
+    local.copy_(part)
 
 
 def sharing_ranks(tensors: Iterable[Tensor]) -> tuple[int, ...]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from flodl.checkpoint.container import check_has_values
+from flodl.checkpoint.forms import Parted
 from flodl.checkpoint.sharded import gathering
-from flodl.checkpoint.store import untie
 
 
 @torch.no_grad()
@@ -31,21 +30,20 @@ def snapshot(
         device are page-locked, and complete when this returns.
 
     Raises:
-        ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+        ValueError: A tensor cannot be saved; for instance, it has no values.
         CheckpointError: Other processes with parts did not call this.
     """
-    with gathering(tensors, "the state of a training") as ranks:
+    parted = Parted.of(tensors)
+    known = Parted.of(reuse).tensors if reuse is not None else {}
+    with gathering(parted.tensors, "the state of a training") as ranks:
         if not ranks.writes:
             return None
-        for name, tensor in tensors.items():
-            check_has_values(name, tensor)
-        stored, aliases = untie(tensors)
-        ranks.announce(stored)
+        ranks.announce(parted.tensors)
         copies: dict[str, Tensor] = {}
         taken: set[int] = set()
         devices: set[torch.device] = set()
-        for name, tensor in stored.items():
-            former = None if reuse is None else reuse.get(name)
+        for name, tensor in parted.tensors.items():
+            former = known.get(name)
             # Tensors that shared memory before but no longer do need one buffer each.
             copy = _buffer(tensor, None if id(former) in taken else former)
             taken.add(id(copy))
@@ -55,7 +53,8 @@ def snapshot(
                 devices.add(tensor.device)
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
-    return {name: copies[aliases.get(name, name)] for name in tensors}
+    whole = parted.together(copies)
+    return {name: whole[name] for name in tensors}
 
 
 def _buffer(tensor: Tensor, former: Tensor | None) -> Tensor:

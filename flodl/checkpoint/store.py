@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.checkpoint.container import (
+    EXTRA,
+    EXTRA_PREFIX,
     FORMAT,
     RESERVED,
     TRAINING,
@@ -25,6 +26,14 @@ from flodl.checkpoint.container import (
     fetched,
     write_container,
 )
+from flodl.checkpoint.extra_state import (
+    describe_extra,
+    extra_name,
+    extra_text,
+    restored_on_error,
+    set_extra_states,
+    stored_extra,
+)
 from flodl.checkpoint.files import (
     config_sidecar,
     is_compressed,
@@ -33,8 +42,9 @@ from flodl.checkpoint.files import (
     read_stream,
     writing,
 )
+from flodl.checkpoint.forms import CASTABLE, Parted, check_storable
 from flodl.checkpoint.names import qualify
-from flodl.checkpoint.sharded import Gathering, fill, gathering, has_memory, local_part
+from flodl.checkpoint.sharded import Gathering, fill, gathering
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 
 NamedTensors = Iterable[tuple[str, Tensor]]
@@ -46,7 +56,8 @@ class LoadReport:
     """The result of a load.
 
     Attributes:
-        loaded: Model tensors with values from the file, in model order.
+        loaded: Model tensors with values from the file, in model order. Extra state of modules
+            follows, as ``module/_extra_state``; the same holds for the other lists.
         skipped: Stored tensors without a match in the model, in file order.
         missing: Model tensors that kept their values, in model order.
     """
@@ -68,6 +79,7 @@ def save_checkpoint(
     metrics: Mapping[str, float] | None = None,
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    extra_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a container to a binary stream, which needs only the method ``write``.
 
@@ -87,6 +99,7 @@ def save_checkpoint(
         metrics: The last metrics, kept as JSON; values that are not finite become null.
         source_config: Text of the model's configuration, kept unchanged.
         metadata: Further strings to keep; :func:`checkpoint_metadata` returns them.
+        extra_state: What modules return from ``get_extra_state``, by path of the module.
 
     Raises:
         ValueError: A name or a metadata key is given twice, or a tensor cannot be stored. Or the
@@ -94,11 +107,13 @@ def save_checkpoint(
             data.
         CheckpointError: The tensors changed while they were written.
     """
-    named = tensors_by_name(params, buffers)
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
-    with gathering(named, "a checkpoint") as ranks:
+    named = tensors_by_name(params, buffers)
+    strings |= extra_text(describe_extra(extra_state or {}, named))
+    parted = Parted.of(named)
+    with gathering(parted.tensors, "a checkpoint") as ranks:
         if ranks.writes:
-            write_named(dest, named, strings, rewindable=False, ranks=ranks)
+            write_parted(dest, parted, strings, rewindable=False, ranks=ranks)
 
 
 def save_checkpoint_file(
@@ -113,6 +128,7 @@ def save_checkpoint_file(
     metrics: Mapping[str, float] | None = None,
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    extra_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
 
@@ -131,41 +147,41 @@ def save_checkpoint_file(
     """
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
     named = tensors_by_name(params, buffers)
-    with gathering(named, f"checkpoint {os.fspath(path)}") as ranks:
+    strings |= extra_text(describe_extra(extra_state or {}, named))
+    parted = Parted.of(named)
+    with gathering(parted.tensors, f"checkpoint {os.fspath(path)}") as ranks:
         if not ranks.writes:
             return
         with writing(path) as dest:
-            write_named(dest, named, strings, rewindable=not is_compressed(path), ranks=ranks)
+            write_parted(dest, parted, strings, rewindable=not is_compressed(path), ranks=ranks)
         if source_config is not None:
             with writing(config_sidecar(path)) as sidecar:
                 sidecar.write(source_config.encode())
 
 
-def write_named(
+def write_parted(
     dest: IO[bytes],
-    named: Mapping[str, Tensor],
+    parted: Parted,
     strings: Mapping[str, str],
     *,
     rewindable: bool,
     ranks: Gathering | None = None,
 ) -> None:
-    """Write a container; a tensor with several names is stored once.
+    """Write a container.
 
     Args:
         dest: Where to write.
-        named: Tensors by qualified name.
-        strings: The metadata, without aliases and digest.
+        parted: The tensors.
+        strings: The metadata, without aliases, forms and digest.
         rewindable: Whether ``dest`` is a plain file that begins with the container.
-        ranks: Returns the values of ``named``; None if no tensor is sharded.
+        ranks: Returns the values of the tensors; None if no tensor is sharded.
     """
-    stored, aliases = untie(named)
+    tensors = parted.tensors
     if ranks is not None:
-        ranks.announce(fetched(stored, rewindable=rewindable))
-    if aliases:
-        text = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
-        strings = {**strings, "aliases": text}
-    fetch = ranks.fetch if ranks is not None else stored.__getitem__
-    write_container(dest, stored, strings, rewindable=rewindable, fetch=fetch)
+        ranks.announce(fetched(tensors, rewindable=rewindable))
+    fetch = ranks.fetch if ranks is not None else tensors.__getitem__
+    strings = {**strings, **parted.strings()}
+    write_container(dest, tensors, strings, rewindable=rewindable, fetch=fetch)
 
 
 def load_checkpoint(
@@ -175,6 +191,7 @@ def load_checkpoint(
     hash: str | None = None,
     *,
     on_shape_mismatch: OnShapeMismatch = "error",
+    extra_modules: Mapping[str, nn.Module] | None = None,
 ) -> LoadReport:
     """Copy the tensors of a container into the tensors of a model, by name.
 
@@ -190,6 +207,8 @@ def load_checkpoint(
         hash: Structural hash of the model; compared if the file has one too.
         on_shape_mismatch: ``"skip"`` skips tensors of another shape and reports them both as
             skipped and as missing. Use it to load a model with a new head.
+        extra_modules: Modules that get their extra state back, by path; see
+            :func:`flodl.checkpoint.extra_state.extra_modules`.
 
     Raises:
         ArchitectureMismatch: Both sides have a structural hash and they differ.
@@ -197,7 +216,8 @@ def load_checkpoint(
         CheckpointError: The stream is truncated, damaged, of another format or of another version.
         ValueError: A name is given twice, or an argument is invalid.
     """
-    return _fill(read_stream(src), tensors_by_name(params, buffers), hash, on_shape_mismatch)
+    named = tensors_by_name(params, buffers)
+    return _fill(read_stream(src), named, hash, on_shape_mismatch, extra_modules or {})
 
 
 def load_checkpoint_file(
@@ -207,9 +227,11 @@ def load_checkpoint_file(
     hash: str | None = None,
     *,
     on_shape_mismatch: OnShapeMismatch = "error",
+    extra_modules: Mapping[str, nn.Module] | None = None,
 ) -> LoadReport:
     """Copy the tensors of the file at ``path`` into a model; see :func:`load_checkpoint`."""
-    return _fill(read_file(path), tensors_by_name(params, buffers), hash, on_shape_mismatch)
+    named = tensors_by_name(params, buffers)
+    return _fill(read_file(path), named, hash, on_shape_mismatch, extra_modules or {})
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
@@ -228,10 +250,11 @@ def checkpoint_version(path: str | os.PathLike[str]) -> int:
 def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the strings stored beside the tensors (label, hash, …); reads only the header.
 
-    The state of a training, which only resuming needs, is left out.
+    The state of a training, which only resuming needs, and extra state of modules are left out.
     """
     metadata = dict(read_file_header(path).metadata)
-    metadata.pop(TRAINING, None)
+    for key in (TRAINING, EXTRA):
+        metadata.pop(key, None)
     return metadata
 
 
@@ -245,42 +268,12 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
     for source in (params, buffers):
         for given, tensor in source:
             name = qualify(given)
-            if name.startswith(TRAINING_PREFIX):
+            if name.startswith((TRAINING_PREFIX, EXTRA_PREFIX)):
                 raise ValueError(f"no tensor of a model can be named {name}; rename it")
             if name in named:
                 raise ValueError(f"two tensors are named {name}; a checkpoint needs one name each")
             named[name] = tensor
     return named
-
-
-def untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Separate the tensors to store from the further names of shared ones."""
-    stored: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first_names: dict[object, str] = {}
-    for name, tensor in named.items():
-        first = first_names.setdefault(memory_of(tensor), name)
-        if first == name:
-            stored[name] = tensor
-        else:
-            aliases[name] = first
-    return stored, aliases
-
-
-def memory_of(tensor: Tensor) -> object:
-    """A key that is equal for tensors with the same numbers in the same memory.
-
-    Comparing objects would miss ``state_dict()``, whose values are detached.
-    """
-    local = local_part(tensor)  # a DTensor itself has no address
-    if local.layout is not torch.strided or local.numel() == 0 or local.is_meta:
-        return id(tensor)
-    address = local.data_ptr()
-    if not address:  # its memory was freed
-        return id(tensor)
-    flags = (local.is_conj(), local.is_neg())
-    layout = (local.dtype, tensor.shape, local.stride())
-    return (local.device, address, layout, flags)
 
 
 def checkpoint_strings(
@@ -358,6 +351,7 @@ def _fill(
     model: Mapping[str, Tensor],
     hash: str | None,
     on_shape_mismatch: OnShapeMismatch,
+    extra_modules: Mapping[str, nn.Module],
 ) -> LoadReport:
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
@@ -370,14 +364,20 @@ def _fill(
         del matches[name]
     for name, entry in matches.items():
         _check_castable(name, entry, model[name])
-    with torch.no_grad():
-        for name, entry in matches.items():
-            fill(model[name], container.tensor(entry))
+    values = [(model[name], container.tensor(entry)) for name, entry in matches.items()]
+    extra = stored_extra(container)
+    given = {path: module for path, module in extra_modules.items() if path in extra}
+    with restored_on_error(model.values() if given else ()):
+        for target, value in values:
+            fill(target, value)
+        set_extra_states(given, extra)
     taken = {entry.name for entry in matches.values()}
+    skipped = [e.name for e in container.header.model_entries if e.name not in taken]
+    missing = [name for name in model if name not in matches]
     return LoadReport(
-        loaded=list(matches),
-        skipped=[e.name for e in container.header.model_entries if e.name not in taken],
-        missing=[name for name in model if name not in matches],
+        loaded=[*matches, *map(extra_name, given)],
+        skipped=[*skipped, *map(extra_name, (path for path in extra if path not in given))],
+        missing=[*missing, *map(extra_name, (path for path in extra_modules if path not in given))],
     )
 
 
@@ -421,12 +421,16 @@ def describe_misfits(
 
 
 def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
-    if local_part(target).is_meta:
-        raise ValueError(f"{name} is on the meta device; call to_empty(device=…) before loading")
-    if not has_memory(target):
-        raise ValueError(
-            f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
-            "gathered. Take the parameters from the model again, after reshard()"
+    check_storable(name, target)
+    if entry.layout is not target.layout:
+        raise CheckpointError(
+            f"{name} is {entry.layout} in the checkpoint and {target.layout} in the model: build "
+            "the model the way it was built"
+        )
+    if entry.dtype is not target.dtype and not {entry.dtype, target.dtype} <= CASTABLE:
+        raise CheckpointError(
+            f"{name} is {entry.dtype} in the checkpoint and {target.dtype} in the model, and torch "
+            "cannot convert between them: build the model the way it was built"
         )
     if entry.dtype.is_complex and not target.is_complex():
         raise CheckpointError(

@@ -13,14 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from flodl.checkpoint.container import TRAINING, TRAINING_PREFIX, Container, Entry
+from flodl.checkpoint.container import (
+    EXTRA_PREFIX,
+    TRAINING,
+    TRAINING_PREFIX,
+    Container,
+    Entry,
+)
+from flodl.checkpoint.extra_state import extra_name, extra_text, stored_extra
 from flodl.checkpoint.files import is_compressed, read_file, writing
-from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_named
+from flodl.checkpoint.forms import Parted
+from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_parted
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError, ShapeMismatch
 
+_OWN_PREFIXES = (TRAINING_PREFIX, EXTRA_PREFIX)
 _FIELDS = ("position", "optimizer", "random", "carried", "observed", "states", "extra")
 
 
@@ -46,6 +56,7 @@ def save_training_file(
     epoch: int,
     metrics: Mapping[str, float],
     metadata: Mapping[str, str],
+    extra_state: Mapping[str, object],
 ) -> None:
     """Write the file atomically.
 
@@ -59,6 +70,7 @@ def save_training_file(
         epoch: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
         metrics: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
         metadata: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        extra_state: Described extra states of modules, whose tensors are among ``named``.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -67,10 +79,11 @@ def save_training_file(
     strings = checkpoint_strings(
         hash, label, config=config, epoch=epoch, metrics=metrics, metadata=metadata
     )
+    strings |= extra_text(extra_state)
     if description is not None:
         strings[TRAINING] = json.dumps(description, separators=(",", ":"), allow_nan=False)
     with writing(path) as dest:
-        write_named(dest, named, strings, rewindable=not is_compressed(path))
+        write_parted(dest, Parted.of(named), strings, rewindable=not is_compressed(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +175,29 @@ class TrainingFile:
         if misfits:
             raise ShapeMismatch(describe_misfits(misfits, stored, model))
         for name, tensor in model.items():
-            if stored[name].dtype != tensor.dtype:
+            kept, own = _kind(stored[name]), _kind(tensor)
+            if kept != own:
                 raise CheckpointError(
-                    f"{self.where} cannot be resumed: {name} is {stored[name].dtype} in the file "
-                    f"and {tensor.dtype} in the model; build the model the way it was built"
+                    f"{self.where} cannot be resumed: {name} is {kept} in the file and {own} in "
+                    "the model; build the model the way it was built"
                 )
         return [(tensor, self.container.tensor(stored[name])) for name, tensor in model.items()]
 
-    def _check_names(self, stored: Mapping[str, Entry], model: Mapping[str, Tensor]) -> None:
+    def extra_states(self, modules: Mapping[str, nn.Module]) -> dict[str, Any]:
+        """Return the extra states of modules, by path.
+
+        Raises:
+            CheckpointError: One side has extra state that the other lacks, or it is damaged.
+        """
+        states = stored_extra(self.container)
+        own, kept = map(extra_name, modules), map(extra_name, states)
+        self._check_names(dict.fromkeys(kept), dict.fromkeys(own))
+        return states
+
+    def _check_names(self, stored: Mapping[str, object], model: Mapping[str, object]) -> None:
         missing = [name for name in model if name not in stored]
         surplus = [
-            name for name in stored if name not in model and not name.startswith(TRAINING_PREFIX)
+            name for name in stored if name not in model and not name.startswith(_OWN_PREFIXES)
         ]
         if missing or surplus:
             facts = [("lacks", missing), ("has besides", surplus)]
@@ -188,3 +213,8 @@ class TrainingFile:
 
     def _entries(self) -> dict[str, Entry]:
         return {entry.name: entry for entry in self.container.header.entries}
+
+
+def _kind(tensor: Entry | Tensor) -> str:
+    layout = "" if tensor.layout is torch.strided else f" ({tensor.layout})"
+    return f"{tensor.dtype}{layout}"

@@ -1,14 +1,16 @@
 """Encode nested Python values as JSON data and named tensors, so that a container can hold them.
 
 A tensor becomes ``{"tensor": name}``, a tuple ``{"tuple": […]}``, a mapping
-``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``. Only these, numbers,
-strings, booleans, None and lists can be kept. No pickle is used.
+``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``, a complex number
+``{"complex": [real, imaginary]}``. Only these, numbers, strings, booleans, None and lists can be
+kept. No pickle is used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -30,16 +32,32 @@ def encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, complex):
+        return {"complex": [encode(part, path, tensors) for part in (value.real, value.imag)]}
     if isinstance(value, list | tuple):
         items = [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, Mapping):
-        if not all(isinstance(key, int | str) for key in value):
-            raise ValueError(f"{path} has keys that are neither numbers nor strings")
-        return {"dict": [[k, encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+        pairs = [
+            [_encode_key(key, path), encode(item, f"{path}/{key}", tensors)]
+            for key, item in value.items()
+        ]
+        return {"dict": pairs}
     raise ValueError(
         f"{path} is a {type(value).__name__}, which a checkpoint cannot keep: "
         "it takes tensors, numbers, strings, and lists, tuples and mappings of them"
+    )
+
+
+def _encode_key(key: object, path: str) -> object:
+    tensors: dict[str, Tensor] = {}
+    with suppress(ValueError):
+        form = encode(key, path, tensors)
+        if not tensors:
+            return form
+    raise ValueError(
+        f"{path} has a key that is a {type(key).__name__}: a checkpoint keeps numbers, strings and "
+        "tuples of them as keys"
     )
 
 
@@ -64,13 +82,18 @@ def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
             return tuple(decode(item, tensor) for item in items)
         case {"float": "inf" | "-inf" | "nan" as text, **rest} if not rest:
             return float(text)
+        case {"complex": [real, imaginary], **rest} if not rest:
+            return complex(decode(real, tensor), decode(imaginary, tensor))
         case {"dict": list(pairs), **rest} if not rest:
             return dict(_decode_pair(pair, tensor) for pair in pairs)
     raise ValueError(f"{str(value)[:80]} is not a value")
 
 
-def _decode_pair(pair: Any, tensor: Callable[[str], Tensor]) -> tuple[int | str, Any]:
+def _decode_pair(pair: Any, tensor: Callable[[str], Tensor]) -> tuple[Any, Any]:
     match pair:
-        case [int() | str() as key, value]:
-            return key, decode(value, tensor)
+        case [key, value]:
+            decoded = decode(key, tensor)
+            with suppress(TypeError):  # a list, which no mapping has as a key
+                hash(decoded)
+                return decoded, decode(value, tensor)
     raise ValueError(f"{str(pair)[:80]} is not a key with a value")

@@ -19,7 +19,7 @@ def fields(value: object, where: str) -> tuple[Tensor, ...]:
 
     Args:
         value: A tensor, a number, or a tuple, list or mapping of these (and of anything else that
-            ``torch.as_tensor`` accepts).
+            ``torch.as_tensor`` accepts). Floats of Python become float64.
         where: Name of the value in messages.
 
     Raises:
@@ -41,14 +41,27 @@ def _tensor(value: object, field: int, where: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        return torch.as_tensor(
-            _own(value) if isinstance(value, np.ndarray) else value, device="cpu"
-        )
+        if isinstance(value, np.ndarray):
+            return torch.as_tensor(_own(value), device="cpu")
+        return torch.as_tensor(value, dtype=_widest(value), device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"field {field} of {where} is a {type(value).__name__}; return tensors (or numbers), "
             "for an image for instance through a transform that makes one"
         ) from error
+
+
+def _widest(value: object) -> torch.dtype | None:
+    """Return the dtype that keeps all digits of Python's floats, as in torch's ``default_collate``.
+
+    None if there are none of them: then the dtype of the value decides.
+    """
+    if isinstance(value, (tuple, list)):
+        inner = set(map(_widest, value))
+        return next((one for one in (torch.complex128, torch.float64) if one in inner), None)
+    if isinstance(value, float):
+        return torch.float64
+    return torch.complex128 if isinstance(value, complex) else None
 
 
 def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -73,9 +86,13 @@ class Members:
     def ordered(self, value: object, where: str) -> object:
         """Return the values of a mapping in the common order; anything else unchanged.
 
+        A named tuple is a mapping of its names.
+
         Raises:
             DataError: It has other keys than the first one.
         """
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            value = value._asdict()
         if not isinstance(value, Mapping):
             return value
         if self.keys is None:

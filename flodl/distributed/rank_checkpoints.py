@@ -57,6 +57,7 @@ class RankCheckpoints:
         """Continue from a checkpoint or start from the beginning; collective."""
         plan, group = self._plan, self._group
         self._label = label
+        self._keeper.check(self._parts.parts({}))
         self._writes = self._group.broadcast_object(plan.run_dir is not None)
         start = found.start
         if start.source is not None and plan.best is not None:

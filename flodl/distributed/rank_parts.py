@@ -13,7 +13,6 @@ from flodl.train.engines.eager import EagerEngine
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.tuning import Tuning
 from flodl.train.learning_rate import SteeredRate, set_rate
-from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +118,7 @@ def engine_of_rank(
             "inside of each step, which the eager engine does; use .engine('eager'), or policy "
             "'cadence' or 'async'"
         )
-    scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+    scaler = parts.counted_scaler()
     settings = StepSettings(
         train_fn=plan.train_fn,
         schedule=rate.schedule,

@@ -26,6 +26,7 @@ from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
 from flodl.train.loop_state import LoopState, modes
+from flodl.train.own_state import of_rank, set_of_rank
 from flodl.train.resume import Start, resume, set_rates, withdrawn_if_refused
 from flodl.train.resume_data import check_same_order
 from flodl.train.training_state import (
@@ -106,6 +107,7 @@ def capture_ranks(
         "carried": _on_cpu(carried_state(parts.model)),
         "observed": {} if group.leads else observed_states(parts.model),
         "modes": modes(parts.model),
+        "own": None if group.leads else _on_cpu(of_rank(parts.parts({}))),
         "logs": logs.state(),
         "label": label,
         **asdict(counts),
@@ -165,6 +167,9 @@ def begin(
         start = _follow(message, mine, parts, before_epoch)
     logs.load(mine["logs"])
     set_carried_state(parts.model, mine["carried"])
+    # The first rank has read its own from the file.
+    if not group.leads and (own := mine.get("own") or message["own"]) is not None:
+        set_of_rank(parts.parts({}), own)
     return RankStart(
         start,
         ScheduleState.from_json(message["schedule"]),
@@ -212,6 +217,7 @@ def _message(
         "states": {name: _on_cpu(part.state_dict()) for name, part in _moving_parts(parts).items()},
         "observed": observed_states(parts.model),
         "rates": start.rates,
+        "own": _on_cpu(of_rank(parts.parts({}))),
     }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -17,13 +17,17 @@ from flodl.checkpoint import (
     qualify,
     save_checkpoint_file,
 )
+from flodl.checkpoint.extra_state import describe_extra, extra_modules, extra_name, extra_states
 from flodl.checkpoint.sharded import reshard
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import OnShapeMismatch
+from flodl.checkpoint.values import decode
 from flodl.errors import ArchitectureMismatch, CheckpointError
 from flodl.graph.observe import Observed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flodl.graph.graph import Graph
 
 
@@ -39,6 +43,7 @@ class ModelSnapshot:
         structural_hash: Hash of the model's architecture.
         label: Name of the graph.
         writes: Whether :meth:`save_file` writes; False if another rank has the tensors.
+        extra_state: What modules returned from ``get_extra_state``, by path.
     """
 
     params: tuple[tuple[str, Tensor], ...]
@@ -48,6 +53,7 @@ class ModelSnapshot:
     structural_hash: str
     label: str
     writes: bool = True
+    extra_state: Mapping[str, Any] = field(default_factory=dict)
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint for ``Graph.load_checkpoint``, atomically.
@@ -65,6 +71,7 @@ class ModelSnapshot:
             label=self.label,
             metrics=dict(self.metrics),
             epoch=self.epoch,
+            extra_state=self.extra_state,
         )
 
 
@@ -119,7 +126,9 @@ class Checkpointed(Observed):
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write parameters and persistent buffers to ``path``, atomically.
+        """Write parameters, persistent buffers and extra state to ``path``, atomically.
+
+        Extra state is what modules return from ``get_extra_state``.
 
         The file is a safetensors file with label and structural hash. A path ending in ``.gz`` is
         compressed. A shared tensor is stored once.
@@ -130,7 +139,7 @@ class Checkpointed(Observed):
         Raises:
             CheckpointError: The file cannot be written, or other ranks with parts of the
                 parameters did not call this within five minutes.
-            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+            ValueError: A tensor or an extra state cannot be saved; the message has its name.
         """
         reshard(self)
         save_checkpoint_file(
@@ -140,6 +149,7 @@ class Checkpointed(Observed):
             self.structural_hash(),
             label=self.label or "",
             source_config=self._source_config,
+            extra_state=extra_states(self),
         )
 
     def load_checkpoint(
@@ -166,6 +176,7 @@ class Checkpointed(Observed):
             persistent_buffers(self),
             None if on_shape_mismatch == "skip" else self.structural_hash(),
             on_shape_mismatch=on_shape_mismatch,
+            extra_modules=extra_modules(self),
         )
         if report.missing and not report.loaded:
             stored = ", ".join(report.skipped[:3]) or "no tensors"
@@ -185,13 +196,15 @@ class Checkpointed(Observed):
         snapshot of rank 0 has the tensors. Snapshots of other ranks have none and save nothing.
 
         Raises:
-            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+            ValueError: A tensor or an extra state cannot be saved; the message has its name.
             CheckpointError: Other ranks with parts of the parameters did not call this.
         """
         reshard(self)
         params = dict(self.named_parameters(remove_duplicate=False))
         buffers = dict(persistent_buffers(self, tied=True))
-        copies = snapshot({**params, **buffers})
+        named: dict[str, Tensor] = {**params, **buffers}
+        extra = describe_extra(extra_states(self), named)
+        copies = snapshot(named)
         held = copies or {}
         return ModelSnapshot(
             params=tuple((name, held[name]) for name in params if name in held),
@@ -201,6 +214,9 @@ class Checkpointed(Observed):
             structural_hash=self.structural_hash(),
             label=self.label or "",
             writes=copies is not None,
+            extra_state={n: decode(value, held.__getitem__) for n, value in extra.items()}
+            if held
+            else {},
         )
 
 
@@ -246,6 +262,12 @@ def _names_in(owner: Graph, child: Graph) -> dict[str, str]:
     return {qualify(f"{prefix}.{name}"): qualify(name) for name, _ in tensors}
 
 
+def _extras_in(owner: Graph, child: Graph) -> dict[str, nn.Module]:
+    """Return the modules of a child with extra state, by their path in ``owner``."""
+    inside = {id(module) for module in extra_modules(child).values()}
+    return {path: one for path, one in extra_modules(owner).items() if id(one) in inside}
+
+
 def _load_from(
     owner: Graph,
     child: Graph,
@@ -255,14 +277,17 @@ def _load_from(
     compare: bool = True,
 ) -> LoadReport:
     reshard(child)
-    names = _names_in(owner, child)
+    names, extra = _names_in(owner, child), _extras_in(owner, child)
     outer = {own: name for name, own in names.items()}
+    own_paths = {id(module): path for path, module in extra_modules(child).items()}
+    names |= {extra_name(p): extra_name(own_paths[id(module)]) for p, module in extra.items()}
     report = load_checkpoint_file(
         file,
         [(outer[qualify(name)], parameter) for name, parameter in child.named_parameters()],
         [(outer[qualify(name)], buffer) for name, buffer in persistent_buffers(child)],
         owner.structural_hash() if compare else None,
         on_shape_mismatch=on_shape_mismatch,
+        extra_modules=extra,
     )
     return LoadReport(
         loaded=[names[name] for name in report.loaded],

@@ -17,6 +17,7 @@ from flodl.nn.amp import GradScaler
 from flodl.train.engines import ENGINES
 from flodl.train.guard_settings import GuardSettings, settled_guards
 from flodl.train.learning_rate_settings import RateSettings
+from flodl.train.own_state import lacking
 from flodl.train.plan import TrainingPlan
 from flodl.train.precision import Precision, settled_precision
 from flodl.train.record_settings import RecordSettings
@@ -211,8 +212,21 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         """
         return self._set("precision", Precision.named(name, compares=compare))
 
-    def grad_scaler(self, scaler: LossScaler | None) -> Self:
-        """Scale the loss with this scaler; None turns scaling off, also in float16."""
+    def grad_scaler(self, scaler: LossScaler | torch.amp.GradScaler | None) -> Self:
+        """Scale the loss with this scaler; None turns scaling off, also in float16.
+
+        A ``torch.amp.GradScaler`` does what it does in a plain loop: the gradients are unscaled,
+        clipped with ``max_grad_norm`` and used. Checkpoints keep its state.
+
+        Raises:
+            ValueError: It lacks a method of a scaler.
+        """
+        lacking = [name for name in ("scale", "step", "update") if not hasattr(scaler, name)]
+        if scaler is not None and lacking:
+            raise ValueError(
+                f"grad_scaler={type(scaler).__name__}: it has no method {', '.join(lacking)}; give "
+                "a torch.amp.GradScaler or a flodl.GradScaler"
+            )
         return self._set("scaler", scaler)
 
     def ema(self, decay: float) -> Self:
@@ -225,6 +239,37 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
         return self._set("ema", float(decay))
+
+    def state(self, name: str, value: object) -> Self:
+        """Save the state of an object of the program in every checkpoint, and restore it.
+
+        flodl keeps the model, its optimizer, schedule, data position and random generators. It does
+        not know other objects that change during a training: the second optimizer of a GAN, a
+        queue, an averaged model. What is not registered is lost in a resume.
+
+        Args:
+            name: Its name in checkpoints, used once.
+            value: Any object with ``state_dict`` and ``load_state_dict``, such as an optimizer or a
+                module. Or a function ``(model) -> object`` that is called once, after the model is
+                built. The state holds tensors, numbers, strings, booleans, None, and lists, tuples
+                and mappings of these.
+
+        Raises:
+            ValueError: The name is used already, or the object lacks one of the two methods.
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"state({name!r}, …): the name must be a text, such as 'critic'")
+        states = self._settings.setdefault("states", {})
+        if name in states:
+            raise ValueError(f"state({name!r}, …) is called twice: give each object its own name")
+        missing = lacking(value)
+        if missing and (isinstance(value, type) or not callable(value)):
+            raise ValueError(
+                f"state({name!r}, …): a {type(value).__name__} has no method "
+                f"{', '.join(missing)}: write both, or register what has them"
+            )
+        states[name] = value
+        return self
 
     def epoch_fn(self, callback: Callable[[int, Worker], object]) -> Self:
         """Call ``callback(epoch, worker)`` before each epoch; an error in it ends the training."""

@@ -10,6 +10,8 @@ import torch
 
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
+from flodl.checkpoint.extra_state import extra_states
+from flodl.checkpoint.forms import CASTABLE
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError, DivergedError
 from flodl.files import replacing
@@ -19,7 +21,7 @@ from flodl.worker import CpuWorker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics
     from flodl.train.run_directory import RunDirectory
@@ -124,6 +126,17 @@ class CheckpointKeeper:
         """Return the JSON value of the lowest rank; collective if ranks share the model."""
         return agreed(value, self._parameters, "the decisions of a training")
 
+    def check(self, parts: Parts) -> None:
+        """Check that the training can be saved as it is, if states are kept.
+
+        Processes that share the model call this together.
+
+        Raises:
+            ValueError: It cannot; the message names the tensor or the object.
+        """
+        if self.keeps:
+            TrainingState.check(parts)
+
     def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
         """Replace the newest checkpoint soon.
 
@@ -206,6 +219,7 @@ class CheckpointKeeper:
             epoch=epoch,
             metrics=metrics,
             metadata={"step": "0"},
+            extra_state=extra_states(model),
         )
 
     def finish(self) -> None:
@@ -246,12 +260,20 @@ def non_finite_parameters(model: nn.Module) -> list[str]:
 
     Processes that share a sharded model call this together, and get the same result.
     """
-    named = dict(model.named_parameters())
+    named = {n: p for n, p in model.named_parameters() if p.dtype in CASTABLE}
     if not named:
         return []
-    finite = torch.stack([local_part(p).isfinite().all() for p in named.values()])
+    finite = torch.stack([numbers_in(p).isfinite().all() for p in named.values()])
     agreed_on = everywhere(finite, named.values()).tolist()
     return [name for name, good in zip(named, agreed_on, strict=True) if not good]
+
+
+def numbers_in(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor in this process, in a type and layout that can be tested."""
+    local = local_part(tensor)
+    if local.layout is not torch.strided:
+        local = local._values() if local.is_sparse else local.values()
+    return local.float() if local.itemsize == 1 and local.is_floating_point() else local
 
 
 def require_finite(model: nn.Module, when: str, *, epoch: int, step: int) -> None:

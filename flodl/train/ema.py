@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @final
 class WeightAverage:
-    """The exponential moving average of all floating and complex parameters and buffers of a model.
+    """The exponential moving average of the floating and complex parameters and buffers of a model.
+
+    Other buffers and parameters without a gradient stay as the model has them: integers, sparse
+    tensors, and types that torch does not average.
 
     Args:
         model: The model, on its device. The names and shapes of its tensors must not change during
@@ -32,14 +35,19 @@ class WeightAverage:
         decay: Weight of the past, in [0, 1): 0.999 looks back over about 1000 steps.
 
     Raises:
-        ValueError: ``decay`` is out of range.
+        ValueError: ``decay`` is out of range, or a trained parameter cannot be averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"ema decay={decay!r}: it must be at least 0 and below 1")
-        named = chain(model.named_parameters(), model.named_buffers())
-        tensors = {n: t for n, t in named if t.is_floating_point() or t.is_complex()}
+        named = dict(chain(model.named_parameters(), model.named_buffers()))
+        tensors = {n: t for n, t in named.items() if _is_averaged(t)}
+        for name in (n for n, t in named.items() if t.requires_grad and n not in tensors):
+            raise ValueError(
+                f"ema: the parameter {name} is {named[name].dtype} ({named[name].layout}), which "
+                "torch cannot average: leave ema out, or freeze the parameter"
+            )
         homes = _homes(model)
         self._decay = float(decay)
         self._model = model
@@ -125,6 +133,20 @@ class WeightAverage:
 
     def _weights(self) -> list[Tensor]:
         return [holder[key] for holder, key in self._homes]
+
+
+_AVERAGED = {
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+}
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.dtype in _AVERAGED and tensor.layout is torch.strided
 
 
 def _homes(model: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:

@@ -35,7 +35,6 @@ from flodl.train.handle import TrainerHandle
 from flodl.train.learning_rate import SteeredRate
 from flodl.train.loop_engine import engine_of_loop
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
-from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.parts import assemble
@@ -100,6 +99,8 @@ class TrainingLoop:
         self._epoch_texts = EpochTexts()
         self._keeper = CheckpointKeeper(self.model, plan.run_dir)
         self._start = start = resume(plan, parts, self._prepare_epoch)
+        self._keeper.check(parts.parts({}))
+        self._checks_state = True
         history.extend(start.state.history)
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
@@ -108,7 +109,7 @@ class TrainingLoop:
         self._trace = StepTrace.begin(plan, self._loader, after=done, source=start.source)
         self._trace.take_norms_of(reporter.step_values)
         self._first_batch = FirstBatch(plan, begins=done == 0)
-        self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+        self._scaler = parts.counted_scaler()
         scale, alone = start.state.scale, parts.torch_schedule is None
         self._rate = rate = SteeredRate(parts.schedule, scale, alone=alone)
         self._engine = engine_of_loop(
@@ -357,7 +358,7 @@ class TrainingLoop:
     def _plan_due(self, next_time: float) -> None:
         guard_step = self._guard.next_step if self._guard is not None else math.inf
         self._due.plan(self._engine.global_step, next_time, guard_step)
-        if self._interrupt.requested or self._steering.mailbox.waiting:
+        if self._interrupt.requested or self._steering.mailbox.waiting or self._checks_state:
             self._due.wake()  # they came before the plan, which must not put them off
 
     def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
@@ -374,6 +375,9 @@ class TrainingLoop:
     def _look_up(self, done: int) -> None:
         """Do what is due between two steps, after ``done`` batches of the epoch."""
         run, step = self._run, self._engine.global_step
+        if self._checks_state:  # an optimizer has no state before its first step
+            self._checks_state = False
+            self._keeper.check(self._assembly.parts({}))
         if self._guard is not None:
             # Before anyone sees the losses, and before a checkpoint holds what they have caused.
             self._guard.look(done, certain=self._due.checkpoint_due(step))

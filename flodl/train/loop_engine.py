@@ -9,8 +9,8 @@ from flodl.train.engines.base import StepEngine, StepSettings
 
 if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
-    from flodl.train.engines.base import LossScaler
     from flodl.train.learning_rate import SteeredRate
+    from flodl.train.loss_scaling import CountedScaler
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.step_values import StepValues
@@ -22,7 +22,7 @@ def engine_of_loop(
     rate: SteeredRate,
     *,
     done: int,
-    scaler: LossScaler | None,
+    scaler: CountedScaler | None,
     ledger: TimeLedger,
     values: StepValues | None,
 ) -> StepEngine:

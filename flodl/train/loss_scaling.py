@@ -1,35 +1,47 @@
-"""Counting the steps that a loss scaler skipped."""
+"""Steps with a loss scaler: of flodl, of torch, or of the program."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
+
+import torch
 
 from flodl import log
+from flodl.nn.amp import GradScaler
+from flodl.nn.clip import limited_norm
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from flodl.train.engines.base import LossScaler
 
 
 @final
 class CountedScaler:
-    """Wraps a loss scaler and counts its steps; it behaves like the wrapped one.
+    """Takes optimizer steps with a loss scaler, as a plain loop does, and counts them.
+
+    Args:
+        scaler: A scaler of torch or of flodl, or an object with the methods of
+            :class:`~flodl.train.engines.base.LossScaler`.
+        model: Its gradients are clipped.
 
     Attributes:
         skipped: Optimizer steps skipped because a gradient was not finite.
         stepped: Whether the latest step was made.
+        grad_norm: Norm of the gradients that the latest step clipped; None if it is unknown.
     """
 
-    def __init__(self, scaler: LossScaler) -> None:
-        self._scaler = scaler
+    def __init__(self, scaler: LossScaler | torch.amp.GradScaler, model: nn.Module) -> None:
+        self._scaler: Any = scaler
+        self._model = model
         self.skipped = 0
         self.stepped = True
+        self.grad_norm: Tensor | None = None
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale."""
-        return self._scaler.scale(loss)
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
 
     def scale_factor(self) -> float:
         """Return the factor of the loss; 1 if the wrapped scaler does not say it."""
@@ -39,15 +51,35 @@ class CountedScaler:
         return 1.0
 
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
-        """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
-        self.stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
+        """Unscale, clip and step unless a gradient is not finite, then adjust the scale.
+
+        Returns:
+            Whether the optimizer stepped.
+        """
+        self.grad_norm = None
+        if isinstance(self._scaler, torch.amp.GradScaler | GradScaler):
+            self.stepped = self._plain_step(optimizer, clip_norm)
+        else:
+            self.stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
+            self.grad_norm = getattr(self._scaler, "grad_norm", None)
+            self._scaler.update()
         self.skipped += not self.stepped
         return self.stepped
 
-    @property
-    def grad_norm(self) -> Tensor | None:
-        """Norm of the gradients that the latest step clipped; None if it is unknown."""
-        return getattr(self._scaler, "grad_norm", None)
+    def _plain_step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
+        """Do what torch's documentation writes for a loop with a scaler and clipping."""
+        scaler, norm = self._scaler, None
+        before = self.scale_factor()
+        if clip_norm is not None:
+            scaler.unscale_(optimizer)
+            norm = limited_norm(self._model.parameters(), clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        # The scale only falls after a step that was left out; torch's scaler tells nothing else.
+        stepped = self.scale_factor() >= before
+        if stepped:
+            self.grad_norm = norm
+        return stepped
 
     def tell_skipped(self, epoch: int, steps: int) -> None:
         """Print how many of the steps of an epoch were skipped, and count from 0 again."""
@@ -57,7 +89,3 @@ class CountedScaler:
                 "was not finite; the loss scale was lowered"
             )
             self.skipped = 0
-
-    def update(self) -> None:
-        """Adjust the scale."""
-        self._scaler.update()

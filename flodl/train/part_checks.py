@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flodl.checkpoint.forms import CASTABLE
 from flodl.graph import Graph
 
 if TYPE_CHECKING:
@@ -46,6 +48,20 @@ def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_si
             f"{type(optimizer).__name__} evaluates the loss several times per step, on one batch, "
             f"in full precision and on one device: it does not go with {' nor '.join(found)}"
         )
+
+
+def check_exchanged(model: nn.Module) -> None:
+    """Check that ranks can exchange the parameters and buffers of a model.
+
+    Raises:
+        ValueError: A tensor is not dense, or torch cannot convert its type.
+    """
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.layout is not torch.strided or tensor.dtype not in CASTABLE:
+            raise ValueError(
+                f"{name} is {tensor.dtype} ({tensor.layout}), which ranks cannot exchange: keep it "
+                "as a plain attribute if it never changes, or train on one device"
+            )
 
 
 def check_carried(plan: TrainingPlan, model: nn.Module, size: int, samples: int) -> None:

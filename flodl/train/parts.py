@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -18,7 +18,9 @@ from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
-from flodl.train.part_checks import check_carried, check_closure
+from flodl.train.loss_scaling import CountedScaler
+from flodl.train.own_state import made
+from flodl.train.part_checks import check_carried, check_closure, check_exchanged
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.setting_checks import is_first_rank
 from flodl.train.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
@@ -50,10 +52,12 @@ class Assembly:
     batches: DataLoader | IterableLoader
     schedule: Schedule | None
     torch_schedule: TorchSchedule | None
-    scaler: LossScaler | None
+    scaler: LossScaler | torch.amp.GradScaler | None
     average: WeightAverage | None
     steps: int
     """Optimizer steps of the whole training; :data:`ENDLESS` if unknown."""
+    registered: Mapping[str, Any] = field(default_factory=dict)
+    """Objects of the program whose state checkpoints keep, by name."""
 
     @property
     def loader(self) -> DataLoader:
@@ -67,6 +71,10 @@ class Assembly:
             raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {remedy}")
         return self.batches
 
+    def counted_scaler(self) -> CountedScaler | None:
+        """Return what takes the optimizer steps with the scaler of the training, if it has one."""
+        return None if self.scaler is None else CountedScaler(self.scaler, self.model)
+
     def parts(self, extra: Mapping[str, Any]) -> Parts:
         """Return the parts that a checkpoint keeps, with ``extra`` from the loop."""
         scaler: Any = self.scaler
@@ -77,6 +85,7 @@ class Assembly:
             scaler=scaler,
             average=self.average,
             schedule=self.torch_schedule or self.schedule,
+            registered=self.registered,
             extra=extra,
         )
 
@@ -107,6 +116,8 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
             "whole one each and average them: call .sharded() on the builder, which leaves the "
             "ranks to FSDP, or take fully_shard out of the factory"
         )
+    if world_size > 1:
+        check_exchanged(model)
     optimizer = build_optimizer(plan.optimizer_factory, model)
     check_closure(optimizer, plan, world_size)
     if isinstance(loader, DataLoader):
@@ -128,7 +139,10 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         kept = loader.num_batches * size > loader.num_samples
         warn_of_single_sample(model, loader.num_samples, size, kept=kept)
     average = WeightAverage(model, plan.ema) if plan.ema is not None else None
-    return Assembly(model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps)
+    return Assembly(
+        model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps,
+        made(plan.states, model),
+    )  # fmt: skip
 
 
 def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
@@ -123,7 +124,7 @@ class TrainingPlan:
     guards: Guards | None = None
     autocast: torch.dtype | None = None
     precision: Precision | None = None
-    scaler: LossScaler | None = None
+    scaler: LossScaler | torch.amp.GradScaler | None = None
     scheduler: Callable[[int], Schedule] | None = None
     lr_scheduler: SchedulerSettings | None = None
     max_grad_norm: float | None = None
@@ -132,6 +133,7 @@ class TrainingPlan:
     metrics_fn: Callable[[EpochMetrics], object] | None = None
     eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None = None
     callbacks: tuple[Callback, ...] = ()
+    states: Mapping[str, Any] = field(default_factory=dict)
     live_settings: tuple[LiveSetting, ...] = ()
     checkpoint_every: int = 1
     checkpoint_steps: int | None = None
@@ -175,6 +177,14 @@ def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
             f"the parameters of the model have no shape yet ({', '.join(lazy[:3])}"
             f"{' and more' if lazy[3:] else ''}): call it once on an example, such as "
             "model(torch.zeros(2, features)), before the model factory returns it"
+        )
+    named = chain(model.named_parameters(), model.named_buffers())
+    meta = [name for name, tensor in named if tensor.is_meta]
+    if meta:
+        raise ValueError(
+            f"{', '.join(meta[:3])}{' and more' if meta[3:] else ''} of the model: device 'meta', "
+            "without values. Call to_empty(device=…) and load or initialise the model in the "
+            "model factory"
         )
     return model.to(device)
 

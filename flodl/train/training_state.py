@@ -12,6 +12,14 @@ from torch import Tensor, nn
 
 from flodl.checkpoint import persistent_buffers
 from flodl.checkpoint.container import TRAINING_PREFIX
+from flodl.checkpoint.extra_state import (
+    describe_extra,
+    extra_modules,
+    extra_states,
+    restored_on_error,
+    set_extra_states,
+)
+from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.generators import (
     check_generator_states,
     generator_states,
@@ -24,17 +32,29 @@ from flodl.checkpoint.store import tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.errors import CheckpointError
 from flodl.graph import Graph
+from flodl.train.own_state import check_registered, loadable, of_rank, registered_states
 from flodl.train.resume_data import (
     SAME_DATA,
     check_same_data,
     check_same_order,
     without_order,
 )
-from flodl.train.sharded_state import RANKS, own_generators, ranks_generators
+from flodl.train.sharded_state import (
+    OWN,
+    RANKS,
+    part_of_rank,
+    ranks_generators,
+    ranks_own,
+    with_own,
+)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+
+
+REGISTERED = "registered"
+"""Key in a training's description: the states that the program registered."""
 
 
 class HasState(Protocol):
@@ -53,13 +73,15 @@ class Parts:
     """All objects of a training that change from step to step.
 
     Attributes:
-        model: A checkpoint keeps its parameters and persistent buffers. Of its graphs, it keeps the
-            state, the metrics and the counters.
+        model: A checkpoint keeps its parameters, persistent buffers and what its modules return
+            from ``get_extra_state``. Of its graphs, it keeps the state, the metrics and the
+            counters.
         optimizer: Any optimizer that :func:`flodl.save_optimizer_state` can save.
         loader: The source of the batches; its position is kept.
         scaler: The gradient scaler of fp16.
         average: The running average of the weights.
         schedule: The learning-rate schedule; kept if it has a ``state_dict``.
+        registered: Objects of the program, by name.
         extra: Other values of the loop: numbers, strings, tensors, and lists, tuples and mappings
             of them.
     """
@@ -70,6 +92,7 @@ class Parts:
     scaler: HasState | None = None
     average: HasState | None = None
     schedule: object | None = None
+    registered: Mapping[str, HasState] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,6 +132,8 @@ class TrainingState:
     description: Mapping[str, object] | None
     structural_hash: str | None
     label: str
+    extra_state: Mapping[str, object]
+    """What modules return from ``get_extra_state``, as JSON data."""
 
     @classmethod
     def capture(
@@ -133,23 +158,8 @@ class TrainingState:
         Raises:
             ValueError: A part holds an object that a checkpoint cannot keep.
         """
-        named = _model_tensors(parts.model)
-        facts = {
-            "position": [position.epoch, position.step, position.global_step],
-            "random": generator_states(),
-            "carried": carried_state(parts.model),
-            "observed": observed_states(parts.model),
-            "states": {name: part.state_dict() for name, part in stateful(parts).items()},
-            "extra": parts.extra,
-        }
-        if ranks := ranks_generators(parts.model):
-            if facts["carried"]:
-                raise ValueError("a graph that carries state is sharded over several processes")
-            facts[RANKS] = ranks
-        description = describe_training(facts, named)
-        prefix = f"{TRAINING_PREFIX}optimizer/"
-        description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
-        return cls._of(parts.model, named, description, position, metrics, reuse)
+        named, description, extra = _described(parts, position)
+        return cls._of(parts.model, named, description, extra, position, metrics, reuse)
 
     @classmethod
     def capture_model(
@@ -164,7 +174,22 @@ class TrainingState:
 
         The file can be loaded, but no training can be resumed from it.
         """
-        return cls._of(model, _model_tensors(model), None, position, metrics, reuse)
+        named = _model_tensors(model)
+        extra = describe_extra(extra_states(model), named)
+        return cls._of(model, named, None, extra, position, metrics, reuse)
+
+    @staticmethod
+    def check(parts: Parts) -> None:
+        """Check that the parts, as they are now, can be saved; nothing is copied.
+
+        If the model is sharded, call it in all processes that share it.
+
+        Raises:
+            ValueError: A part holds an object or a tensor that a checkpoint cannot keep.
+        """
+        named, _, _ = _described(parts, Position(0, 0, 0))
+        for name, tensor in named.items():
+            check_storable(name, tensor)
 
     @classmethod
     def _of(
@@ -172,6 +197,7 @@ class TrainingState:
         model: nn.Module,
         named: dict[str, Tensor],
         description: Mapping[str, object] | None,
+        extra: Mapping[str, object],
         position: Position,
         metrics: Mapping[str, float] | None,
         reuse: TrainingState | None,
@@ -180,7 +206,7 @@ class TrainingState:
         if tensors is None:
             return None
         label, hash = label_and_hash(model)
-        return cls(position, dict(metrics or {}), tensors, description, hash, label)
+        return cls(position, dict(metrics or {}), tensors, description, hash, label, extra)
 
     def write(
         self, path: str | os.PathLike[str], *, config: Mapping[str, Any] | None = None
@@ -200,6 +226,7 @@ class TrainingState:
             epoch=self.position.epoch,
             metrics=self.metrics,
             metadata={"step": str(self.position.step)},
+            extra_state=self.extra_state,
         )
 
     @staticmethod
@@ -224,15 +251,22 @@ class TrainingState:
         try:
             position = _position(file.value("position"))
             values = file.model_values(_model_tensors(parts.model), label_and_hash(parts.model)[1])
+            modules = extra_modules(parts.model)
+            extra_state = file.extra_states(modules)
             described = file.description["optimizer"]
             optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
-            random = own_generators(file, parts.model) or file.value("random")
+            random = part_of_rank(RANKS, file, parts.model) or file.value("random")
             check_generator_states(random)
             carried = _checked_carried(file.value("carried"), parts.model)
             observed = file.value("observed")
             if not isinstance(observed, dict) or observed.keys() != _graphs(parts.model).keys():
                 raise ValueError("it has observations of graphs that are not in the model")
             states = _checked_states(file, parts)
+            registered = file.value(REGISTERED) if REGISTERED in file.description else {}
+            check_registered(file.where, registered, parts)
+            if (own := part_of_rank(OWN, file, parts.model)) is not None:
+                registered = with_own(registered, own["registered"])
+                extra_state = with_own(extra_state, own["extra_state"])
             extra = file.value("extra")
             if not isinstance(extra, dict):
                 raise ValueError("extra is not a mapping")
@@ -240,10 +274,16 @@ class TrainingState:
                 for name, part in stateful(parts).items():
                     _load(part, states[name], undo)
                 _load(parts.optimizer, optimizer, undo)
+                for name, part in parts.registered.items():
+                    _load(part, loadable(part, registered[name]), undo)
                 undo.callback(set_observed_states, parts.model, observed_states(parts.model))
                 set_observed_states(parts.model, observed)
                 undo.callback(set_generator_states, generator_states())
                 set_generator_states(random)
+                with restored_on_error([tensor for tensor, _ in values] if modules else ()):
+                    for tensor, value in values:
+                        fill(tensor, value)
+                    set_extra_states(modules, extra_state)
                 undo.pop_all()
         except CheckpointError:
             raise
@@ -258,8 +298,6 @@ class TrainingState:
             raise CheckpointError(
                 f"{file.where} has a damaged training state: {problem}"
             ) from problem
-        for tensor, value in values:
-            fill(tensor, value)
         for graph, state in carried:
             graph.set_carried_state(state)
         return Restored(position, extra)
@@ -277,6 +315,32 @@ class Restored:
 
     position: Position
     extra: dict[str, Any]
+
+
+def _described(
+    parts: Parts, position: Position
+) -> tuple[dict[str, Tensor], dict[str, object], dict[str, object]]:
+    """Return all tensors by name, the rest as JSON data, and the extra states of modules."""
+    named = _model_tensors(parts.model)
+    extra = describe_extra(extra_states(parts.model), named)
+    facts = {
+        "position": [position.epoch, position.step, position.global_step],
+        "random": generator_states(),
+        "carried": carried_state(parts.model),
+        "observed": observed_states(parts.model),
+        "states": {name: part.state_dict() for name, part in stateful(parts).items()},
+        REGISTERED: registered_states(parts),
+        "extra": parts.extra,
+    }
+    if ranks := ranks_generators(parts.model):
+        if facts["carried"]:
+            raise ValueError("a graph that carries state is sharded over several processes")
+        facts[RANKS] = ranks
+        facts[OWN] = ranks_own(of_rank(parts), parts.model)
+    description = describe_training(facts, named)
+    prefix = f"{TRAINING_PREFIX}optimizer/"
+    description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
+    return named, description, extra
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flodl.checkpoint.container import check_has_values
+from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.sharded import is_sharded
 from flodl.files import replacing
 from flodl.hf import keys
@@ -52,7 +52,7 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
                 f"{name} is sharded over processes: save a checkpoint with save_checkpoint on all "
                 "of them, load it into a model that is not sharded, and export that"
             )
-        check_has_values(name, slot.tensor)
+        check_storable(name, slot.tensor)
         tensor = slot.tensor.detach().cpu()
         if name in narrow:
             tensor = _narrowed(tensor, TORCH_DTYPES[narrow[name]])

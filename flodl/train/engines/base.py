@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flodl.data import Batch
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.learning_rate import Schedule
+    from flodl.train.loss_scaling import CountedScaler
     from flodl.train.losses import LossLog
     from flodl.train.step_values import StepValues
 
@@ -76,7 +77,7 @@ class StepSettings:
     schedule: Schedule | None = None
     max_grad_norm: float | None = None
     autocast: torch.dtype | None = None
-    scaler: LossScaler | None = None
+    scaler: CountedScaler | None = None
     average: Average | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None

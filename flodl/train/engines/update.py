@@ -60,14 +60,13 @@ class Update:
         if self._reduce is not None:
             self._reduce()
         if self.watch is not None:
-            self.watch(global_step, self._loss_scale())
+            scale = self._scaler.scale_factor() if self._scaler is not None else 1.0
+            self.watch(global_step, scale)
         moved = True
         if self._scaler is not None:
             moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
-            # A scaler of the user may not keep it.
-            if (norm := getattr(self._scaler, "grad_norm", None)) is not None:
-                self.tell_norm(global_step, norm)
-            self._scaler.update()
+            if self._scaler.grad_norm is not None:
+                self.tell_norm(global_step, self._scaler.grad_norm)
             self._optimizer.zero_grad()
         else:
             if self._max_grad_norm is not None:
@@ -79,11 +78,6 @@ class Update:
                 self._optimizer.step()
                 self._optimizer.zero_grad()
         self.conclude(moved=moved)
-
-    def _loss_scale(self) -> float:
-        """Return the factor by which the scaler enlarged loss and gradients."""
-        read = getattr(self._scaler, "scale_factor", None)
-        return float(read()) if read is not None else 1.0
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from this schedule; None keeps those of the optimizer."""

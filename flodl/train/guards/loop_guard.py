@@ -15,7 +15,6 @@ from flodl.train.guards.left_out import LeftOutBatches
 from flodl.train.guards.rewinding import rewind_of
 from flodl.train.guards.snapshots import SnapshotRing
 from flodl.train.loop_state import LoopState, UnfinishedEpoch, modes
-from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import HostLossLog
 from flodl.train.training_state import Position
 
@@ -225,7 +224,7 @@ class LoopGuard(LeftOutBatches):
         parts.rate.scale = float(extra["scale"])
         self._loader.drop_cached(int(extra["cached"]))
         LoopState(**extra["modes"]).apply_modes(parts.assembly.model)
-        if isinstance(scaler := parts.engine.settings.scaler, CountedScaler):
+        if (scaler := parts.engine.settings.scaler) is not None:
             scaler.skipped = int(extra["skipped"])
         parts.engine.global_step = snapshot.position.global_step
         self._times = DigestTimes(parts.engine.global_step)
@@ -235,4 +234,4 @@ class LoopGuard(LeftOutBatches):
 
 def _skipped_steps(parts: GuardedParts) -> int:
     scaler = parts.engine.settings.scaler
-    return scaler.skipped if isinstance(scaler, CountedScaler) else 0
+    return scaler.skipped if scaler is not None else 0

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from flodl import log
+from flodl.checkpoint.forms import CASTABLE, Parted
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import fill
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.training import describe_training
 from flodl.checkpoint.values import decode
+from flodl.train.checkpoints import numbers_in
+from flodl.train.own_state import of_rank, set_of_rank
 from flodl.train.peak_memory import available_bytes
 from flodl.train.training_state import (
     carried_state,
@@ -78,6 +81,7 @@ class Snapshot:
             "carried": carried_state(parts.model),
             "observed": observed_states(parts.model),
             "states": {name: part.state_dict() for name, part in _moving(parts).items()},
+            "own": of_rank(parts),
             "optimizer": parts.optimizer.state_dict(),
             "extra": parts.extra,
         }
@@ -89,7 +93,7 @@ class Snapshot:
     @property
     def bytes(self) -> int:
         """Size of the tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        return sum(tensor.nbytes for tensor in Parted.of(self.tensors).tensors.values())
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -98,8 +102,9 @@ class Snapshot:
 
     def is_finite(self, model: nn.Module) -> bool:
         """Whether all parameters of the model in it are finite."""
-        names = (f"{_MODEL}{name}" for name, _ in model.named_parameters())
-        return all(bool(self.tensors[name].isfinite().all()) for name in names)
+        named = model.named_parameters()
+        names = (f"{_MODEL}{name}" for name, p in named if p.dtype in CASTABLE)
+        return all(bool(numbers_in(self.tensors[name]).isfinite().all()) for name in names)
 
     @torch.no_grad()
     def restore(self, parts: Parts) -> None:
@@ -115,6 +120,7 @@ class Snapshot:
         states = self._value("states")
         for name, part in _moving(parts).items():
             part.load_state_dict(states[name])
+        set_of_rank(parts, self._value("own"))
         set_carried_state(parts.model, self._value("carried"))
         set_observed_states(parts.model, self._value("observed"))
         set_generator_states(self._value("random"))

@@ -103,6 +103,12 @@ def test_a_training_is_resumed_exactly(told, kind):
         assert (rank[kind]["losses"], rank[kind]["weights"], rank[kind]["buffers"]) == (True,) * 3
 
 
+def test_every_rank_continues_with_its_own_state(told):
+    assert all(rank["own"]["same"] for rank in told)
+    steps = 3 * 24 // len(told) // 4
+    assert [rank["own"]["counts"] for rank in told] == [steps * (1 + n) for n in range(len(told))]
+
+
 def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
     done = fork_server.python(str(ALONE), str(tmp_path), timeout=120, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr[-5000:]

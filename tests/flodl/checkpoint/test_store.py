@@ -287,8 +287,6 @@ def test_a_buffer_outside_the_state_dict_is_neither_saved_nor_missed(tmp_path):
     ("tensors", "message"),
     [
         ([("a.b", torch.ones(1)), ("a/b", torch.ones(1))], "two tensors are named a/b"),
-        ([("w", torch.ones(1, dtype=torch.complex128))], "cannot hold torch.complex128"),
-        ([("w", torch.eye(2).to_sparse())], "dense tensors, not torch.sparse_coo"),
         ([("w", torch.empty(2, device="meta"))], "meta device and has no values"),
         ([("__metadata__", torch.ones(1))], "cannot be named __metadata__"),
         ([("weight\udc80", torch.ones(1))], r"holds no valid text after .*weight\\udc80"),
@@ -422,7 +420,7 @@ def test_a_complex_tensor_does_not_lose_its_imaginary_part_silently(tmp_path):
 
 def test_a_model_on_the_meta_device_is_refused(tmp_path):
     save_checkpoint_file(tmp_path / "x.fdl", [("w", torch.ones(1))], [])
-    with pytest.raises(ValueError, match="w is on the meta device; call to_empty"):
+    with pytest.raises(ValueError, match="w is on the meta device and has no values: call"):
         load_checkpoint_file(tmp_path / "x.fdl", [("w", torch.empty(1, device="meta"))], [])
 
 

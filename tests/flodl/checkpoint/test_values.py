@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from flodl.checkpoint.snapshot import snapshot
@@ -14,6 +15,19 @@ def test_ways_that_are_spelt_alike_lead_to_their_own_tensors():
     tensors = {}
     text = json.dumps(encode(value, "state", tensors))
     assert decode(json.loads(text), tensors.__getitem__) == value
+
+
+def test_every_plain_value_and_key_comes_back_with_its_type():
+    keys = [None, True, 2, 0.5, "text", 1 + 2j, (1, ("a", None))]
+    value = [{key: key for key in keys}, (float("nan"), -float("inf")), complex(float("inf"), 0)]
+    back = decode(json.loads(json.dumps(encode(value, "state", {}))), {}.__getitem__)
+    assert repr(back) == repr(value)
+    for odd in ({1}, b"bytes", object(), {frozenset(): 1}, {torch.ones(1): 1}, [range(2)]):
+        with pytest.raises(ValueError, match=r"^state(/0)? (is|has a key that is) a "):
+            encode(odd, "state", {})
+    for damaged in ({"dict": [[[1], 2]]}, {"dict": [[{"dict": []}, 2]]}, {"complex": [1]}):
+        with pytest.raises(ValueError, match="is not a"):
+            decode(damaged, {}.__getitem__)
 
 
 def test_a_snapshot_reuses_each_buffer_once():

@@ -103,6 +103,17 @@ PROGRAMS = {
         ),
         (5, 13),
     ),
+    "a scaler of torch": (
+        Program(
+            change=lambda b: (
+                b.autocast(torch.float16)
+                .grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3))
+                .max_grad_norm(0.5)
+                .accumulate(2)
+            )
+        ),
+        (5,),
+    ),
     "accumulation": (Program(change=lambda b: b.accumulate(3)), (4, 5, 8)),
     "convolutions": (Program(convolutions, adam, images), (4, 13)),
     "a graph with memory": (Program(remembering, change=lambda b: b.max_grad_norm(1.0)), (4, 13)),

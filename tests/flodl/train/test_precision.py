@@ -65,6 +65,61 @@ def test_float16_brings_a_scaler_and_is_the_plain_loop_to_the_bit() -> None:
     assert_same(handle.model, plain_loop(torch.float16, torch.amp.GradScaler("cpu")))
 
 
+def torch_scaler(**options: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", **{"init_scale": 2.0**10, "growth_interval": 3} | options)
+
+
+def plain_loop_that_clips(scaler: torch.amp.GradScaler, clip: float | None, parts: int) -> Any:
+    """Two epochs with clipping and accumulation, in the order of torch's documentation."""
+    torch.manual_seed(42)
+    model = network()
+    optimizer = sgd(list(model.parameters()))
+    loader = loader_as_built(line(12), 3)
+    for epoch in range(2):
+        for number, batch in enumerate(loader.epoch(epoch), 1):
+            with torch.autocast("cpu", torch.float16):
+                loss = squared_error(model, batch)
+            scaler.scale(loss / parts).backward()
+            if number % parts:
+                continue
+            if clip is not None:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return model
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("clip", [None, 0.5])
+# The first scale is infinite in float16, so steps are left out and the scale falls.
+@pytest.mark.parametrize("init", [2.0**10, 2.0**24])
+def test_a_scaler_of_torch_works_as_in_a_plain_loop(
+    init: float, clip: float | None, parts: int, enabled: bool
+) -> None:
+    given, own = (torch_scaler(init_scale=init, enabled=enabled) for _ in range(2))
+    builder = training(n=12).engine("eager").autocast(torch.float16).grad_scaler(given)
+    if clip is not None:
+        builder.max_grad_norm(clip)
+    model = builder.accumulate(parts).run().model
+    assert_same(model, plain_loop_that_clips(own, clip, parts))
+    assert given.state_dict() == own.state_dict()
+
+
+def test_left_out_steps_of_a_scaler_of_torch_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    scaler = torch_scaler(init_scale=2.0**40, backoff_factor=2.0**-16)
+    builder = training().engine("eager").autocast(torch.float16).grad_scaler(scaler)
+    builder.monitor(Monitor(2, terminal=False)).run()
+    assert "  2 of 3 steps of epoch 1 were left out: a gradient" in capfd.readouterr().out
+
+
+def test_an_object_without_the_methods_of_a_scaler_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"grad_scaler=object: it has no method scale, step, upda"):
+        training().grad_scaler(object())  # type: ignore[arg-type]
+
+
 def test_float16_without_a_scaler_where_that_is_asked_for() -> None:
     handle = training().engine("eager").autocast(torch.float16).grad_scaler(None).run()
     assert_same(handle.model, plain_loop(torch.float16))

@@ -47,7 +47,8 @@ def graph(seed=0, *, shard=True):
 
 
 def values(model):
-    return {name: whole(tensor).detach().tolist() for name, tensor in model.state_dict().items()}
+    state = model.state_dict().items()
+    return {n: whole(t).detach().tolist() for n, t in state if isinstance(t, torch.Tensor)}
 
 
 def bytes_are_those_of_one_device():
@@ -233,6 +234,83 @@ def a_training_is_resumed_exactly(ema):
     return told
 
 
+class Counting(nn.Linear):
+    """A layer whose extra state differs between ranks."""
+
+    def __init__(self):
+        super().__init__(5, 1)
+        self.calls = {"count": 0, "seen": torch.zeros(1)}
+
+    def forward(self, x):
+        self.calls["count"] += RANK + 1
+        self.calls["seen"] = self.calls["seen"] + x.detach().mean()
+        return super().forward(x)
+
+    def get_extra_state(self):
+        return self.calls
+
+    def set_extra_state(self, state):
+        self.calls = state
+
+
+class Queue:
+    def __init__(self):
+        self.values = []
+
+    def state_dict(self):
+        return {"values": self.values}
+
+    def load_state_dict(self, state):
+        self.values = list(state["values"])
+
+
+def own_training(epochs, run, resume=None):
+    mesh = init_device_mesh("cpu", (RANKS,))
+    torch.manual_seed(4)
+    critic = nn.Linear(1, 3)
+    fully_shard(critic, mesh=mesh)
+    second = torch.optim.Adam(critic.parameters(), lr=0.01)
+    queue = Queue()
+
+    def step(model, batch):
+        inputs, targets = batch
+        output = model(inputs)
+        critic(output.detach()).square().mean().backward()
+        second.step()
+        second.zero_grad()
+        queue.values.append(float(output.detach().sum()))
+        return nn.functional.mse_loss(output, targets) * (1 + len(queue.values))
+
+    def make(_):
+        torch.manual_seed(6)
+        model = nn.Sequential(Counting())
+        fully_shard(model, mesh=mesh)
+        return model
+
+    builder = Trainer.builder(make, lambda ps: torch.optim.SGD(ps, 0.01), step)
+    builder.dataset(TensorDataset(INPUTS, TARGETS)).batch_size(4).num_epochs(epochs)
+    builder.engine("eager").checkpoint_steps(2)
+    builder.state("queue", queue).state("second", second).state("critic", critic)
+    if run is not None:
+        builder.run_dir(run)
+    model = builder.resume(resume).run().model
+    moments = [whole(one["exp_avg"]).tolist() for one in second.state.values()]
+    seen = model[0].calls["seen"].tolist()
+    return [values(model[0]), values(critic), moments, queue.values, model[0].calls["count"], seen]
+
+
+def own_state_is_resumed_exactly():
+    straight = own_training(3, own_run("own-straight"))
+    run = own_run("own")
+    own_training(1, run)
+    if run is not None:
+        (FOLDER / "own-source").write_text(str(run.last_checkpoint))
+    dist.barrier()
+    source = (FOLDER / "own-source").read_text()
+    resumed = own_training(3, own_run("own-resumed"), source if RANK == 0 else None)
+    return {"same": resumed == straight, "counts": resumed[4]}
+
+
 CHECKS = {
     "bytes": bytes_are_those_of_one_device,
     "load": loads_into_parts_also_after_an_evaluation,
@@ -241,6 +319,7 @@ CHECKS = {
     "snapshot": a_snapshot_is_whole_and_is_saved,
     "optimizer": optimizer_state_comes_back,
     "training": lambda: a_training_is_resumed_exactly(ema=False),
+    "own": own_state_is_resumed_exactly,
     "average": lambda: a_training_is_resumed_exactly(ema=True),
 }
 
