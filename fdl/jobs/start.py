@@ -37,7 +37,7 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     from fdl import output
 
     output.warnings(project.warnings)
-    return finish(chain, project, invocation)
+    return finish(chain, invocation)
 
 
 def one(plan: Plan, project: Project, invocation: Invocation, host: Host) -> int:
@@ -48,20 +48,16 @@ def one(plan: Plan, project: Project, invocation: Invocation, host: Host) -> int
     """
     chain = Chain(project, lambda one: plan_of(one, project, invocation, host))
     chain.add(plan)
-    return finish(chain, project, invocation)
+    return finish(chain, invocation)
 
 
-def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
+def finish(chain: Chain, invocation: Invocation) -> int:
     """Carry a chain out, or show its plans."""
     if not invocation.dry_run:
         from fdl.jobs.execute import run_chain
         from fdl.run.confirm import confirm_all
 
-        confirm_all((step.plan for step in chain.steps), project)
-        for step in chain.steps:
-            if step.plan.preset:
-                # Its arguments are announced on the terminal.
-                step.plan.secrets += project.secrets()
+        confirm_all(step.plan for step in chain.steps)
         return run_chain(chain, invocation.work)
     from fdl import dry_run, output
 
@@ -70,7 +66,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
         text = dry_run.several_as_json(plans, asked=sum(step.asked for step in chain.steps))
     else:
         text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 

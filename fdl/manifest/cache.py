@@ -5,7 +5,7 @@ written by another version or another program) counts as absent and is never an 
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH112, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH107, PTH112, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -132,6 +132,14 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
         # Only users who can read the manifest may read its cache.
         mode = os.stat(key.base).st_mode & 0o666
         put(key.location, json.dumps(document, separators=(",", ":")).encode(), mode)
+
+
+def remove(key: Key) -> None:
+    """Remove the cache of a manifest that must not be cached, if an earlier state was."""
+    from contextlib import suppress
+
+    with suppress(OSError):
+        os.remove(key.location)
 
 
 def make_folder(folder: str) -> None:

@@ -40,6 +40,7 @@ def plan_of(selected: Selection, project: Project, invocation: Invocation, host:
         invocation.exported(),
         invocation.append,
         keeps=project.writes_cache,
+        secrets=project.secrets(),
     )
     return planned(selected, planner)
 

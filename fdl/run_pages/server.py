@@ -14,6 +14,7 @@ from fdl.errors import FdlError
 from fdl.run_directory.run import REPORT
 from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
+from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(content: object) -> Answer:
-    return Answer(json.dumps(content, ensure_ascii=False).encode(), _JSON)
+    return Answer(KNOWN.text(json.dumps(content, ensure_ascii=False)).encode(), _JSON)
 
 
 def _report(found: Sequence[Entry]) -> Answer:

@@ -10,6 +10,7 @@ from fdl.jobs.job import DONE, STOPPED, Outcome
 from fdl.redaction import redacted
 from fdl.rewrite import put
 from fdl.run_directory.run import CONFIG, RECORD
+from flodl_shared.masking import KNOWN
 
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
 """Names the directory of a run of a sweep to its program, which may write its metrics there."""
@@ -33,7 +34,7 @@ def write(outcome: Outcome) -> None:
     }
     config = {key: {"value": value, "origin": "--each"} for key, value in job.varied.items()}
     for name, content in ((CONFIG, config), (RECORD, record)):
-        put(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+        put(folder / name, (json.dumps(KNOWN.data(content), indent=2) + "\n").encode())
 
 
 def forget(folder: Path) -> None:

@@ -15,7 +15,6 @@ from fdl.jobs.job import DONE, FAILED, STOPPED
 from fdl.rewrite import put
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
 from fdl.run_directory.json_file import read_json
-from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,10 +125,7 @@ class Sweep:
     def save(self) -> None:
         """Replace ``sweep.json``."""
         content = {**self.settings, "runs": [vars(row) for row in self.rows]}
-        # The command line may hold a secret that was typed.
-        words = self.settings["command"]
-        mode = 0o666 if redact_tokens(words) == list(words) else 0o600
-        put(self.path / FILE, (json.dumps(content, indent=2) + "\n").encode(), mode)
+        put(self.path / FILE, (json.dumps(content, indent=2) + "\n").encode(), 0o666)
 
     def runs(self) -> dict[str, Run]:
         """Name of a row -> its newest run directory, for those that have one."""
