@@ -12,7 +12,7 @@ from fdl.inspect.typed import typed, typed_values
 from fdl.manifest.secrecy import tree
 from fdl.node import Node
 from fdl.plan import PLAN_VARIABLE
-from fdl.planning.generate import FIELDS, RIVALS, present, settings, spelled
+from fdl.planning.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.planning.spelling import Spelling
 from fdl.select.classify import RUN
 from flodl_shared.masking import KNOWN
@@ -143,6 +143,7 @@ class _Settings:
             done.add(flag)
             yield from self._parts(path, flag)
         yield from self._dropped()
+        yield from self._removed()
         for flag in [*(one.display for one in self.options.values()), *self.typed]:
             if flag not in done:
                 done.add(flag)
@@ -259,6 +260,17 @@ class _Settings:
         if not isinstance(value, bool | int | float | list):
             value = choice_text(value)
         return [Statement(OVERRIDDEN, "schema default", self._shown(one.display, value))]
+
+    def _removed(self) -> Iterator[Field]:
+        """Fields of the manifest that the preset removes by a null."""
+        for section in self.merged:
+            base = present(section, self.base)
+            for name, null in removed_by(section, self.preset, base).items():
+                by = self.origins.statement(REMOVED, null)
+                by.source, by.value = f"preset {self.target.preset}", None
+                said = self.origins.statements([base[name], *base[name].losers])
+                said[0].role = OVERRIDDEN
+                yield Field((section, *name.split(".")), None, [by, *said])
 
     def _dropped(self) -> Iterator[Field]:
         """Fields of the manifest that the preset drops by setting the same in another way."""

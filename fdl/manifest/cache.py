@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Stamp = tuple[str, int, int, int]
 
 # Increase it when the format of the cache or the meaning of a check changes within one version.
-FORMAT = 3
+FORMAT = 4
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick
 # keeps its stamp. So content that was read that soon after a change is not cached.
@@ -159,9 +159,9 @@ def _encoded(node: Node, files: dict[str, int]) -> list[object]:
         value = [_encoded(child, files) for child in node.value]
     file = files.setdefault(node.file, len(files))
     record = [value, file, node.line, node.column, node.key_line, node.key_column]
-    if node.losers or node.merge or node.secret is not False:
+    if node.losers or node.merge or node.secret is not False or node.empty:
         losers = [_encoded(loser, files) for loser in node.losers]
-        record += [losers, node.merge, node.secret]
+        record += [losers, node.merge, node.secret, node.empty]
     return record
 
 
@@ -173,6 +173,6 @@ def _decoded(record: list, files: list[str]) -> Node:  # type: ignore[type-arg]
         value = [_decoded(child, files) for child in value]
     node = Node(value, files[record[1]], *record[2:6])
     if len(record) > 6:
-        losers, node.merge, node.secret = record[6:]
+        losers, node.merge, node.secret, node.empty = record[6:]
         node.losers = tuple([_decoded(loser, files) for loser in losers])
     return node
