@@ -88,11 +88,12 @@ class Command:
 
         declared = Spelling(self.schema).declared(asked)
         flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
-        return (
-            [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")]
-            or [one for one in self.fields if one.name == asked or one.flag in (flag, asked)]
-            or self._removed(asked)
-        )
+        found = [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")] or [
+            one for one in self.fields if one.name == asked or one.flag in (flag, asked)
+        ]
+        if all(one.top.source == "schema default" for one in found):
+            return self._removed(asked) or found
+        return found
 
     def _removed(self, asked: str) -> list[Field]:
         """The field of this name, if a layer has removed it for this command; else empty."""

@@ -9,7 +9,7 @@ from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
 from fdl.manifest.slips import slips
 from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import is_distinct
+from flodl_shared.secrets import SHORTEST_WHOLE, is_distinct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
         from fdl.manifest.secrecy import texts
 
         # The cache is another file than the one that the user protects.
-        if all("${" in text for text, _ in texts(manifest)):
+        if all("${" in text or len(text) < SHORTEST_WHOLE for text, _ in texts(manifest)):
             cache.store(key, content, stamps)
         else:
             cache.remove(key)

@@ -3,7 +3,8 @@
 Maps merge key by key. Any other value replaces the weaker one as a whole. Null deletes, as in JSON
 Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth.
 A setting without any value deletes nothing: it is a slip, or switches a flag on. A list tagged
-``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep the order of the weakest layer that has them.
+``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
+the order of the weakest layer that has them.
 """
 
 from __future__ import annotations

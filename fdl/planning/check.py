@@ -270,8 +270,14 @@ class _Options:
     def _values(self, one: Parameter, node: Node) -> None:
         for item in _items(node):
             text = spelled(item.value)
-            if problem := _refusal(self._schema, one, text):
+            if problem := _refusal(self._schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
+
+    def _type(self, one: Parameter, text: str) -> str:
+        """Why a value is not of the type that the source of a script declares."""
+        if self._schema.source != "source" or one.choices or "type" in one.computed:
+            return ""
+        return _not_a_number(one, text)
 
     def _refused(self, node: Node, problem: str, hint: str = "") -> ManifestError:
         return ManifestError(
@@ -299,10 +305,15 @@ def _refusal(schema: Schema, one: Parameter, text: str) -> str:
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
-    # A schema of a manifest, or another parser that answers, may convert in its own way.
-    converts = schema.origins or schema.source == "source"
-    if one.choices or not converts or "type" in one.computed or one.type not in ("int", "float"):
+    # Only FdlArgs converts a word as it is done here.
+    return _not_a_number(one, text) if schema.origins and not one.choices else ""
+
+
+def _not_a_number(one: Parameter, text: str) -> str:
+    """Why a text is not a number of the declared type; empty for an option of another type."""
+    if one.type not in ("int", "float"):
         return ""
+    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
     try:
         for part in filter(None, parts):
             one.convert(part)
