@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from flodl import log
 from flodl.files import replace_text
 from flodl.train.code_record import running_program, write_code
-from flodl_shared.masking import KNOWN, PLAN_VARIABLE, HandedDown
+from flodl_shared.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
 from flodl_shared.secrets import REDACTED, plain_name, redact_tokens
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def recorded_argv(
     """
     program, *typed = argv
     plan = HandedDown(environ)
+    generated = Mask(plan.secrets)
     hidden = plan.marked | set(_hidden_names(config))
     shown = redact_tokens(typed)
     for place, token in enumerate(typed):
@@ -49,7 +50,7 @@ def recorded_argv(
         elif name and name in hidden:
             shown[place] = f"{option}={REDACTED}" if equals else REDACTED
         else:
-            shown[place] = KNOWN.text(shown[place])
+            shown[place] = KNOWN.text(generated.text(shown[place]))
     return [program, *shown]
 
 
