@@ -11,6 +11,7 @@ import sys
 
 from fdl.errors import FdlError
 from fdl.version import __version__
+from flodl_shared.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
         from fdl.streams import replace_closed
 
         replace_closed()
+    KNOWN.forget()
     try:
         return _answer(arguments, host)
     # A full disk, or a stream that cannot be written.
@@ -219,7 +221,7 @@ def _one_command(found: Found, env: str | None, invocation: Invocation, host: Ho
         from fdl.jobs.start import one
 
         return one(plan, project, invocation, place)
-    return _run_or_show(plan, project, invocation)
+    return _run_or_show(plan, invocation)
 
 
 def _select(project: Project, invocation: Invocation) -> Selection:
@@ -250,17 +252,14 @@ def _is_environment(selected: Selection, project: Project) -> bool:
     return selected.name in project.nested()
 
 
-def _run_or_show(plan: Plan, project: Project, invocation: Invocation) -> int:
+def _run_or_show(plan: Plan, invocation: Invocation) -> int:
     if not invocation.dry_run:
         from fdl.run import execute
 
-        if plan.preset:
-            # Its arguments are announced on the terminal.
-            plan.secrets += project.secrets()
         if plan.confirm:
             from fdl.run.confirm import require_yes
 
-            require_yes(project.without_secrets(plan.confirm), plan.command)
+            require_yes(plan.confirm, plan.command)
         return execute(plan)
     from fdl import dry_run, output
 
@@ -268,7 +267,7 @@ def _run_or_show(plan: Plan, project: Project, invocation: Invocation) -> int:
         text = dry_run.as_json(plan)
     else:
         text = dry_run.as_text(plan, output.palette(sys.stdout))
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 
@@ -366,7 +365,7 @@ def _print_page(page: Selection | None, project: Project | None, ask: Ask | None
 
     width = terminal_width(sys.stdout)
     text = render(page, project, output.palette(sys.stdout), width, ask or known)
-    output.write(sys.stdout, project.without_secrets(text) if project else text)
+    output.write(sys.stdout, text)
 
 
 if __name__ == "__main__":

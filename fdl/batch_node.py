@@ -10,15 +10,19 @@ from pathlib import Path
 def main() -> int:
     """Run the command line of ``sys.argv[1]``; its exit code."""
     from fdl.__main__ import main as fdl
+    from fdl.jobs.lines import masked_output
 
     asked = json.loads(sys.argv[1])
-    if not asked["alone"]:
-        return fdl(["-y", *asked["words"]])
+    with masked_output():
+        return fdl(["-y", *asked["words"]]) if not asked["alone"] else _alone(asked["words"])
+
+
+def _alone(words: list[str]) -> int:
     from fdl import output
     from fdl.errors import FdlError
 
     try:
-        return _run_alone(asked["words"])
+        return _run_alone(words)
     except FdlError as problem:
         output.error(problem.message, problem.hint)
         return problem.exit_code

@@ -31,10 +31,12 @@ class Node:
             None to replace it. A merged list keeps the word: its first loser is part of it.
         secret: Whether the value was marked ``!secret``, in this or a weaker layer; None for one
             marked ``!public``, which no name makes secret.
+        empty: Whether nothing stands behind the key, and so no ``null`` either.
     """
 
     __slots__ = (
-        "column", "file", "key_column", "key_line", "line", "losers", "merge", "secret", "value",
+        "column", "empty", "file", "key_column", "key_line", "line", "losers", "merge", "secret",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +57,7 @@ class Node:
         self.losers: tuple[Node, ...] = ()
         self.merge: str | None = None
         self.secret: bool | None = False
+        self.empty = False
 
     @property
     def mapping(self) -> dict[str, Node]:
@@ -75,6 +78,7 @@ class Node:
         """Another value with the place, losers and marks of this one."""
         made = Node(value, self.file, self.line, self.column, self.key_line, self.key_column)
         made.losers, made.merge, made.secret = self.losers, self.merge, self.secret
+        made.empty = self.empty and value is None
         return made
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from flodl_shared.masking import KNOWN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -172,10 +174,10 @@ def palette(stream: TextIO) -> Palette:
 def write(stream: TextIO, text: str) -> None:
     """Write text that may hold what the stream's encoding cannot say, escaping just that.
 
-    Control characters are shown, not sent: a manifest or a record must not move the cursor or hide
-    text. Only the styles that fdl itself uses pass.
+    Secrets are masked. Control characters are shown, not sent: a manifest or a record must not
+    move the cursor or hide text. Only the styles that fdl itself uses pass.
     """
-    text = visible(text)
+    text = visible(KNOWN.text(text))
     try:
         stream.write(text)
     except UnicodeEncodeError:

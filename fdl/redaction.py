@@ -10,27 +10,29 @@ from __future__ import annotations
 
 from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
 from fdl.shell_words import join
-from flodl_shared.secrets import REDACTED, is_secret, redact_text, redact_tokens
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import (
+    REDACTED,
+    SHORTEST,
+    SHORTEST_WHOLE,
+    behind_flags,
+    is_secret,
+    redact_tokens,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-# An env file also holds harmless words; shorter ones are hidden in their own place only, or
-# `MODE=train` would blank out half of every command line.
-_SHORTEST_OF_FILE = 12
-# A marked part of a script is hidden in that script, if it is longer than a few letters.
-_SHORTEST_MARKED = 4
+    from collections.abc import Iterator, Sequence
 
 
 def redacted(plan: Plan) -> Plan:
     """A copy of the plan to print; the original is what runs."""
-    hidden = hidden_texts(plan)
+    KNOWN.add(hidden_texts(plan))
     shown = Plan(
         kind=plan.kind,
         command=plan.command,
-        argv=_arguments(plan, hidden),
-        typed=[redact_text(token, hidden) for token in redact_tokens(plan.typed)],
+        argv=_arguments(plan),
+        typed=KNOWN.texts(redact_tokens(plan.typed)),
         cwd=plan.cwd,
         root=plan.root,
         service=plan.service,
@@ -41,20 +43,20 @@ def redacted(plan: Plan) -> Plan:
     )
     shown.depends, shown.slurm, shown.unchecked = plan.depends, plan.slurm, plan.unchecked
     shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
-    shown.notes = [redact_text(note, hidden) for note in plan.notes]
-    shown.confirm = redact_text(plan.confirm, hidden)
+    shown.notes = KNOWN.texts(plan.notes)
+    shown.confirm = KNOWN.text(plan.confirm)
     if plan.ranks is not None:
         ranks = plan.ranks
-        meeting = redact_text(ranks.rdzv, hidden)
+        meeting = KNOWN.text(ranks.rdzv)
         shown.ranks = Ranks(ranks.here, ranks.nodes, meeting, ranks.max_restarts, ranks.gpus)
     if plan.service:
         *wrapper, inner = plan.launch
         if plan.kind == "entry":
             inner = inner.replace(join(plan.argv), join(shown.argv))
-        shown.launch = [redact_text(token, hidden) for token in wrapper]
-        shown.launch.append(_script(_without_marked(plan, inner), plan.typed, hidden))
+        shown.launch = KNOWN.texts(wrapper)
+        shown.launch.append(_script(_without_marked(plan, inner), plan.typed))
     for variable in plan.variables:
-        known = _variable(variable, hidden)
+        known = _variable(variable)
         if variable.name in plan.env:
             shown.set(known)
         else:
@@ -66,15 +68,21 @@ def redacted(plan: Plan) -> Plan:
     return shown
 
 
-def redacted_script(script: str, hidden: Iterable[str]) -> str:
-    """A shell text to print: without the given texts and without values behind secret flags."""
-    return _script(script, (), [*hidden, *_forms(_behind_flags(_words(script)))])
+def redacted_script(script: str) -> str:
+    """A shell text to print: without known secrets and without values behind secret flags."""
+    KNOWN.add(secrets_of_script(script))
+    return _script(script, ())
 
 
-def _arguments(plan: Plan, hidden: Sequence[str]) -> list[str]:
+def secrets_of_script(script: str) -> list[str]:
+    """The values behind secret flags in a shell text."""
+    return behind_flags(_words(script))
+
+
+def _arguments(plan: Plan) -> list[str]:
     if plan.kind == "run":
         *shell, script = plan.argv
-        return [*shell, _script(_without_marked(plan, script), plan.typed, hidden)]
+        return [*shell, _script(_without_marked(plan, script), plan.typed)]
     tokens = redact_tokens(plan.argv)
     for flag in plan.flags:
         for place in range(flag.index, flag.index + flag.count):
@@ -82,13 +90,13 @@ def _arguments(plan: Plan, hidden: Sequence[str]) -> list[str]:
                 tokens[place] = _blanked(flag.name, plan.argv[place])
             elif flag.secret is None:
                 tokens[place] = plan.argv[place]
-    return [redact_text(token, hidden) for token in tokens]
+    return KNOWN.texts(tokens)
 
 
 def _without_marked(plan: Plan, script: str) -> str:
     """A script without the parts that are marked as secret, which may be short."""
     for text in plan.secrets if plan.kind == "run" else ():
-        if len(text) >= _SHORTEST_MARKED:
+        if len(text) >= SHORTEST_WHOLE:
             script = script.replace(text, REDACTED)
     return script
 
@@ -99,13 +107,13 @@ def _blanked(name: str, token: str) -> str:
     return f"{name}={REDACTED}" if token.startswith(f"{name}=") else REDACTED
 
 
-def _script(script: str, typed: Sequence[str], hidden: Sequence[str]) -> str:
+def _script(script: str, typed: Sequence[str]) -> str:
     """A shell text without secrets: the typed words at its end, then known texts, then flags."""
     cut = typed.index("--") if "--" in typed else len(typed)
     for part in (typed[:cut], typed[cut + 1 :]):
         if part:
             script = script.replace(join(part), join(redact_tokens(part)))
-    script = redact_text(script, hidden)
+    script = KNOWN.text(script)
     words = script.split()
     shown, end = "", 0
     for word, instead in zip(words, redact_tokens(words), strict=True):
@@ -115,28 +123,31 @@ def _script(script: str, typed: Sequence[str], hidden: Sequence[str]) -> str:
     return shown + script[end:]
 
 
-def hidden_texts(plan: Plan) -> list[str]:
-    """Every text that may appear nowhere, also as the shell words that stand for it."""
+def hidden_texts(plan: Plan) -> Iterator[str]:
+    """Every text of a plan that may appear nowhere."""
     public = {
         place
         for flag in plan.flags
         if flag.secret is None
         for place in range(flag.index, flag.index + flag.count)
     }
-    named = [token for place, token in enumerate(plan.argv) if place not in public]
-    texts = [*plan.secrets, *_behind_flags(plan.typed), *_behind_flags(named)]
+    yield from plan.secrets
+    yield from behind_flags(plan.typed)
+    yield from behind_flags([one for place, one in enumerate(plan.argv) if place not in public])
     if plan.kind == "run":
-        texts += _behind_flags(_words(plan.argv[-1]))
+        yield from secrets_of_script(plan.argv[-1])
     for flag in plan.flags:
         if flag.secret:
             group = plan.argv[flag.index : flag.index + flag.count]
-            texts += [token.removeprefix(f"{flag.name}=") for token in group if token != flag.name]
-            texts += [value for value, _ in flag.losers]
+            yield from (
+                token.removeprefix(f"{flag.name}=") for token in group if token != flag.name
+            )
+            yield from (value for value, _ in flag.losers)
     for one in plan.variables:
-        values = [one.value, *(value for value, _ in one.losers)]
-        if one.secret and (is_secret(one.name, one.value) or len(one.value) >= _SHORTEST_OF_FILE):
-            texts += values
-    return _forms(texts)
+        # An env file also holds ordinary words, and all of it is secret.
+        if one.secret and (is_secret(one.name, one.value) or len(one.value) >= SHORTEST):
+            yield one.value
+            yield from (value for value, _ in one.losers)
 
 
 def _words(script: str) -> list[str]:
@@ -152,20 +163,6 @@ def _words(script: str) -> list[str]:
         return script.split()
 
 
-def _forms(texts: Iterable[str]) -> list[str]:
-    """Every text as it is and as the shell word that stands for it."""
-    return [form for text in texts if text for form in {text, join([text])}]
-
-
-def _behind_flags(tokens: Sequence[str]) -> list[str]:
-    """The values that :func:`redact_tokens` blanks out."""
-    return [
-        token if shown == REDACTED else token.partition("=")[2]
-        for token, shown in zip(tokens, redact_tokens(tokens), strict=True)
-        if token != shown
-    ]
-
-
 def _flag(flag: Flag) -> Flag:
     return Flag(
         flag.index,
@@ -178,9 +175,9 @@ def _flag(flag: Flag) -> Flag:
     )
 
 
-def _variable(variable: Variable, hidden: Sequence[str]) -> Variable:
+def _variable(variable: Variable) -> Variable:
     def shown(value: str) -> str:
-        return REDACTED if variable.secret else redact_text(value, hidden)
+        return REDACTED if variable.secret else KNOWN.text(value)
 
     return Variable(
         variable.name,

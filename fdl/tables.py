@@ -12,6 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flodl_shared.masking import KNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -39,7 +41,8 @@ def table(
         wrap: Columns that continue below themselves where a terminal is too narrow. Without any,
             the last column is cut.
     """
-    body = [list(row) for row in rows]
+    # Before a long cell is divided into lines, in which no secret is found.
+    body = [list(KNOWN.texts(tuple(row))) for row in rows]
     count = max(map(len, [heads, *body]))
     drawn = Table(
         box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(heads), header_style="bold"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from flodl_shared.masking import KNOWN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +56,7 @@ def ask(prompt: str) -> str | None:
     try:
         with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:
             sys.stdout.flush()
-            sys.stderr.write(prompt)
+            sys.stderr.write(KNOWN.text(prompt))
             sys.stderr.flush()
             _wait_for(terminal)
             line = terminal.readline()

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, final
 
+from flodl_shared.masking import KNOWN
+
 fcntl: ModuleType | Any
 try:
     import fcntl
@@ -198,13 +200,13 @@ class Disk:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a text file as a whole; a failure leaves the old content.
+    """Replace a text file as a whole, without secrets; a failure leaves the old content.
 
     Raises:
         OSError: See :func:`replacing`.
     """
     with replacing(path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+        file.write(KNOWN.text(text).encode("utf-8", "backslashreplace"))
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -219,12 +221,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text at the end of an existing file; a failure removes what was already added.
+    """Add text without secrets to an existing file; a failure removes what was already added.
 
     Raises:
         OSError: The file or its folder is gone, or the disk is full.
     """
-    append_bytes(path, text.encode("utf-8", "backslashreplace"))
+    append_bytes(path, KNOWN.text(text).encode("utf-8", "backslashreplace"))
 
 
 def append_bytes(path: Path, data: bytes) -> None:

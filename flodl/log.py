@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TextIO
 
+from flodl_shared.masking import KNOWN
+
 
 class Verbosity(IntEnum):
     """Levels of verbosity; each level includes those before it."""
@@ -130,6 +132,7 @@ def _value(item: object) -> object:
 def _write(line: str, stream: TextIO | None) -> None:
     if stream is None:  # a program without a console
         return
+    line = KNOWN.text(line)
     with _write_lock:
         try:
             stream.write(line + "\n")

@@ -1,4 +1,4 @@
-"""What must never be printed: telling secrets by names and formats, and masking them.
+"""What must never be shown or recorded: telling secrets by names and formats.
 
 A value is secret in three cases:
 
@@ -8,6 +8,8 @@ A value is secret in three cases:
 - Its text has a known format: a token of a service, a password in a URL, a Bearer header, a
   webhook.
 
+:mod:`flodl_shared.masking` masks them wherever else their text occurs.
+
 Imported on the warm path: nothing at module top.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 REDACTED = "<secret>"
 """Stands in print where a secret would."""
@@ -23,6 +25,12 @@ REDACTED = "<secret>"
 SHORTEST = 12
 """A known secret of at least this length is masked wherever it turns up; a shorter one would also
 hide ordinary words."""
+
+SHORTEST_MIXED = 6
+"""The same for a secret with letters and digits: it is hardly an ordinary word."""
+
+SHORTEST_WHOLE = 4
+"""A shorter secret than those is masked where it is a whole value, if it has this length."""
 
 _WORDS = frozenset(
     ("password", "passwords", "passwd", "passphrase", "pwd", "secret", "secrets", "apikey",
@@ -43,11 +51,11 @@ _OF_TOKENIZERS = frozenset(
      "blank", "word", "input", "output", "by", "each", "single", "extra", "language", "lang",
      "response", "placeholder", "unknown", "boundary")
 )  # fmt: skip
-# A text without any of these holds no known format, and `re` need not be loaded.
-_HINTS = (
+HINTS = (
     "://", "earer ", "hf_", "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "AKIA", "ASIA", "xox",
     "glpat-", "AIza", "eyJ", "PRIVATE KEY", "r8_", "pypi-", "npm_", "dckr_pat_", "SG.", "asic ",
 )  # fmt: skip
+"""A text without any of these holds no known format, and ``re`` need not be loaded."""
 _FORMATS = (
     # The password of a URL. The user name stays.
     r"(?<=://)(?P<user>[^\s/@:'\"]*):(?P<secret>[^\s/'\"]+)(?=@)",
@@ -90,10 +98,17 @@ def is_secret(name: str, value: object) -> bool:
     return is_secret_name(name) or (isinstance(value, str) and _is_whole_token(value))
 
 
-def taints(text: str, known: Iterable[str]) -> bool:
-    """Whether a text is built from one of the known secrets."""
-    return any(secret and (secret == text or (len(secret) >= SHORTEST and secret in text))
-               for secret in known)  # fmt: skip
+def is_distinct(text: str) -> bool:
+    """Whether a secret is told from ordinary words, so that it is masked anywhere."""
+    if len(text) >= SHORTEST:
+        return not text.isspace()
+    mixed = any(char.isdigit() for char in text) and any(char.isalpha() for char in text)
+    return mixed and len(text) >= SHORTEST_MIXED
+
+
+def plain_name(name: str) -> str:
+    """``api_key`` for ``--api-key``, ``API_KEY`` and ``apiKey``."""
+    return "_".join(_split(name))
 
 
 def redact_tokens(argv: Sequence[str]) -> list[str]:
@@ -116,22 +131,18 @@ def redact_tokens(argv: Sequence[str]) -> list[str]:
     return shown
 
 
-def redact_text(text: str, values: Iterable[str]) -> str:
-    """A text without the given secret values, longest first, and without known formats.
-
-    A value shorter than :data:`SHORTEST` is only masked where it is the whole text.
-    """
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= SHORTEST:
-            text = text.replace(value, REDACTED)
-        elif text == value and value:
-            return REDACTED
-    return masked(text)
+def behind_flags(tokens: Sequence[str]) -> list[str]:
+    """The values that :func:`redact_tokens` blanks out."""
+    return [
+        token if shown == REDACTED else token.partition("=")[2]
+        for token, shown in zip(tokens, redact_tokens(tokens), strict=True)
+        if token != shown
+    ]
 
 
 def masked(text: str) -> str:
     """A text without the secrets that have a known format."""
-    if not any(hint in text for hint in _HINTS):
+    if not any(hint in text for hint in HINTS):
         return text
     import re
 

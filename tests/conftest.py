@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
+from flodl_shared.masking import KNOWN
 from tests import fork_server
 
 pytest_plugins = ["tests.skipped"]
@@ -87,6 +88,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _no_known_secrets() -> None:
+    """A secret of one test is an ordinary text in the next one."""
+    KNOWN.forget()
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from fdl.redaction import redacted
 from fdl.select.project import Project
 from fdl.shell_words import join
 from fdl.signals import asked_by
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from fdl.manifest import Found
@@ -45,12 +47,12 @@ def run(found: Found, env: str | None, invocation: Invocation, host: Host | None
     if invocation.dry_run:
         shown = join(["sbatch", *settings.flags()])
         command = join(["fdl", *words])
-        output.write(sys.stdout, project.without_secrets(f"{shown}\n{command}\n"))
+        output.write(sys.stdout, f"{shown}\n{command}\n")
         return 0
     if plan.confirm:
         from fdl.run.confirm import require_yes
 
-        require_yes(project.without_secrets(plan.confirm), plan.command)
+        require_yes(plan.confirm, plan.command)
     cluster = Cluster(project.directory, settings)
     task = Task(words, str(Path.cwd()), nodes=settings.nodes)
     name = join(redacted(plan).command)
@@ -166,7 +168,16 @@ def settings_of(plan: Plan) -> Settings:
 
 
 def words_of(invocation: Invocation, env: str | None, tokens: Sequence[str]) -> list[str]:
-    """The command line for a node, with the global flags that matter there."""
+    """The command line for a node, with the global flags that matter there.
+
+    Raises:
+        UsageError: It has a secret.
+    """
+    if KNOWN.texts(redact_tokens(tokens)) != list(tokens):
+        raise UsageError(
+            "the command line has a secret, and the files of a job would hold it in clear",
+            hint="pass it in a variable: `options: {api_key: ${API_KEY}}`, and `export API_KEY=…`",
+        )
     flags = ["--env", env] if env else []
     if not invocation.append:
         flags.append("--no-append")

@@ -46,7 +46,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         text = _as_json(entries, project.directory, project.env)
     else:
         text = output.drawn(_as_table(entries, project.directory)) if entries else ""
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 

@@ -154,12 +154,9 @@ def _chosen(call: Call, word: str) -> Sweep:
 
 
 def _as_json(sweep: Sweep) -> dict[str, object]:
-    from flodl_shared.secrets import redact_tokens
-
-    settings = {**sweep.settings, "command": redact_tokens(sweep.settings["command"])}
     runs = sweep.runs()
     rows = [
         {**vars(row), "path": str(runs[row.name].path) if row.name in runs else None}
         for row in sweep.rows
     ]
-    return {"name": sweep.name, "path": str(sweep.path), **settings, "runs": rows}
+    return {"name": sweep.name, "path": str(sweep.path), **sweep.settings, "runs": rows}

@@ -54,7 +54,7 @@ def why_run(
 
         rows = [(f"fdl {step.name}", _WORDS[runs], why) for step, runs, why in verdicts]
         text = output.drawn(table(rows, styles=("cyan",), wrap=(2,)))
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 

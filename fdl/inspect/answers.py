@@ -94,7 +94,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     found = command.find(asked)
     if found:
         return found
-    typed = f" {script(join(words), ())}"
+    typed = f" {script(join(words))}"
     names = (one.name for one in command.fields)
     raise _unset(f"nothing sets `{asked}` for `{command.typed}`", asked, names, typed)
 

@@ -7,7 +7,6 @@ from fdl.inspect.document import SCHEMA_VERSION, node_of
 from fdl.inspect.field import WINS, Field, Origins, Statement
 from fdl.inspect.manifest import Report
 from fdl.inspect.path import parse
-from fdl.manifest.secrecy import Manifests
 from fdl.plan import Plan
 from fdl.planning.command import plan_of
 from fdl.planning.planner import Planner
@@ -37,7 +36,6 @@ class Command:
         plan: The plan that would run.
         schema: The known arguments of the program, or None.
         host: Where it would run.
-        shown: Blanks out the secrets of the manifests.
         origins: Turns nodes of its manifest into statements.
         fields: Its fields, in the order of a manifest.
         argv: The tokens that are started, without secrets.
@@ -47,7 +45,7 @@ class Command:
     def __init__(self, page: Selection, plan: Plan, host: Host, warnings: list[str]) -> None:
         from fdl.inspect.program import fields
         from fdl.probe import learn
-        from fdl.redaction import hidden_texts, redacted
+        from fdl.redaction import redacted
         from fdl.schema.subcommand import select
 
         self.level: Level = page.level
@@ -58,7 +56,6 @@ class Command:
         self.schema: Schema | None = None if page.kind == RUN else learn(page.level, host)
         if self.schema is not None and plan.subcommand:
             self.schema = select(self.schema, plan.subcommand).schema
-        self.shown = Manifests([page.level.manifest], hidden_texts(plan))
         self.origins = Origins(plan.root, page.level.manifest)
         self.fields = fields(self)
         self.argv = redacted(plan).argv
@@ -91,11 +88,12 @@ class Command:
 
         declared = Spelling(self.schema).declared(asked)
         flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
-        return (
-            [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")]
-            or [one for one in self.fields if one.name == asked or one.flag in (flag, asked)]
-            or self._removed(asked)
-        )
+        found = [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")] or [
+            one for one in self.fields if one.name == asked or one.flag in (flag, asked)
+        ]
+        if all(one.top.source == "schema default" for one in found):
+            return self._removed(asked) or found
+        return found
 
     def _removed(self, asked: str) -> list[Field]:
         """The field of this name, if a layer has removed it for this command; else empty."""
@@ -196,7 +194,6 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
     learn_about(selected, call.here())
     plan = plan_of(selected, project, invocation, call.here())
-    plan.secrets += project.secrets()
     if page.kind != RUN:
         planner = Planner(project.directory, call.here(), invocation.exported(), invocation.append)
         page.level = planner.with_values(page.level, page.preset)

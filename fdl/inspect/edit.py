@@ -138,8 +138,7 @@ class Change:
         node = layers.nodes[self.file]
         text = layers.texts[self.file]
         layout = _layout(self.file, text)
-        hidden = Report(self.before.manifest).hidden + Report(self.after.manifest).hidden
-        return printable(text, node, layout, hidden, changed)
+        return printable(text, node, layout, changed)
 
 
 def prepare(call: Call, path: str, value: str, *, where: str | None, line: str | None) -> Change:

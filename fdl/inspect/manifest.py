@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl.inspect.field import Origins
-from fdl.manifest.secrecy import Manifests
+from fdl.manifest import secrecy
 from fdl.node import Node
 
 TYPE_CHECKING = False
@@ -25,15 +25,12 @@ class Report:
     Attributes:
         tree: The merged tree, to print.
         fields: One per leaf in the tree's order, then one per removed key.
-        hidden: The secret texts of the manifest, longest first.
     """
 
     def __init__(self, manifest: Manifest, root: str = "") -> None:
-        shown = Manifests([manifest])
         self._origins = Origins(root or manifest.directory, manifest)
-        self._removed = shown.removed(manifest)
-        self.hidden = shown.hidden
-        self.tree = shown.tree(manifest.node)
+        self._removed = secrecy.removed(manifest)
+        self.tree = secrecy.tree(manifest.node)
         self.fields = [
             self._origins.field(path, nodes) for path, nodes in stacks(self.tree) if path
         ]

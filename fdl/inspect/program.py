@@ -9,12 +9,14 @@ from __future__ import annotations
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.manifest import stacks
 from fdl.inspect.typed import typed, typed_values
+from fdl.manifest.secrecy import tree
 from fdl.node import Node
 from fdl.plan import PLAN_VARIABLE
-from fdl.planning.generate import FIELDS, RIVALS, present, settings, spelled
+from fdl.planning.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.planning.spelling import Spelling
 from fdl.select.classify import RUN
-from flodl_shared.secrets import REDACTED, is_secret, redact_text
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def fields(target: Command) -> list[Field]:
 
 def _run(target: Command) -> Iterator[Field]:
     path = ("commands", target.name)
-    spec = target.shown.tree(target.level.commands[target.name], path)
+    spec = tree(target.level.commands[target.name], path)
     for key in ("run", "append", "errexit", "cwd", "docker", "confirm"):
         if node := spec.get(key):
             yield target.origins.field((key,), [node, *node.losers])
@@ -46,9 +48,7 @@ def _entry(target: Command) -> Iterator[Field]:
     level = target.level
     parent = level.scopes[-1] if level.names else None
     preset = level.commands.get(target.name)
-    own, *others = [
-        target.shown.tree(one) for one in (level.manifest.node, parent, preset) if one is not None
-    ]
+    own, *others = [tree(one) for one in (level.manifest.node, parent, preset) if one is not None]
     for key in ("entry", "cwd", "docker", "confirm"):
         scopes = [own] if key == "docker" else [*reversed(others), own]
         nodes = [node for scope in scopes if (node := scope.get(key))]
@@ -83,7 +83,7 @@ def _variables(target: Command) -> Iterator[Field]:
             continue
         said = [(one.value, one.origin), *one.losers]
         stack = [
-            _variable(target, one, value, origin, OVERRIDDEN if place else WINS)
+            _variable(one, value, origin, OVERRIDDEN if place else WINS)
             for place, (value, origin) in enumerate(said)
         ]
         yield Field(("env", one.name), stack[0].value, stack)
@@ -92,7 +92,7 @@ def _variables(target: Command) -> Iterator[Field]:
 def _unset_variables(target: Command) -> Iterator[Field]:
     """Variables that a null removes from the program."""
     known = {one.name for one in target.plan.variables}
-    scopes = [env for scope in _scopes(target) if (env := target.shown.tree(scope).get("env"))]
+    scopes = [env for scope in _scopes(target) if (env := tree(scope).get("env"))]
     for name in dict.fromkeys(name for env in scopes for name in env.mapping):
         said = [env.mapping[name] for env in scopes if name in env.mapping]
         if name not in known and len(said) > 1:
@@ -100,8 +100,8 @@ def _unset_variables(target: Command) -> Iterator[Field]:
             yield target.origins.field(("env", name), nodes, removed=True)
 
 
-def _variable(target: Command, one: Variable, value: str, origin: str, role: str) -> Statement:
-    shown = REDACTED if one.secret else redact_text(value, target.shown.hidden)
+def _variable(one: Variable, value: str, origin: str, role: str) -> Statement:
+    shown = REDACTED if one.secret else KNOWN.text(value)
     return stated(role, "environment" if origin == "shell" else origin, shown)
 
 
@@ -109,7 +109,7 @@ class _Settings:
     """The settings that become flags of a program, and the flags it declares itself."""
 
     def __init__(self, target: Command) -> None:
-        node = target.shown.tree(target.level.manifest.node)
+        node = tree(target.level.manifest.node)
         commands = node.get("commands")
         self.target = target
         self.origins = target.origins
@@ -143,6 +143,7 @@ class _Settings:
             done.add(flag)
             yield from self._parts(path, flag)
         yield from self._dropped()
+        yield from self._removed()
         for flag in [*(one.display for one in self.options.values()), *self.typed]:
             if flag not in done:
                 done.add(flag)
@@ -260,6 +261,17 @@ class _Settings:
             value = choice_text(value)
         return [Statement(OVERRIDDEN, "schema default", self._shown(one.display, value))]
 
+    def _removed(self) -> Iterator[Field]:
+        """Fields of the manifest that the preset removes by a null."""
+        for section in self.merged:
+            base = present(section, self.base)
+            for name, null in removed_by(section, self.preset, base).items():
+                by = self.origins.statement(REMOVED, null)
+                by.source, by.value = f"preset {self.target.preset}", None
+                said = self.origins.statements([base[name], *base[name].losers])
+                said[0].role = OVERRIDDEN
+                yield Field((section, *name.split(".")), None, [by, *said])
+
     def _dropped(self) -> Iterator[Field]:
         """Fields of the manifest that the preset drops by setting the same in another way."""
         base = self.base.get("ddp")
@@ -277,10 +289,7 @@ class _Settings:
     def _shown(self, flag: str, value: object) -> object:
         if is_secret(flag, value):
             return REDACTED
-        hidden = self.target.shown.hidden
-        if isinstance(value, list):
-            return [redact_text(one, hidden) if isinstance(one, str) else one for one in value]
-        return redact_text(value, hidden) if isinstance(value, str) else value
+        return KNOWN.texts(value)
 
 
 def _items(value: object) -> Sequence[object]:

@@ -57,11 +57,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
         from fdl.jobs.execute import run_chain
         from fdl.run.confirm import confirm_all
 
-        confirm_all((step.plan for step in chain.steps), project)
-        for step in chain.steps:
-            if step.plan.preset:
-                # Its arguments are announced on the terminal.
-                step.plan.secrets += project.secrets()
+        confirm_all(step.plan for step in chain.steps)
         return run_chain(chain, invocation.work)
     from fdl import dry_run
 
@@ -70,7 +66,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
         text = dry_run.several_as_json(plans, asked=sum(step.asked for step in chain.steps))
     else:
         text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 

@@ -5,7 +5,7 @@ written by another version or another program) counts as absent and is never an 
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH112, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH107, PTH112, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Stamp = tuple[str, int, int, int]
 
 # Increase it when the format of the cache or the meaning of a check changes within one version.
-FORMAT = 3
+FORMAT = 4
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick
 # keeps its stamp. So content that was read that soon after a change is not cached.
@@ -135,6 +135,14 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
         put_own(key.directory, key.location, text.encode(), mode)
 
 
+def remove(key: Key) -> None:
+    """Remove the cache of a manifest that must not be cached, if an earlier state was."""
+    from contextlib import suppress
+
+    with suppress(OSError):
+        os.remove(key.location)
+
+
 def make_folder(folder: str) -> None:
     """Make ``.fdl/`` and hide it from git: its content can always be made again."""
     if os.path.isdir(folder):
@@ -152,9 +160,9 @@ def _encoded(node: Node, files: dict[str, int]) -> list[object]:
         value = [_encoded(child, files) for child in node.value]
     file = files.setdefault(node.file, len(files))
     record = [value, file, node.line, node.column, node.key_line, node.key_column]
-    if node.losers or node.merge or node.secret is not False:
+    if node.losers or node.merge or node.secret is not False or node.empty:
         losers = [_encoded(loser, files) for loser in node.losers]
-        record += [losers, node.merge, node.secret]
+        record += [losers, node.merge, node.secret, node.empty]
     return record
 
 
@@ -166,6 +174,6 @@ def _decoded(record: list, files: list[str]) -> Node:  # type: ignore[type-arg]
         value = [_decoded(child, files) for child in value]
     node = Node(value, files[record[1]], *record[2:6])
     if len(record) > 6:
-        losers, node.merge, node.secret = record[6:]
+        losers, node.merge, node.secret, node.empty = record[6:]
         node.losers = tuple([_decoded(loser, files) for loser in losers])
     return node

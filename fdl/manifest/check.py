@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl.errors import ManifestError
-from fdl.manifest.mistakes import Missing, Refused, Unknown, Unsuitable
+from fdl.manifest.mistakes import Empty, Missing, Refused, Unknown, Unsuitable, empty
 from fdl.manifest.schema import ROOT, SECTIONS
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
@@ -62,6 +62,8 @@ def _problem(root: Node, mistake: Mistake) -> str:
             return _unknown_key(mistake)
         case Missing():
             return f"`{dotted(path[:-1])}` needs `{path[-1]}`"
+        case Empty():
+            return f"`{dotted(path)}` has no value; {empty(str(path[-1]), mistake.known)}"
         case Refused():
             return f"`{dotted(path)}` {mistake.problem}"
         case Unsuitable():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from fdl.light_record import Record
-from fdl.manifest.mistakes import Missing, Refused, Unknown, Unsuitable
+from fdl.manifest.mistakes import Empty, Missing, Refused, Unknown, Unsuitable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,9 +195,11 @@ class Table(Kind):
 
     Args:
         value: The kind of the values; None for any.
+        settings: Whether a name without a value is a slip. It may be null.
     """
 
     value: Kind | None = None
+    settings: bool = False
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but mappings, then check every name and value."""
@@ -207,6 +209,8 @@ class Table(Kind):
         for name, child in node.value.items():
             if problem := self.name_problem(name):
                 found.append(Refused(child, (*path, name), problem))
+            if child.empty and self.settings:
+                found.append(Empty(child, (*path, name)))
             if self.value is not None and child.value is not None:
                 self.value.judge(child, (*path, name), found)
 
@@ -252,16 +256,25 @@ class Section(Kind):
         about: One line for editors.
         keys: The keys it may hold, in the order in which they are listed and checked.
         others: The kind of a mapping under any other key; None refuses other keys.
+        settings: Whether a key without a value is a slip. It may be null.
 
     Attributes:
         keys: Name -> key.
     """
 
-    def __init__(self, name: str, about: str, *keys: Key, others: Kind | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        *keys: Key,
+        others: Kind | None = None,
+        settings: bool = True,
+    ) -> None:
         self.name = name
         self.about = about
         self.keys = {key.name: key for key in keys}
         self.others = others
+        self.settings = settings
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but mappings, then check every key."""
@@ -277,6 +290,8 @@ class Section(Kind):
                     found.append(Missing(node, (*path, name)))
                 continue
             if child.value is None and not key.required:
+                if child.empty and self.settings:
+                    found.append(Empty(child, (*path, name)))
                 continue
             before = len(found)
             key.kind.judge(child, (*path, name), found)

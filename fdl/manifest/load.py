@@ -8,6 +8,8 @@ from __future__ import annotations
 from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
 from fdl.manifest.slips import slips
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import SHORTEST_WHOLE, is_distinct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Manifest:
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
         warnings: Messages about it for the user.
+        has_secrets: Whether it may hold a secret itself, and not only a ``${VAR}`` for one.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Manifest:
         env: str | None,
         layers: tuple[str, ...],
         removed: list[Removed],
+        *,
+        has_secrets: bool = True,
     ) -> None:
         self.node = node
         self.found = found
@@ -45,8 +50,19 @@ class Manifest:
         self.env = env
         self.layers = layers
         self.removed = removed
+        self.has_secrets = has_secrets
+        KNOWN.later(self.secrets)
         overlays = overlay_files(found.directory, env)
         self.warnings = (*found.warnings, *slips(node, overlays.values()))
+
+    def secrets(self) -> list[str]:
+        """Its secret texts, and those that they have replaced."""
+        if not self.has_secrets:
+            return []
+        from fdl.manifest.secrecy import texts
+
+        # `sort_key: name` is secret by its name, and `name` elsewhere must stay readable.
+        return [text for text, marked in texts(self) if marked or is_distinct(text)]
 
 
 def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest:
@@ -67,12 +83,18 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
     stamps: list[cache.Stamp | None] = []
     content = _content(found.path, key.overlays.values(), stamps)
+    manifest = Manifest(content.node, found, env, content.layers, content.removed)
     if write_cache:
-        cache.store(key, content, stamps)
         from fdl.manifest import editor_copy
+        from fdl.manifest.secrecy import texts
 
+        # The cache is another file than the one that the user protects.
+        if all("${" in text or len(text) < SHORTEST_WHOLE for text, _ in texts(manifest)):
+            cache.store(key, content, stamps)
+        else:
+            cache.remove(key)
         editor_copy.keep(found.path)
-    return Manifest(content.node, found, env, content.layers, content.removed)
+    return manifest
 
 
 def settle(found: Found, *, executes: bool) -> Found:
@@ -92,7 +114,8 @@ def known(found: Found, env: str | None = None) -> Manifest | None:
     content = cache.fetch(_key(found, env))
     if content is None:
         return None
-    return Manifest(content.node, found, env, content.layers, content.removed)
+    layers, removed = content.layers, content.removed
+    return Manifest(content.node, found, env, layers, removed, has_secrets=False)
 
 
 def _key(found: Found, env: str | None) -> cache.Key:

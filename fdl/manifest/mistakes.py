@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.light_record import Record
+from fdl.suggest import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,30 @@ class Refused(Mistake):
     problem: str
 
 
+class Misplaced(Refused):
+    """The key itself is not allowed here."""
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The key, not its value."""
+        return self.node.file, self.node.key_line, self.node.key_column
+
+
+class Empty(Mistake):
+    """Nothing stands behind a key.
+
+    Attributes:
+        known: Keys that the user may have meant.
+    """
+
+    known: Sequence[str] = ()
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The key: behind it is nothing to point at."""
+        return self.node.file, self.node.key_line, self.node.key_column
+
+
 class Unsuitable(Mistake):
     """The value does not meet the demand of its key.
 
@@ -71,3 +96,19 @@ class Unsuitable(Mistake):
     demand: str
     remedy: str = ""
     near: Sequence[str] = ()
+
+
+def empty(key: str, known: Sequence[str] = ()) -> str:
+    """What to do about a key without a value.
+
+    Args:
+        key: The key.
+        known: The keys that there are.
+    """
+    for mark, end in ((":", ", with a space after the colon"), ("=", "")):
+        name, _, value = key.partition(mark)
+        if name and value:
+            return f"write `{name}: {value}`{end}"
+    close = nearest(key, [name for name in known if name != key])
+    meant = f"did you mean `{close}`? " if close else ""
+    return f"{meant}write a value; `null` removes an inherited one"

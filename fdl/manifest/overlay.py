@@ -1,8 +1,9 @@
 """Layers of one manifest -> one tree that remembers what each value replaced.
 
 Maps merge key by key. Any other value replaces the weaker one as a whole. Null deletes, as in JSON
-Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth. A
-list tagged ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
+Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth.
+A setting without any value deletes nothing: it is a slip, or switches a flag on. A list tagged
+``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
 the order of the weakest layer that has them.
 """
 
@@ -37,7 +38,7 @@ def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
     """
     root = layers[0]
     for layer in layers[1:]:
-        root = _over(root, layer)
+        root = _over(root, layer, ())
     removed: list[Removed] = []
     return _with_marks_below(_without_deleted(root, (), removed)), removed
 
@@ -79,37 +80,51 @@ def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Re
     return settled(root, ()), removed
 
 
-def _over(below: Node, above: Node) -> Node:
+def is_setting(path: Sequence[str]) -> bool:
+    """Whether a path leads to an option of a program: only the program knows its flags."""
+    below = path[2:] if path[:1] == ("commands",) else path
+    return len(below) > 1 and below[0] in ("options", "training")
+
+
+def _over(below: Node, above: Node, path: tuple[str, ...]) -> Node:
     """Merge one value over a weaker one."""
     if isinstance(below.value, dict) and isinstance(above.value, dict):
-        return _maps(below, above)
+        return _maps(below, above, path)
     if above.merge and below.value is not None:
         made = _lists(below, above)
     else:
-        made = _brought_in(above)
+        made = _brought_in(above, path)
         made.merge = None
     made.losers = (below, *below.losers)
     made.secret = above.secret or below.secret or above.secret
     return made
 
 
-def _maps(below: Node, above: Node) -> Node:
+def _maps(below: Node, above: Node, path: tuple[str, ...]) -> Node:
     merged = dict(below.mapping)
     for key, child in above.mapping.items():
         if key in merged:
-            merged[key] = _over(merged[key], child)
-        elif child.value is not None:
-            merged[key] = _brought_in(child)
+            merged[key] = _over(merged[key], child, (*path, key))
+        elif not _deletes(child, (*path, key)):
+            merged[key] = _brought_in(child, (*path, key))
     made = below.at(merged)
     made.secret = above.secret or below.secret or above.secret
     return made
 
 
-def _brought_in(node: Node) -> Node:
+def _deletes(node: Node, path: tuple[str, ...]) -> bool:
+    return node.value is None and not (node.empty and is_setting(path))
+
+
+def _brought_in(node: Node, path: tuple[str, ...]) -> Node:
     """What an overlay adds where there was no mapping. Its nulls delete nothing and are dropped."""
     if not isinstance(node.value, dict):
         return node.at(node.value)
-    kept = {k: _brought_in(child) for k, child in node.mapping.items() if child.value is not None}
+    kept = {
+        key: _brought_in(child, (*path, key))
+        for key, child in node.mapping.items()
+        if not _deletes(child, (*path, key))
+    }
     return node.at(kept)
 
 
@@ -143,7 +158,7 @@ def _by_key(below: list[Node], above: Node, key: str) -> list[Node]:
                 f"give every item a `{key}`, or use `!append`",
             )
         if name in places:
-            merged[places[name]] = _over(merged[places[name]], item)
+            merged[places[name]] = _over(merged[places[name]], item, ())
         else:
             places[name] = len(merged)
             merged.append(item)
@@ -177,7 +192,7 @@ def _without_deleted(node: Node, path: tuple[str, ...], removed: list[Removed]) 
         return node
     kept = {}
     for key, child in node.value.items():
-        if child.value is None and child.losers:
+        if child.losers and _deletes(child, (*path, key)):
             # A null over a null has not deleted a value.
             if any(loser.value is not None for loser in child.losers):
                 removed.append(Removed((*path, key), child))

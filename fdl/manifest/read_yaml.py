@@ -117,6 +117,7 @@ class _Builder:
         node.secret = None if event.tag == _PUBLIC else event.tag == _SECRET
         if isinstance(event, ScalarEvent):
             node.value = self.scalar(event)
+            node.empty = node.value is None and event.value == ""
         else:
             if depth >= MAX_DEPTH:
                 raise self.too_deep(mark)
@@ -179,7 +180,7 @@ class _Builder:
             raise self.too_deep(mark)
         # Only the top is copied: the key above it differs, and everything below is shared.
         copy = Node(node.value, node.file, node.line, node.column)
-        copy.merge, copy.secret = node.merge, node.secret
+        copy.merge, copy.secret, copy.empty = node.merge, node.secret, node.empty
         return copy
 
     def key(self, event: Any) -> str:

@@ -22,7 +22,7 @@ from fdl.manifest.kinds import (
     Whole,
     one_of,
 )
-from fdl.manifest.mistakes import Unsuitable
+from fdl.manifest.mistakes import Empty, Misplaced, Refused, Unsuitable
 from fdl.manifest.run_folder import KEEP, OUTPUT
 
 TYPE_CHECKING = False
@@ -48,14 +48,56 @@ _ENV_FILE: Rule = {
 
 
 def _demand_of_option(value: object) -> str:
-    if isinstance(value, dict):
-        problems = (_demand_of_option(item.value) for item in value.values())
-        return next((one for one in problems if one), "")
     if isinstance(value, list) and any(
         item.value is None or isinstance(item.value, dict | list) for item in value
     ):
         return "may only list scalars, no nulls, lists or mappings"
     return ""
+
+
+class Settings(Table):
+    """Options of a program: name -> value, or a mapping for dotted names.
+
+    Attributes:
+        named: Whether its JSON Schema is a reference to the definition.
+    """
+
+    named: bool = False
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Check the names at every depth, and the values."""
+        if not isinstance(node.value, dict):
+            found.append(Unsuitable(node, path, "must be a mapping"))
+            return
+        if path[-1] == "options" and path[-2:-1] in (("options",), ("training",)):
+            problem = f"is in the wrong place: `options` stands beside `{path[-2]}`"
+            found.append(Misplaced(node, path, problem))
+            return
+        for name, child in node.value.items():
+            below = (*path, name)
+            if problem := self.name_problem(name):
+                found.append(Misplaced(child, below, problem))
+            elif child.empty and any(mark in name for mark in ":="):
+                # Any other name may be a flag, which only the program knows.
+                found.append(Empty(child, below))
+            elif isinstance(child.value, dict):
+                self.judge(child, below, found)
+            elif child.value is not None and (demand := _demand_of_option(child.value)):
+                found.append(Refused(child, below, demand))
+
+    def name_problem(self, name: str) -> str:
+        """Refuse names that no command line can hold."""
+        if not any(char.isspace() for char in name):
+            return ""
+        return "has blanks, so it names no option; remove them"
+
+    def rules(self) -> list[Rule]:
+        """An object with settings at every depth."""
+        if self.named:
+            return [{"$ref": "#/$defs/Settings"}]
+        return [
+            {"additionalProperties": {"anyOf": [*_SETTING, {"type": "null"}]}, "type": "object"}
+        ]
 
 
 class Parent(Kind):
@@ -82,6 +124,8 @@ def _demand_of_variable(value: object) -> str:
 
 class Variables(Table):
     """Environment variables: name -> value."""
+
+    settings: bool = True
 
     value: Kind | None = Judged(_demand_of_variable, [_SCALAR], described=False)
 
@@ -118,7 +162,6 @@ def _demand_of_texts(value: object) -> str:
 
 
 _SETTING: list[Rule] = [_SCALAR, {"items": _SCALAR, "type": "array"}, {"$ref": "#/$defs/Settings"}]
-OPTION = Judged(_demand_of_option, _SETTING, described=False)
 _SETTINGS: Rule = {
     "additionalProperties": {"anyOf": [*_SETTING, {"type": "null"}]},
     "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",
@@ -246,7 +289,7 @@ TRAINING = Section(
         "or a mapping of the keys below. It reaches the program in `FLODL_GUARDS`.",
     ),
     # Only mappings get here. They belong to the program, which knows their keys.
-    others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
+    others=Settings(named=True),
 )
 
 COMMAND = Section(
@@ -321,10 +364,11 @@ COMMAND = Section(
     Key("output", OUTPUT, "Where the preset's run writes."),
     Key(
         "options",
-        Table(OPTION),
+        Settings(),
         "Further options of the preset: `model: big` is `--model big`, `fast: true` is `--fast`. "
         "Mappings become dotted names; a key that begins with `-` is passed unchanged.",
     ),
+    settings=False,
 )
 
 SWEEP = Section(
@@ -412,7 +456,7 @@ ROOT = Section(
     Key("output", OUTPUT, "Folder of the runs, port of the live page, and which runs to keep."),
     Key(
         "options",
-        Table(OPTION),
+        Settings(),
         "Further options of `entry`: `weight_decay: 0.1` is `--weight-decay 0.1`. Those of a "
         "preset win.",
     ),
@@ -433,6 +477,7 @@ ROOT = Section(
         "Whether fdl may start `entry` with `--fdl-schema` to ask for its arguments, although its "
         "source does not mention `FdlArgs` (default: false).",
     ),
+    settings=False,
 )
 
 SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}

@@ -8,11 +8,17 @@ wherever else it appears.
 from __future__ import annotations
 
 from fdl.node import Node, Removed
-from flodl_shared.secrets import REDACTED, is_secret, is_secret_name, redact_text, redact_tokens
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import (
+    REDACTED,
+    is_secret,
+    is_secret_name,
+    redact_tokens,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from fdl.inspect.spans import Layout, Span
     from fdl.manifest import Manifest
@@ -23,32 +29,22 @@ _SCRIPTS = ("run", "append", "entry")
 
 _NEW = "<new secret>"
 
-# `sort_key: name` is secret by its name. Short texts like `name` elsewhere must stay readable.
-_SHORTEST_BY_NAME = 8
+
+def texts(manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    """The secret texts of a manifest, and those that they have replaced; whether each is marked."""
+    yield from _texts(manifest.node, ())
+    for removed in manifest.removed:
+        yield from _texts(removed.by, removed.path)
 
 
-class Manifests:
-    """Blanks out the secrets of several manifests that belong together, and further texts."""
+def tree(node: Node, path: Path = ()) -> Node:
+    """A copy of a tree to print; ``path`` is its path in the manifest."""
+    return _blanked(node, path)
 
-    def __init__(self, manifests: Iterable[Manifest], texts: Iterable[str] = ()) -> None:
-        self._hidden = set(texts)
-        for manifest in manifests:
-            self._hidden.update(_texts(manifest.node, ()))
-            for removed in manifest.removed:
-                self._hidden.update(_texts(removed.by, removed.path))
 
-    @property
-    def hidden(self) -> list[str]:
-        """The secret texts, longest first."""
-        return sorted(self._hidden, key=len, reverse=True)
-
-    def tree(self, node: Node, path: Path = ()) -> Node:
-        """A copy of a tree to print; ``path`` is its path in the manifest."""
-        return _blanked(node, path, self.hidden)
-
-    def removed(self, manifest: Manifest) -> list[Removed]:
-        """The keys that layers have deleted, to print."""
-        return [Removed(one.path, self.tree(one.by, one.path)) for one in manifest.removed]
+def removed(manifest: Manifest) -> list[Removed]:
+    """The keys that layers have deleted, to print."""
+    return [Removed(one.path, tree(one.by, one.path)) for one in manifest.removed]
 
 
 def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
@@ -79,39 +75,37 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
     )
 
 
-def script(text: str, hidden: Iterable[str]) -> str:
+def script(text: str) -> str:
     """A command line to print: without secret texts and without the values of secret flags."""
     words = text.split()
     if redact_tokens(words) == words:
-        return redact_text(text, hidden)
+        return KNOWN.text(text)
     from fdl.redaction import redacted_script
 
-    return redacted_script(text, hidden)
+    return redacted_script(text)
 
 
-def _blanked(node: Node, path: Path, hidden: Sequence[str], owner: Node | None = None) -> Node:
+def _blanked(node: Node, path: Path, owner: Node | None = None) -> Node:
     secret = is_hidden(node, path, owner)
-    made = node.at(_shown(node, path, hidden, secret=secret))
-    made.losers = tuple(
-        loser.at(_shown(loser, path, hidden, secret=secret)) for loser in node.losers
-    )
+    made = node.at(_shown(node, path, secret=secret))
+    made.losers = tuple(loser.at(_shown(loser, path, secret=secret)) for loser in node.losers)
     return made
 
 
 def _shown(
-    node: Node, path: Path, hidden: Sequence[str], *, secret: bool
+    node: Node, path: Path, *, secret: bool
 ) -> dict[str, Node] | list[Node] | str | int | float | bool | None:
     value = node.value
     if isinstance(value, dict):
         children = ((key, _marked(child, secret=secret)) for key, child in value.items())
-        return {key: _blanked(child, (*path, key), hidden, node) for key, child in children}
+        return {key: _blanked(child, (*path, key), node) for key, child in children}
     if secret:
         return value if value is None else REDACTED
     if isinstance(value, list):
-        return [_blanked(item, (*path, place), hidden) for place, item in enumerate(value)]
+        return [_blanked(item, (*path, place)) for place, item in enumerate(value)]
     if isinstance(value, str) and value:
         is_script = bool(path) and path[-1] in _SCRIPTS
-        return script(value, hidden) if is_script else redact_text(value, hidden)
+        return script(value) if is_script else KNOWN.text(value)
     return value
 
 
@@ -123,14 +117,12 @@ def _marked(node: Node, *, secret: bool) -> Node:
     return made
 
 
-def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[str]:
+def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[tuple[str, bool]]:
     """The secret texts below a node, and those that they have replaced."""
     if is_hidden(node, path, owner):
         marked = any(one.secret for one in (node, *node.losers))
         for one in (node, *node.losers):
-            for text in _strings(one):
-                if marked or len(text) >= _SHORTEST_BY_NAME:
-                    yield text
+            yield from ((text, marked) for text in _strings(one))
         return
     for one in (node, *node.losers):
         if isinstance(one.value, dict):
@@ -139,6 +131,10 @@ def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[str]:
         elif isinstance(one.value, list):
             for place, item in enumerate(one.value):
                 yield from _texts(item, (*path, place))
+        elif isinstance(one.value, str) and path and path[-1] in _SCRIPTS:
+            from fdl.redaction import secrets_of_script
+
+            yield from ((text, False) for text in secrets_of_script(one.value))
 
 
 def _strings(node: Node) -> Iterator[str]:
@@ -146,27 +142,24 @@ def _strings(node: Node) -> Iterator[str]:
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             yield from _strings(child)
-    elif isinstance(value, str) and value:
-        yield value
+    elif value not in (None, "") and not isinstance(value, bool):
+        yield str(value)
 
 
-def printable(
-    text: str, node: Node, layout: Layout, hidden: Sequence[str], changed: Path = ()
-) -> str:
+def printable(text: str, node: Node, layout: Layout, changed: Path = ()) -> str:
     """The text of a manifest to print, with its secrets blanked out in place.
 
     Args:
         text: The text.
         node: The tree of the text.
         layout: The positions of its values.
-        hidden: Secret texts, which may appear anywhere.
         changed: The path of a value that has changed; a secret there is shown as a new one.
     """
     places = _secret_places(node, layout.root, (), None) if layout.root else iter(())
     for start, end, path in sorted(places, reverse=True):
         whole = _NEW if changed and path[: len(changed)] == changed else REDACTED
         text = text[:start] + whole + text[end:]
-    shown = (script(line, hidden) for line in text.splitlines(keepends=True))
+    shown = (script(line) for line in text.splitlines(keepends=True))
     return "".join(shown)
 
 

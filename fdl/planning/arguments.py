@@ -9,7 +9,7 @@ from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.node import origin
 from fdl.planning.generate import flag_of, groups, settings
-from fdl.planning.spelling import Spelling
+from fdl.planning.spelling import AS_WRITTEN, Spelling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def arguments(
         schema, before = selected.schema, selected.before
     spelling = Spelling(schema, level.style)
     generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
+    made_by: dict[object, Group] = {}
     for group in groups(settings(level.manifest.node, spec), spelling):
+        _refuse_second(made_by, group, level.root)
         place = before.get(group.declared.name, -1) if group.declared else -1
         generated[place][1].append(group)
     argv: list[str] = []
@@ -81,6 +83,25 @@ def arguments(
             flags.append(flag_of(group, len(argv), level.root))
             argv += group.tokens
     return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path)
+
+
+def _refuse_second(made_by: dict[object, Group], group: Group, root: str) -> None:
+    """Refuse two settings for one option: only the last one would count.
+
+    Raises:
+        ManifestError: The message has the places of both.
+    """
+    option: object = id(group.declared) if group.declared else group.name
+    first = made_by.setdefault(option, group)
+    if first.field == group.field or (group.declared and group.declared.kind == "arg"):
+        return
+    if first.name.startswith(AS_WRITTEN) and not first.name.startswith("--"):
+        return
+    raise ManifestError(
+        f"{origin(group.node, root)}: `{group.field}` and `{first.field}` "
+        f"({origin(first.node, root)}) set the same option `{group.name}`",
+        hint="keep one of them",
+    )
 
 
 def _segments(

@@ -11,9 +11,11 @@ from fdl.errors import ManifestError, UsageError
 from fdl.node import origin
 from fdl.parameters.contract import spelled, spellings
 from fdl.parameters.parameter import is_number
+from fdl.planning.empty import refuse_empty
 from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
 from fdl.planning.typed_ranks import OPTIONS
 from fdl.prepass import before_command
+from fdl.select.classify import SECTIONS
 from fdl.suggest import did_you_mean, nearest, setting_as_option
 from flodl_shared.secrets import REDACTED, is_secret
 
@@ -206,36 +208,86 @@ def check_options(schema: Schema, level: Level, preset: str | None) -> None:
     """Check ``options`` of the manifest and of the preset that runs, and of no other preset.
 
     Raises:
-        ManifestError: A value that is not allowed, or an option that does not exist.
+        ManifestError: A value that is not allowed or missing, or an option that does not exist.
     """
     spelling = Spelling(schema, level.style)
-    _check_options(schema, level, level.manifest.node, f"`{level.typed()}`", spelling)
+    refuse_empty(level, preset, spelling)
+    _Options(level, spelling, schema, f"`{level.typed()}`").check(level.manifest.node)
     if preset is not None:
-        holder = level.commands[preset]
-        _check_options(schema, level, holder, f"preset `{level.typed(preset)}`", spelling)
+        whose = f"preset `{level.typed(preset)}`"
+        _Options(level, spelling, schema, whose).check(level.commands[preset])
 
 
-def _check_options(
-    schema: Schema, level: Level, holder: Node, whose: str, spelling: Spelling
-) -> None:
-    options = holder.get("options")
-    for key, node in flattened(options.mapping.items() if options else ()):
-        if key.startswith(AS_WRITTEN):
-            continue
-        one = spelling.declared(key)
-        if one is None and schema.strict:
-            known = [word.lstrip("-") for word in schema.spellings]
-            names = [*(word.replace("-", "_") for word in known), *known]
-            raise ManifestError(
-                f"{origin(node, level.root)}: {whose}: the program has no option `{key}`",
-                hint=did_you_mean(key, names, f"`{level.typed()} --help` lists its options"),
-            )
-        for item in _items(node) if one and one.shape != "flag" else ():
-            if one and (problem := _refusal(schema, one, spelled(item.value))):
-                raise ManifestError(
-                    f"{origin(item, level.root)}: {whose}: {problem}",
-                    hint=_guess(one, spelled(item.value)),
-                )
+class _Options:
+    """Checks the options of one manifest or preset."""
+
+    def __init__(self, level: Level, spelling: Spelling, schema: Schema, whose: str) -> None:
+        self._level = level
+        self._spelling = spelling
+        self._schema = schema
+        self._whose = whose
+
+    def check(self, holder: Node) -> None:
+        options = holder.get("options")
+        for key, node in flattened(options.mapping.items() if options else ()):
+            if key.startswith(AS_WRITTEN):
+                continue
+            one = self._spelling.declared(key)
+            if one is None:
+                self._unknown(key, node)
+            elif one.shape == "flag":
+                self._flag(one, node)
+            else:
+                self._values(one, node)
+
+    def _unknown(self, key: str, node: Node) -> None:
+        above = key.rpartition(".")[0]
+        outer = self._spelling.declared(above) if above else None
+        if outer is not None:
+            raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
+        section = key.partition(".")[0]
+        if section in SECTIONS and above and not self._spelling.bare:
+            home = f"`{section}` stands beside `options`, and not in it"
+            raise self._refused(node, f"the program has no option `{key}`", home)
+        if not self._schema.strict:
+            return
+        known = [word.lstrip("-") for word in self._schema.spellings]
+        names = [*(word.replace("-", "_") for word in known), *known]
+        every = f"`{self._level.typed()} --help` lists its options"
+        problem = f"the program has no option `{key}`"
+        raise self._refused(node, problem, did_you_mean(key, names, every))
+
+    def _flag(self, one: Parameter, node: Node) -> None:
+        if isinstance(node.value, bool) or (one.counted and isinstance(node.value, int)):
+            return
+        is_word = node.value in ("true", "false")
+        raise self._refused(
+            node,
+            f"`{one.display}` is a flag{_declared_at(one)}",
+            "remove the quotes" if is_word else "write `true` or `false`",
+        )
+
+    def _values(self, one: Parameter, node: Node) -> None:
+        for item in _items(node):
+            text = spelled(item.value)
+            if problem := _refusal(self._schema, one, text) or self._type(one, text):
+                raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
+
+    def _type(self, one: Parameter, text: str) -> str:
+        """Why a value is not of the type that the source of a script declares."""
+        if self._schema.source != "source" or one.choices or "type" in one.computed:
+            return ""
+        return _not_a_number(one, text)
+
+    def _refused(self, node: Node, problem: str, hint: str = "") -> ManifestError:
+        return ManifestError(
+            f"{origin(node, self._level.root)}: {self._whose}: {problem}", hint=hint
+        )
+
+
+def _declared_at(one: Parameter) -> str:
+    """Where a program that was read declares an option."""
+    return f" ({one.place})" if one.place else ""
 
 
 def _items(node: Node) -> list[Node]:
@@ -254,8 +306,14 @@ def _refusal(schema: Schema, one: Parameter, text: str) -> str:
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
     # Only FdlArgs converts a word as it is done here.
-    if one.choices or not schema.origins or one.type not in ("int", "float"):
+    return _not_a_number(one, text) if schema.origins and not one.choices else ""
+
+
+def _not_a_number(one: Parameter, text: str) -> str:
+    """Why a text is not a number of the declared type; empty for an option of another type."""
+    if one.type not in ("int", "float"):
         return ""
+    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
     try:
         for part in filter(None, parts):
             one.convert(part)

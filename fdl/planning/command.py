@@ -40,6 +40,7 @@ def plan_of(selected: Selection, project: Project, invocation: Invocation, host:
         invocation.exported(),
         invocation.append,
         keeps=project.writes_cache,
+        secrets=project.secrets(),
     )
     plan = planned(selected, planner)
     for note in plan.notes:
@@ -57,7 +58,11 @@ def planned(selected: Selection, planner: Planner) -> Plan:
     level, preset, tail = selected.level, selected.preset, selected.words
     level = planner.with_values(level, preset)
     schema = known(level, keep=planner.keeps)
-    if schema is not None:
+    if schema is None:
+        from fdl.planning.empty import refuse_empty
+
+        refuse_empty(level, preset)
+    else:
         from fdl.planning.arguments import arguments
         from fdl.planning.check import check_options, check_tail
 

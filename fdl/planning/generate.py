@@ -5,7 +5,7 @@ from __future__ import annotations
 from fdl.light_record import Record
 from fdl.node import origin, text
 from fdl.plan import Flag
-from fdl.planning.spelling import Spelling, flattened, output_keys
+from fdl.planning.spelling import Spelling, flattened, output_keys, written
 from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
@@ -49,8 +49,9 @@ SWITCHES = ("timeline", "no_divergence_guard")
 def settings(manifest: Node, preset: Node | None) -> Settings:
     """The sections of a manifest merged with a preset, field by field.
 
-    A null inherits. ``mode`` sets ``policy`` and ``backend`` in one word. So a preset that sets
-    ``mode`` does not inherit the other two, and the other way round.
+    A null of the preset removes what the manifest sets. ``mode`` sets ``policy`` and ``backend`` in
+    one word. So a preset that sets ``mode`` does not inherit the other two, and the other way
+    round.
     """
     merged: Settings = {}
     for section in (*_FIELD_NAMES, "options"):
@@ -58,6 +59,8 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
         own = present(section, preset)
         for rival in (one for name in own for one in RIVALS.get(name, ())):
             base.pop(rival, None)
+        for name in removed_by(section, preset, base):
+            del base[name]
         merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
     return merged
 
@@ -79,6 +82,19 @@ def present(section: str, holder: Node | None) -> Section:
     if section != "ddp":
         return dict(flattened(mapping.items()))
     return {name: node for name, node in mapping.items() if node.value is not None}
+
+
+def removed_by(section: str, preset: Node | None, base: Section) -> dict[str, Node]:
+    """The settings of a manifest that a preset removes: name -> its null."""
+    found = preset.get(section) if preset else None
+    nulls = {key: node for key, node in written(found.mapping.items() if found else ())
+             if node.value is None and not node.empty}  # fmt: skip
+    return {
+        name: node
+        for key, node in nulls.items()
+        for name in base
+        if name == key or name.startswith(f"{key}.")
+    }
 
 
 class Group(Record):

@@ -17,10 +17,13 @@ VARIABLE = "FLODL_GUARDS"
 
 
 def hand_down_guards(plan: Plan, level: Level, preset: str | None) -> None:
-    """Set the variable, if the manifest or its preset has ``guards:``; that of a preset counts."""
+    """Set the variable, if the manifest or its preset has ``guards:``; that of a preset counts.
+
+    A null of the preset removes the guards of the manifest.
+    """
     node = _guards(level.commands[preset]) if preset else None
     node = node or _guards(level.manifest.node)
-    if node is None:
+    if node is None or node.value is None:
         return
     import json
 
@@ -33,5 +36,4 @@ def hand_down_guards(plan: Plan, level: Level, preset: str | None) -> None:
 
 def _guards(holder: Node) -> Node | None:
     training = holder.get("training")
-    found = training.get(KEY) if training else None
-    return found if found and found.value is not None else None
+    return training.mapping.get(KEY) if training else None

@@ -16,10 +16,11 @@ from fdl.node import origin
 from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
 from fdl.planning.script import shell_text, stops_at_failures
 from fdl.shell_words import compose, join, quote_cmd
+from flodl_shared.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fdl.node import Node
     from fdl.parameters.contract import Schema
@@ -65,6 +66,7 @@ class Planner(Record):
         distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
             every setting as a flag and decides itself.
         keeps: Whether what is read from the source of programs may be cached.
+        secrets: The secret texts of the project's manifests, which the program must not record.
     """
 
     root: str
@@ -73,6 +75,7 @@ class Planner(Record):
     append: bool
     distributes: bool = True
     keeps: bool = False
+    secrets: Sequence[str] = ()
 
     def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
         """The plan of a ``run:`` command.
@@ -188,7 +191,7 @@ class Planner(Record):
             from fdl.planning.guards import hand_down_guards
 
             hand_down_guards(plan, level, preset)
-        hand_down(plan)
+        hand_down(plan, self.secrets)
         return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
 
     def with_values(self, level: Level, preset: str | None) -> Level:
@@ -232,6 +235,7 @@ class Planner(Record):
             if (grace := scope.mapping.get("grace")) is not None:
                 given = _seconds(grace)
                 plan.grace = GRACE_S if given is None else given
+        KNOWN.later(lambda: _hidden_texts(plan))
         shell, mine = self.host.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -358,10 +362,20 @@ def _marked(*nodes: Node | None) -> list[str]:
     return [str(node.value) for node in nodes if node and node.secret]
 
 
-def hand_down(plan: Plan) -> None:
-    """Set ``FDL_PLAN``, so that the program can record the manifest line of each argument."""
+def _hidden_texts(plan: Plan) -> Iterable[str]:
+    from fdl.redaction import hidden_texts
+
+    return hidden_texts(plan)
+
+
+def hand_down(plan: Plan, secrets: Sequence[str] = ()) -> None:
+    """Set ``FDL_PLAN``, so that the program can record the manifest line of each argument.
+
+    It also gets the secrets that it must not record.
+    """
     import json
 
-    text = json.dumps(plan.inner(), separators=(",", ":"))
+    known = sorted({*plan.secrets, *secrets})
+    text = json.dumps({**plan.inner(), "secrets": known}, separators=(",", ":"))
     if len(text) <= _PLAN_LIMIT_BYTES:
         plan.set(Variable(PLAN_VARIABLE, text, "fdl"))

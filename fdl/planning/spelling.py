@@ -123,11 +123,23 @@ def output_keys(style: str) -> tuple[str, ...]:
 
 
 def flattened(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[tuple[str, Node]]:
-    """Settings in mappings as dotted keys: ``optimizer.lr``. Nulls are left out."""
+    """Settings in mappings as dotted keys: ``optimizer.lr``. Nulls are left out.
+
+    A key without a value switches a flag on. Where the program has no such flag, it is refused.
+    """
+    for key, node in written(section, above):
+        if node.value is not None:
+            yield key, node
+        elif node.empty:
+            yield key, node.at(True)
+
+
+def written(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[tuple[str, Node]]:
+    """The same with nulls, and with keys that have no value."""
     for key, node in section:
         if isinstance(node.value, dict):
-            yield from flattened(node.mapping.items(), f"{above}{key}.")
-        elif node.value is not None:
+            yield from written(node.mapping.items(), f"{above}{key}.")
+        else:
             yield f"{above}{key}", node
 
 

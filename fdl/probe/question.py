@@ -24,12 +24,14 @@ from fdl.node import origin
 from fdl.parameters.contract import FLAG, PROBE_VARIABLE, ContractError, Schema, parse
 from fdl.plan import Plan
 from fdl.planning.planner import Host, Planner, here
+from fdl.redaction import hidden_texts
 from fdl.schema import cache
 from fdl.schema.program import sources
 from fdl.select.classify import SECTIONS
 from fdl.select.level import Level
 from fdl.shell_words import join
-from flodl_shared.secrets import is_secret, redact_text, redact_tokens
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import redact_tokens
 
 LIMIT_SECONDS = 5.0
 LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"
@@ -170,12 +172,10 @@ def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
 
 def _failure(plan: Plan, problem: str) -> SchemaError:
     """The error for a program that does not answer, without secrets that it may have printed."""
-    variables = {**os.environ, **plan.env}.items()
-    secrets = [value for name, value in variables if is_secret(name, value)]
-    secrets += [*plan.secrets, *(one.value for one in plan.variables if one.secret)]
+    KNOWN.add(hidden_texts(plan))
     asked = join(redact_tokens(plan.argv))
     return SchemaError(
-        redact_text(f"{plan.origin}: `{asked}` {problem}", secrets),
+        KNOWN.text(f"{plan.origin}: `{asked}` {problem}"),
         hint=f"`{FLAG}` must make the program print its schema as JSON, as `fdl.FdlArgs` does",
     )
 

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fdl.plan import Plan
-    from fdl.select.project import Project
 
 
-def confirm_all(plans: Iterable[Plan], project: Project) -> None:
+def confirm_all(plans: Iterable[Plan]) -> None:
     """Ask the question of each plan, every question once.
 
     Raises:
@@ -23,7 +22,7 @@ def confirm_all(plans: Iterable[Plan], project: Project) -> None:
     for plan in plans:
         if plan.confirm and plan.confirm not in asked:
             asked.add(plan.confirm)
-            require_yes(project.without_secrets(plan.confirm), plan.command)
+            require_yes(plan.confirm, plan.command)
 
 
 def require_yes(question: str, command: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fdl.errors import FdlError, UsageError
 from fdl.own_files import open_own, put_own
 from fdl.run_directory.json_file import read_json
+from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +89,7 @@ def change(
     )
     if after == before:
         return after
-    content.update(tags=list(after.tags), note=after.note)
+    content.update(tags=KNOWN.texts(list(after.tags)), note=KNOWN.text(after.note))
     new = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
     if old is not None:
         rewrite(file, old, new, name=str(file))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fdl.run_pages.catalog import reports
 from fdl.run_pages.curves import AXES, Request, curve
 from fdl.version import __version__
+from flodl_shared.masking import KNOWN
 from flodl_shared.page_assets import asset, policy, read
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def _doubles(column: list[float]) -> bytes:
 
 def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
     # `<` begins no tag inside a JSON string when it is written as an escape.
-    data = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+    data = KNOWN.text(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    data = data.replace("<", "\\u003c")
     return _shell().substitute(title=html.escape(title), policy=csp(served=served), data=data)
 
 

@@ -15,6 +15,7 @@ from fdl.own_files import open_own
 from fdl.run_directory.run import REPORT
 from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
+from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(content: object) -> Answer:
-    return Answer(json.dumps(content).encode(), _JSON)
+    return Answer(KNOWN.text(json.dumps(content, ensure_ascii=False)).encode(), _JSON)
 
 
 def _report(found: Sequence[Entry]) -> Answer:

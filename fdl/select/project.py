@@ -102,20 +102,8 @@ class Project:
         return descend(self.level(), words, self.child)
 
     def secrets(self) -> list[str]:
-        """The secret texts of the manifests read so far.
-
-        A value is hidden by its own marks when it is printed. These texts catch a copy of a secret
-        in a place without a mark.
-        """
-        from fdl.manifest.secrecy import Manifests
-
-        return Manifests(self._read.values()).hidden
-
-    def without_secrets(self, text: str) -> str:
-        """A text to print, without any secret of the manifests read so far."""
-        from flodl_shared.secrets import redact_text
-
-        return redact_text(text, self.secrets())
+        """The secret texts of the manifests read so far."""
+        return [text for manifest in self._read.values() for text in manifest.secrets()]
 
     def environments(self) -> list[str]:
         """Names of the environments of the project and of the folders below it, sorted."""

@@ -79,11 +79,7 @@ class Maker:
         words = self.target.words(row.varied, folder, resume)
         # A program that takes the name of a file can write into the directory of the run.
         known = {record.DIRECTORY_VARIABLE: self.target.inside(folder)}
-        plan = self._chain(words, known).steps[-1].plan
-        if plan.preset:
-            # Its arguments are announced.
-            plan.secrets += self.project.secrets()
-        return plan
+        return self._chain(words, known).steps[-1].plan
 
     def words(self, row: Row, folder: Path) -> list[str]:
         """The command line of one run with its global flags, for another machine."""
@@ -120,7 +116,7 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Hos
     plans = [maker.plan(row, folder / name / row.name) for row in tried]
     output.warnings(project.untold())
     if invocation.dry_run:
-        return _show(tried, plans, project, request, json=invocation.json)
+        return _show(tried, plans, request, json=invocation.json)
     settings = {
         **request.record(), "env": project.env, "append": invocation.append, "started": started,
     }  # fmt: skip
@@ -187,7 +183,7 @@ class Runner:
         """
         from fdl.run.confirm import confirm_all
 
-        confirm_all(self._maker.plans, self._maker.project)
+        confirm_all(self._maker.plans)
         if self._maker.needed.steps:
             from fdl.jobs.execute import run_chain
 
@@ -352,13 +348,11 @@ def _show_rest(sweep: Sweep, rows: Sequence[Row], maker: Maker, request: Request
     if not rows and not more:
         output.note(f"the sweep {sweep.name} has no unfinished runs")
     text = heading + _command_lines(rows, plans)
-    output.write(sys.stdout, maker.project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 
-def _show(
-    rows: Sequence[Row], plans: Sequence[Plan], project: Project, request: Request, *, json: bool
-) -> int:
+def _show(rows: Sequence[Row], plans: Sequence[Plan], request: Request, *, json: bool) -> int:
     """Print the command line of every run."""
     if json:
         from fdl import dry_run
@@ -369,7 +363,7 @@ def _show(
         if request.search:
             heading = f"{request.trials} trials by {request.search}; the ends of their ranges:\n"
         text = heading + _command_lines(rows, plans)
-    output.write(sys.stdout, project.without_secrets(text))
+    output.write(sys.stdout, text)
     return 0
 
 

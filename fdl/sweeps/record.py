@@ -10,6 +10,7 @@ from fdl.jobs.job import DONE, STOPPED, Outcome
 from fdl.own_files import put_own
 from fdl.redaction import redacted
 from fdl.run_directory.run import CONFIG, RECORD
+from flodl_shared.masking import KNOWN
 
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
 """Names the directory of a run of a sweep to its program, which may write its metrics there."""
@@ -34,7 +35,8 @@ def write(outcome: Outcome) -> None:
     }
     config = {key: {"value": value, "origin": "--each"} for key, value in job.varied.items()}
     for name, content in ((CONFIG, config), (RECORD, record)):
-        put_own(folder, folder / name, (json.dumps(content, indent=2) + "\n").encode())
+        text = json.dumps(KNOWN.data(content), indent=2) + "\n"
+        put_own(folder, folder / name, text.encode())
 
 
 def forget(folder: Path) -> None:

@@ -9,6 +9,8 @@ from fdl.node import origin
 from fdl.parameters.contract import spelled
 from fdl.suggest import did_you_mean
 from fdl.sweeps.axis import Axis, axis, parse, refuse_repeated
+from flodl_shared.masking import KNOWN
+from flodl_shared.secrets import REDACTED, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +59,17 @@ class Request:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any], work: Work) -> Request:
-        """The request of a sweep that began earlier; ``work`` may have other ``jobs``."""
+        """The request of a sweep that began earlier; ``work`` may have other ``jobs``.
+
+        Raises:
+            UsageError: Its command line had a secret, which is not recorded.
+        """
+        if any(REDACTED in word for word in record["command"]):
+            raise UsageError(
+                "the sweep cannot be continued: its command line had a secret, which is not "
+                "recorded",
+                hint="pass the secret in an environment variable, and begin the sweep again",
+            )
         work.zip, work.search, work.goal = record["zip"], record["search"], record["goal"]
         work.trials = record["trials"]
         work.jobs = work.jobs or record["jobs"]
@@ -68,9 +80,9 @@ class Request:
         """The request for ``sweep.json``."""
         each = {one.key: one.source for one in self.axes}
         return {
-            "command": self.words, "each": each, "zip": self.zip, "search": self.search,
-            "trials": self.trials, "goal": self.goal, "jobs": self.jobs,
-            "gpus_each": self.gpus_each,
+            "command": KNOWN.texts(redact_tokens(self.words)), "each": each,
+            "zip": self.zip, "search": self.search, "trials": self.trials, "goal": self.goal,
+            "jobs": self.jobs, "gpus_each": self.gpus_each,
         }  # fmt: skip
 
     def _check(self) -> None:

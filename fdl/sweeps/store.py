@@ -16,7 +16,6 @@ from fdl.own_files import inside, put_own
 from fdl.regular import subfolders
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
 from fdl.run_directory.json_file import read_json
-from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,11 +139,8 @@ class Sweep:
     def save(self) -> None:
         """Replace ``sweep.json``."""
         content = {**self.settings, "runs": [vars(row) for row in self.rows]}
-        # The command line may hold a secret that was typed.
-        words = self.settings["command"]
-        mode = 0o666 if redact_tokens(words) == list(words) else 0o600
         text = json.dumps(content, indent=2) + "\n"
-        put_own(self.path, self.path / FILE, text.encode(), mode)
+        put_own(self.path, self.path / FILE, text.encode(), 0o666)
 
     def runs(self) -> dict[str, Run]:
         """Name of a row -> its newest run directory, for those that have one."""

@@ -14,6 +14,7 @@ from fdl.schema import known
 from fdl.schema.subcommand import select
 from fdl.select.classify import SECTIONS
 from fdl.suggest import did_you_mean
+from flodl_shared.masking import KNOWN
 from flodl_shared.secrets import is_secret
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Target:
                 f"`--each {key}`: a sweep gives each run a folder of its own",
                 hint=f"`{self._typed} --output FOLDER --each …` sets the folder of the sweep",
             )
-        if is_secret(key, value):
+        if is_secret(key, value) or KNOWN.text(value) != value:
             raise UsageError(
                 f"`--each {key}`: the values are part of folder names, and this is a secret",
                 hint="set it in the environment",

@@ -51,6 +51,7 @@ from flodl.checkpoint.header import (
 from flodl.checkpoint.sharded import local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
+from flodl_shared.masking import KNOWN
 
 FORMAT = "fdl"
 VERSION = 3
@@ -240,7 +241,7 @@ def write_container(
     Args:
         stream: Where to write; if ``rewindable``, it is at its beginning.
         tensors: The tensors by stored name, each once.
-        metadata: The strings of the file, without the digest.
+        metadata: The strings of the file, without the digest; secrets in them are masked.
         rewindable: Whether the header can be corrected after the tensors are written. If not, the
             tensors are read twice, which copies them twice from a GPU.
         fetch: Returns the values of a tensor by name; called in the order of :func:`fetched`.
@@ -250,6 +251,7 @@ def write_container(
         CheckpointError: The tensors changed during the write.
     """
     entries = lay_out(tensors.items())
+    metadata = {key: KNOWN.text(text) for key, text in metadata.items()}
     blank = encode_header(entries, {**metadata, DIGEST: BLANK})
     pieces = _pieces(fetch, entries)
     if rewindable:

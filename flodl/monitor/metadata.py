@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from flodl.monitor.records import finite
+from flodl_shared.masking import KNOWN
 
 _DEEPEST = 32
 
 
 def read_metadata(source: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return an independent copy that contains only JSON values.
+    """Return an independent copy that contains only JSON values, and no secrets.
 
     Args:
         source: A mapping, or the text of a JSON object. Values that JSON lacks become text (a path,
@@ -33,7 +34,7 @@ def read_metadata(source: Mapping[str, Any] | str) -> dict[str, Any]:
             f"metadata: a {type(source).__name__} is not a mapping; pass "
             '{"config": {...}, "environment": {...}}'
         )
-    return {str(key): _plain(value, 1) for key, value in source.items()}
+    return KNOWN.data({str(key): _plain(value, 1) for key, value in source.items()})
 
 
 def _plain(value: Any, depth: int) -> Any:

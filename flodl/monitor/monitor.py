@@ -39,6 +39,7 @@ from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import CsvSink, LogSink, MediaSink, Sink, StepSink, TerminalSink
 from flodl.monitor.step_progress import Phase, StepProgress
 from flodl.monitor.system_load import LoadAverage
+from flodl_shared.masking import KNOWN
 
 _FLUSH_TIMEOUT = 10.0
 
@@ -125,19 +126,21 @@ class Monitor(MediaMethods):
             now = self._clock()
             if len(self._history) == self._restored:
                 self._trained_since = now - (seconds if math.isfinite(seconds) else 0.0)
-            record = EpochRecord(
-                epoch=epoch,
-                total=self._info.total,
-                seconds=seconds,
-                metrics=pairs,
-                eta=self._eta(epoch, now),
-                resources=load,
-                elapsed=now - self._start,
-                throughput=measured.throughput if measured is not None else None,
-                ranks=measured.rank_summary() if measured is not None else None,
-                steps_done=self._curves.steps_done,
-                lr=measured.lr if measured is not None else None,
-                grad_norm=measured.grad_norm if measured is not None else None,
+            record = KNOWN.texts(
+                EpochRecord(
+                    epoch=epoch,
+                    total=self._info.total,
+                    seconds=seconds,
+                    metrics=pairs,
+                    eta=self._eta(epoch, now),
+                    resources=load,
+                    elapsed=now - self._start,
+                    throughput=measured.throughput if measured is not None else None,
+                    ranks=measured.rank_summary() if measured is not None else None,
+                    steps_done=self._curves.steps_done,
+                    lr=measured.lr if measured is not None else None,
+                    grad_norm=measured.grad_norm if measured is not None else None,
+                )
             )
             self._history.append(record)
             for delivery in self._deliveries:
@@ -157,7 +160,7 @@ class Monitor(MediaMethods):
             ValueError: A piece has a different number of values and steps.
             StateError: The monitor is finished.
         """
-        pieces = tuple(piece for piece in series if len(piece.steps))
+        pieces = tuple(_without_secrets(piece) for piece in series if len(piece.steps))
         with self._lock:
             if self._summary is not None:
                 raise StateError("log_steps() after finish(); make a new Monitor for another run")
@@ -273,7 +276,7 @@ class Monitor(MediaMethods):
             took = self._clock() - self._start
             logged = len(self._history) - self._restored
             self._summary = summary = Finish(
-                status, took, logged, last, dict(self._ledger), best, folder
+                status, took, logged, last, dict(self._ledger), KNOWN.texts(best), folder
             )
             deliveries = tuple(self._deliveries)
             for delivery in deliveries:
@@ -439,6 +442,7 @@ class Monitor(MediaMethods):
             return self._curves.last_step() + 1 or epochs, epochs
 
     def _emit(self, records: Sequence[MediaRecord]) -> None:
+        records = KNOWN.texts(list(records))
         with self._lock:
             if self._summary is None:
                 for record in records:
@@ -477,7 +481,7 @@ class Monitor(MediaMethods):
 
     def _change(self, changes: Callable[[RunInfo], Mapping[str, Any]]) -> None:
         with self._lock:
-            self._info = dataclasses.replace(self._info, **changes(self._info))
+            self._info = dataclasses.replace(self._info, **KNOWN.texts(dict(changes(self._info))))
             for delivery in self._deliveries:
                 delivery.inform(self._info)
 
@@ -503,6 +507,11 @@ class Monitor(MediaMethods):
 def _measured(metrics: MetricSource) -> EpochMetrics | None:
     first = metrics[0] if isinstance(metrics, tuple) and metrics else metrics
     return first if isinstance(first, EpochMetrics) else None
+
+
+def _without_secrets(piece: StepSeries) -> StepSeries:
+    name = KNOWN.text(piece.name)
+    return piece if name == piece.name else dataclasses.replace(piece, name=name)
 
 
 def _join(deliveries: tuple[Delivery, ...], deadline: float, timeout: float) -> None:

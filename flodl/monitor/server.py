@@ -26,6 +26,7 @@ from flodl.monitor.server_events import EventLog
 from flodl.monitor.server_http import Admission, Refused, Request, is_loopback, response
 from flodl.monitor.server_loop import Answer, ServerLoop
 from flodl.monitor.step_progress import StepProgress
+from flodl_shared.masking import KNOWN
 
 POINTS_PER_NEWS = 400
 """Points of one curve in one event; zooming in loads the others."""
@@ -180,7 +181,7 @@ class LiveServer:
     def acts(self, state: Mapping[str, Any]) -> None:
         """Send what people can change now; browsers show it beside their buttons."""
         if self._buttons:
-            self._acts = {**self._acts, **state}
+            self._acts = {**self._acts, **KNOWN.texts(dict(state))}
             self._events.fact("acts", to_json(self._acts))
             self._loop.wake()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from flodl import terminal
 from flodl.errors import FlodlError
 from flodl.launch.interrupt import Terminated, ignore_repeated
+from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def _with_message(stop: BaseException) -> BaseException:
 
 
 def _say(text: str) -> None:
-    lines = (line.rstrip() for line in text.strip().splitlines())
+    lines = (line.rstrip() for line in KNOWN.text(text).strip().splitlines())
     print("\n".join(lines), file=sys.stderr)  # noqa: T201 - errors belong on stderr
 
 

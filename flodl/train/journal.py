@@ -13,7 +13,7 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
-from flodl.files import append_bytes
+from flodl.files import append_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,7 +143,7 @@ class Journal:
                 _cut_to_lines(descriptor)
             finally:
                 os.close(descriptor)
-            append_bytes(self._path, line.encode("utf-8", "backslashreplace"))
+            append_text(self._path, line)
 
     @staticmethod
     def read(path: Path) -> list[Act]:

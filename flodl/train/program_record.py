@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 from flodl import log
 from flodl.files import replace_text
 from flodl.train.code_record import running_program, write_code
-from flodl.train.resume_hint import PLAN_VARIABLE
-from flodl_shared.secrets import REDACTED, masked, redact_text, redact_tokens
+from flodl_shared.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
+from flodl_shared.secrets import REDACTED, plain_name, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,19 +37,20 @@ def recorded_argv(
         environ: The environment; ``fdl`` describes there the arguments that it has generated.
     """
     program, *typed = argv
-    public, hidden = _generated(typed, environ)
+    plan = HandedDown(environ)
+    generated = Mask(plan.secrets)
+    hidden = plan.marked | set(_hidden_names(config))
     shown = redact_tokens(typed)
-    names = set(_hidden_names(config))
     for place, token in enumerate(typed):
         option, equals, _ = token.partition("=")
-        if place in public:
+        is_value = equals or (place and not token.startswith("--"))
+        name = plain_name(option if equals else typed[place - 1]) if is_value else ""
+        if name and name in plan.public:
             shown[place] = token
-        elif _name(option) in names and equals:
-            shown[place] = f"{option}={REDACTED}"
-        elif place and _name(typed[place - 1]) in names and not token.startswith("--"):
-            shown[place] = REDACTED
+        elif name and name in hidden:
+            shown[place] = f"{option}={REDACTED}" if equals else REDACTED
         else:
-            shown[place] = redact_text(shown[place], hidden)
+            shown[place] = KNOWN.text(generated.text(shown[place]))
     return [program, *shown]
 
 
@@ -83,7 +84,7 @@ def recorded_variables(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
             if origin == _OWN or name not in environ:
                 continue
             # None: the manifest says that it is public.
-            value = environ[name] if secret is None else masked(environ[name])
+            value = environ[name] if secret is None else KNOWN.text(environ[name])
             found[name] = {"value": REDACTED if secret else value, "origin": origin}
     except (ValueError, KeyError, TypeError):
         return {}
@@ -132,34 +133,10 @@ class ProgramRecord:
             log.debug(f"the record of the program is incomplete: {failure}")
 
 
-def _generated(typed: Sequence[str], environ: Mapping[str, str]) -> tuple[set[int], list[str]]:
-    """Return places of public values, and secret texts, as the plan of ``fdl`` marks them."""
-    public, hidden = set[int](), list[str]()
-    try:
-        plan: Any = json.loads(environ.get(PLAN_VARIABLE, ""))
-        argv = [str(word) for word in plan["argv"]]
-        offset = len(argv) - len(typed)
-        if offset < 0 or argv[offset:] != list(typed):
-            return set(), []
-        for flag in plan["flags"]:
-            name, places = str(flag["name"]), range(flag["index"], flag["index"] + flag["count"])
-            if flag["secret"] is None:
-                public |= {place - offset for place in places}
-            elif flag["secret"]:
-                hidden += [argv[at].removeprefix(f"{name}=") for at in places if argv[at] != name]
-    except (ValueError, KeyError, TypeError, IndexError):
-        return set(), []
-    return public, hidden
-
-
 def _hidden_names(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the settings whose values are hidden."""
     for name, value in config.items():
         if value == REDACTED or (isinstance(value, dict) and value.get("value") == REDACTED):
-            yield _name(name)
+            yield plain_name(name)
         elif isinstance(value, dict):
             yield from _hidden_names(value)
-
-
-def _name(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")

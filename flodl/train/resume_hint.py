@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flodl.errors import RunDirectoryError
 from flodl.launch.launcher import detect
 from flodl.train.run_records import LAST
+from flodl_shared.masking import PLAN_VARIABLE
 from flodl_shared.resume_option import RESUME, without_resume
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from flodl.errors import DistributedError, WorkersFailed
     from flodl.launch.launcher import Launched
     from flodl.train.run_directory import RunDirectory
-
-PLAN_VARIABLE = "FDL_PLAN"
-"""``fdl`` passes the command that was typed to the program in this variable."""
 
 
 def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | None) -> None:

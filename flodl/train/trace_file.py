@@ -14,6 +14,8 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
+from flodl_shared.masking import KNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -167,7 +169,8 @@ def whole_length(data: bytes) -> int:
 
 
 def _json(content: object) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
+    return KNOWN.text(text).encode()
 
 
 def _values(first: int, values: Sequence[float]) -> bytes:

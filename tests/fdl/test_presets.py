@@ -103,7 +103,7 @@ def test_every_field_has_its_flag_in_the_documented_order(arguments):
     assert arguments(preset) == expected.split()
 
 
-def test_null_inherits_and_structures_replace_whole(arguments):
+def test_null_removes_and_structures_replace_whole(arguments):
     sections = (
         "training: {lr: 0.1}\n"
         "ddp: {max_batch_diff: 3, partition_ratios: [0.5, 0.25, 0.25], "
@@ -113,7 +113,7 @@ def test_null_inherits_and_structures_replace_whole(arguments):
         "{training: {lr: null}, ddp: {max_batch_diff: null, partition_ratios: [0.9, 0.1], "
         "speed_hint: {slow_rank: 1, ratio: 4.0}}}"
     )
-    expected = "--max-batch-diff 3 --speed-hint 1:4.0 --partition-ratios 0.9,0.1 --lr 0.1"
+    expected = "--speed-hint 1:4.0 --partition-ratios 0.9,0.1"
     assert arguments(preset, sections) == expected.split()
 
 
@@ -124,7 +124,7 @@ def test_null_inherits_and_structures_replace_whole(arguments):
         ("{mode: sync}", "{backend: cpu}", "--backend cpu"),
         ("{policy: async, backend: cpu}", "{mode: solo-0}", "--mode solo-0"),
         ("{policy: async, backend: cpu}", "{backend: nccl}", "--policy async --backend nccl"),
-        ("{mode: sync}", "{mode: null, anchor: 3}", "--mode sync --anchor 3"),
+        ("{mode: sync}", "{mode: null, anchor: 3}", "--anchor 3"),
     ],
 )
 def test_mode_and_its_two_halves_displace_each_other(arguments, inherited, preset, expected):
@@ -215,7 +215,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
-        *("confirm", "depends", "environment", "grace", "launch", "notes", "ranks", "secrets"),
+        *("confirm", "depends", "environment", "grace", "launch", "notes", "ranks"),
         *("slurm", "stop_timeout", "subcommand"),
     }
 

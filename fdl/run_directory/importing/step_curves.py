@@ -14,6 +14,8 @@ import sys
 from array import array
 from typing import TYPE_CHECKING
 
+from flodl_shared.masking import KNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,7 +51,7 @@ def files(curves: Mapping[str, Curve], marks: Curve) -> dict[str, bytes]:
         index["epochs"] = "epochs-0"
         made |= _files("epochs-0", marks.steps, marks.values)
     index["curves"] = stems
-    made[INDEX] = (json.dumps(index, indent=1) + "\n").encode()
+    made[INDEX] = (json.dumps(KNOWN.texts(index), indent=1) + "\n").encode()
     return made
 
 

@@ -18,7 +18,7 @@ from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.notes import NOTES
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD
-from flodl_shared.secrets import REDACTED, is_secret
+from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,28 +109,22 @@ def _files(run: Foreign) -> dict[str, bytes]:
         "resumed_from": None,
         _ORIGIN: origin,
     }
-    config = {
-        name: {"value": REDACTED if is_secret(name, value) else value, "origin": run.origin}
-        for name, value in run.config.items()
-    }
+    config = {name: {"value": value, "origin": run.origin} for name, value in run.config.items()}
+    known = KNOWN.data({CONFIG: config, ENVIRONMENT: dict(run.environment)})
     return {
-        CONFIG: _json(config),
-        ENVIRONMENT: _json(_without_secrets(run.environment)),
-        METRICS: found.table().encode(),
+        CONFIG: _json(known[CONFIG]),
+        ENVIRONMENT: _json(known[ENVIRONMENT]),
+        METRICS: KNOWN.text(found.table()).encode(),
         **step_curves.files(found.by_step, found.marks),
-        RECORD: _json(record),
+        RECORD: _json(KNOWN.texts(record)),
     }
-
-
-def _without_secrets(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: REDACTED if is_secret(name, value) else value for name, value in facts.items()}
 
 
 def _notes(run: Foreign) -> dict[str, bytes]:
     """Tags and note of the other program, which only a new run directory gets."""
     if not run.tags and not run.note:
         return {}
-    return {NOTES: _json({"tags": run.tags, "note": run.note})}
+    return {NOTES: _json(KNOWN.texts({"tags": run.tags, "note": run.note}))}
 
 
 def _is_same(path: Path, content: Mapping[str, bytes]) -> bool:

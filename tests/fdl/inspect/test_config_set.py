@@ -511,17 +511,15 @@ def test_the_effect_is_proved_on_the_command_of_a_nested_manifest(
     assert {name: (root / name).read_text() for name in TREE} == TREE
 
 
-def test_the_same_flag_set_in_two_sections_of_a_preset_is_one_value(
+def test_the_same_flag_set_in_two_sections_of_a_preset_is_refused(
     project: Project, fdl: Fdl
 ) -> None:
     text = "entry: echo main.py\ncommands:\n  q:\n    training: {lr: 1}\n    options: {lr: 2}\n"
     root = project({"fdl.yml": text})
     session = fdl("config", "set", "--for", "q", "training.lr", "3")
     assert (session.exit, session.out) == (1, "")
-    assert "fdl.yml:5:19 wins for `options.lr`" in session.err
+    assert "fdl.yml:5:19: `options.lr` and `training.lr` (fdl.yml:4:20)" in session.err
     assert (root / "fdl.yml").read_text() == text
-    assert fdl("config", "set", "--for", "q", "options.lr", "3").exit == 0
-    assert fdl("q").out == "main.py --lr 1 --lr 3\n", "the program takes the last one"
 
 
 def test_settings_of_a_manifest_without_a_program_are_refused(project: Project, fdl: Fdl) -> None:
