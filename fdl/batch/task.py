@@ -78,7 +78,7 @@ class Task:
         signal.signal(signal.SIGTERM, self._end)
         if rank:
             # submitit tells only the first node. The others stop their ranks with it.
-            signal.signal(signal.SIGUSR1, self._pass_on)
+            signal.signal(signal.SIGUSR1, self._end)
         try:
             code = _code(os.waitpid(self._child, 0)[1])
         except UncompletedJobError:
@@ -86,8 +86,9 @@ class Task:
                 raise
             code = 0
         if code and self._ending:
-            # Without a result, the job is over only when SLURM says so.
-            sys.exit(code)
+            # Without a result, the job is over only when SLURM says so. A code other than 0 would
+            # stop the other machines, which may be writing a checkpoint.
+            sys.exit(code if self.nodes == 1 else 0)
         if code:
             # The log has the program's own error, so no traceback follows it.
             sys.excepthook = lambda *_: None
