@@ -133,7 +133,7 @@ CONF
     for node in $machine $nodes; do
         # To itself each machine is 127.0.0.1: connections from there have this address. To the
         # others it has another one, so that no two nodes take themselves for the same.
-        printf '127.0.0.1 localhost %s\n' "$node" >"$dir/hosts.$node"
+        printf '127.0.0.1 %s localhost\n' "$node" >"$dir/hosts.$node"
         number=10
         for other in $nodes; do
             number=$((number + 1))

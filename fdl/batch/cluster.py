@@ -198,18 +198,17 @@ class _Waiting:
     def end(self) -> Ended | None:
         """How it ended; None while it goes on."""
         results = self._results()
-        if len(results) < len(self._tasks):
-            if not self._over_since:
-                return None
-            late = time.monotonic() - self._over_since < _LATE_FILE_S
-            if late and self._state in _BY_ITSELF:
-                return None
-        # What failed first has stopped the others.
+        if len(results) < len(self._tasks) and not self._over_since:
+            return None
+        # What failed first has stopped the others, whose torchrun may end with 1 meanwhile.
         codes = [_code_of(task) for task in sorted(results, key=_written)]
-        code = next(filter(None, codes), None)
-        if code is not None:
-            return Ended(code, "FAILED")
-        if len(results) == len(self._tasks) or (results and self._state == "COMPLETED"):
+        if any(codes):
+            return Ended(next((code for code in codes if code > 1), 1), "FAILED")
+        if len(results) == len(self._tasks):
+            return Ended(0, "COMPLETED")
+        if self._state in _BY_ITSELF and time.monotonic() - self._over_since < _LATE_FILE_S:
+            return None
+        if results and self._state == "COMPLETED":
             return Ended(0, "COMPLETED")
         return Ended(None, self._state)
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _OF_THE_TASK = (
 
 _FIRST_PORT = 29400
 _PORTS = 2000
+_LATER_S = 5.0
 
 
 class FailedError(Exception):
@@ -89,6 +91,9 @@ class Task:
             # Without a result, the job is over only when SLURM says so. A code other than 0 would
             # stop the other machines, which may be writing a checkpoint.
             sys.exit(code if self.nodes == 1 else 0)
+        if code == 1 and self.nodes > 1:
+            # torchrun, perhaps: another machine has failed, and is about to say with what code.
+            time.sleep(_LATER_S)
         if code:
             # The log has the program's own error, so no traceback follows it.
             sys.excepthook = lambda *_: None

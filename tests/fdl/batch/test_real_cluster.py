@@ -183,7 +183,7 @@ time.sleep(300)
 
 
 def test_two_nodes_are_free_soon_after_one_rank_has_failed(real, program):
-    call = Call(real, program(ONE_FAILS, "slurm: {nodes: 2}\nddp: {ranks: 1}\n"))
+    call = Call(real, program(ONE_FAILS, "slurm: {nodes: 2}\nddp: {ranks: 1, max_restarts: 0}\n"))
     code, err = call.ends(120)
     assert code == 3, err
     assert real.state(call.job) in ("FAILED", "CANCELLED")
