@@ -184,7 +184,8 @@ class _Waiting:
         if not state:
             return
         shown = {"PENDING": f"waits: {reason}", "SUSPENDED": "is suspended"}.get(state, "")
-        news = (state, reason) != (self._state, self._reason) and reason != "None"
+        # A job that has just come waits for no reason yet.
+        news = (state, reason) not in ((self._state, self._reason), ("PENDING", "None"))
         if shown and news and not self._quiet:
             output.note(f"job {self.job.job_id} {shown}")
         self._state, self._reason = state, reason
