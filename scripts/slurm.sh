@@ -5,9 +5,9 @@
 #     . DIR/environment                 # now sbatch, squeue and fdl --on slurm use it
 #     bash scripts/slurm.sh stop DIR
 #
-# It needs root. All files are below DIR, and all daemons listen on the loopback device only. Each
-# node has a name of its own. The cluster stops when the owner ends: the
-# process that called the script, or the one that --owner names.
+# It needs root. All files are below DIR, and all daemons listen on 127.0.0.1 only. Each node has a
+# name of its own. The cluster stops when its owner ends: the process that called the script, or
+# the one that --owner names. `node DIR NAME` starts a node that has failed.
 #
 # Partitions: `main`; `cancel` and `requeue`, whose jobs are ended or queued again when a job of
 # `urgent` needs their nodes; `short`, which allows one minute.

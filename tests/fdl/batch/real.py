@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,9 @@ class RealCluster:
         for name in CLIENTS:
             if there := found(name):
                 (programs / name).symlink_to(there)
-        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join(
+            [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         self.variables = {"PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def run(self, *words: str) -> str:
@@ -61,11 +65,11 @@ class RealCluster:
         return self.run("sbatch", "--parsable", *words)
 
     def lose(self, node: str) -> None:
-        """End a node with everything that runs on it, as when its power fails."""
+        """End a node and the steps that run on it, as when its power fails."""
         file = self.folder / "pids" / node
-        pids = [int(file.read_text()), *self._steps(node)]
-        for pid in pids:
-            subprocess.run(["pkill", "-KILL", "-s", str(os.getsid(pid))], check=False)
+        for pid in (int(file.read_text()), *self._steps(node)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         file.unlink()
         wait_for(lambda: "down" in self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T"), 90)
 

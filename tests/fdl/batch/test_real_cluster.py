@@ -14,8 +14,6 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-ENDS = "import time; time.sleep(2)\n"
-
 
 class Call:
     """A call of fdl that goes on meanwhile; its job runs."""
@@ -92,10 +90,18 @@ def test_a_job_that_is_queued_again_goes_on(real, program):
     assert (call.folder / "ready").read_text() == ".."
 
 
+IGNORES = """
+import signal, time
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("ready", "w")
+time.sleep(600)
+"""
+
+
 def test_a_job_at_its_time_limit(plain_cluster, program):
-    text = f"import signal\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN)\n{WAITS}time.sleep(600)\n"
-    call = Call(plain_cluster, program(text, "slurm: {time: 1}\n"))
-    code, err = call.ends(200)
+    call = Call(plain_cluster, program(IGNORES, "slurm: {time: 1}\n"))
+    code, err = call.ends(140)
     assert code == 1, err
     assert f"job {call.job} was ended by the cluster: TIMEOUT" in err
 
@@ -193,7 +199,6 @@ def test_two_nodes_are_free_soon_after_one_rank_has_failed(real, program):
 def test_the_scaffold_trains_on_two_nodes(plain_cluster, fdl, tmp_path):
     assert fdl("init", "demo", env=plain_cluster.variables).exit == 0
     manifest = tmp_path / "demo/fdl.yml"
-    print(manifest.read_text())
     manifest.write_text(manifest.read_text() + "\nslurm: {time: 10, nodes: 2}\nddp: {ranks: 1}\n")
     done = fdl("--on", "slurm", "train", cwd="demo", env=plain_cluster.variables, timeout=300)
     assert done.exit == 0, done.err
