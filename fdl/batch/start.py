@@ -201,7 +201,8 @@ def _code(id: str, how: Ended) -> int:
     if how.code is not None:
         return how.code
     if how.state == GONE:
-        output.error(f"job {id} is {GONE}, and has left no result", f"read {FOLDER}/{id}_0_log.err")
+        log = f"{FOLDER}/*/{id}_0_log.err"
+        output.error(f"job {id} is {GONE}, and has left no result", f"cat {log}")
     else:
         output.error(f"job {id} was ended by the cluster: {how.state}", f"scontrol show job {id}")
     return 130 if how.canceled else 1
