@@ -100,8 +100,8 @@ time.sleep(600)
 
 
 def test_a_job_at_its_time_limit(plain_cluster, program):
-    call = Call(plain_cluster, program(IGNORES, "slurm: {time: 1}\n"))
-    code, err = call.ends(140)
+    call = Call(plain_cluster, program(IGNORES, "slurm: {time: 2}\n"))
+    code, err = call.ends(240)
     assert code == 1, err
     assert f"job {call.job} was ended by the cluster: TIMEOUT" in err
 
