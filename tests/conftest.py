@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 from flodl_shared.masking import KNOWN
-from tests import fork_server
+from tests import cluster_programs, fork_server
 
 pytest_plugins = ["tests.skipped"]
 
@@ -34,6 +34,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # What trainings find out about this machine must not reach the cache of the user's own ones.
 _CACHE = tempfile.TemporaryDirectory(prefix="flodl-cache-")
 os.environ["FLODL_CACHE_DIR"] = _CACHE.name
+
+# A machine of a real cluster has its programs where all others are. Only tests that ask for a
+# cluster find one.
+_PROGRAMS = tempfile.TemporaryDirectory(prefix="flodl-path-")
+cluster_programs.hide(Path(_PROGRAMS.name))
 
 # A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests
 # start would inherit that, and would not notice the signals that the tests send.

@@ -1,7 +1,8 @@
 """Jobs on a SLURM cluster: submit them, follow them, cancel them.
 
-submitit writes the batch file and calls ``sbatch``, ``sacct`` and ``scancel``
-(https://github.com/facebookincubator/submitit).
+submitit writes the batch file and calls ``sbatch``
+(https://github.com/facebookincubator/submitit). It would learn from ``sacct`` how a job is, which
+not every cluster has and which is told late, so fdl asks ``squeue`` itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl import output
-from fdl.batch.queue import FOLDER, Record, new_folder, remember
+from fdl.batch.queue import FOLDER, GONE, OVER, Record, States, new_folder, remember
 from fdl.errors import FdlError
 from fdl.signals import handled, interrupt
 
@@ -28,7 +29,8 @@ _POLL_S = 0.5
 _LATE_FILE_S = 5.0
 """How long a shared file system may take to show the file of a job that has ended."""
 
-_CANCELED = "CANCELLED"
+_BY_ITSELF = ("COMPLETED", "FAILED", GONE)
+"""How a job ends whose program has ended."""
 
 
 class Ended(NamedTuple):
@@ -36,7 +38,7 @@ class Ended(NamedTuple):
 
     Attributes:
         code: Its exit code; None if the cluster ended it.
-        state: Its state as ``sacct`` names it.
+        state: Its state as ``squeue`` names it.
     """
 
     code: int | None
@@ -45,7 +47,7 @@ class Ended(NamedTuple):
     @property
     def canceled(self) -> bool:
         """Whether somebody has canceled it."""
-        return self.code is None and self.state.startswith(_CANCELED)
+        return self.code is None and self.state == "CANCELLED"
 
 
 class Cluster:
@@ -64,7 +66,7 @@ class Cluster:
         self.folder = Path(root, FOLDER)
         self._settings = settings
         self._submitit = _library()
-        absent = [one for one in ("sbatch", "srun", "sacct") if shutil.which(one) is None]
+        absent = [one for one in ("sbatch", "srun", "squeue") if shutil.which(one) is None]
         if absent:
             raise FdlError(
                 f"`--on slurm`: this machine is not part of a cluster; `{absent[0]}` is not found",
@@ -102,8 +104,7 @@ class Cluster:
             raise self._refused(str(problem)) from None
         for job, record in zip(jobs, records, strict=True):
             remember(self.folder, job.job_id, record)
-        # All machines of a job have the same exit code; the first one tells it.
-        return [job.task(0) for job in jobs]
+        return jobs
 
     def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
         """Wait until all jobs have ended, and copy the logs of a single one to the terminal.
@@ -119,12 +120,14 @@ class Cluster:
             KeyboardInterrupt: Ctrl-C; the jobs are canceled.
         """
         logs = self._logs(jobs[0]) if len(jobs) == 1 else []
-        waiting = dict(enumerate(jobs))
+        waiting = {place: _Waiting(job, quiet=len(jobs) > 1) for place, job in enumerate(jobs)}
+        states = States(job.job_id for job in jobs)
         with self._canceling(waiting):
             while waiting:
-                for place, job in list(waiting.items()):
-                    if job.done():
-                        found = _how(job)
+                said = states.asked(soon=any(one.is_ending() for one in waiting.values()))
+                for place, one in list(waiting.items()):
+                    one.note(*said.get(one.job.job_id, ("", "")))
+                    if found := one.end():
                         del waiting[place]
                         ended(place, found)
                 for log in logs:
@@ -141,12 +144,12 @@ class Cluster:
         return [log for one in every for log in (_Log(one.stderr, 2), _Log(one.stdout, 1))]
 
     @contextmanager
-    def _canceling(self, waiting: dict[int, Any]) -> Iterator[None]:
+    def _canceling(self, waiting: dict[int, _Waiting]) -> Iterator[None]:
         with handled(("SIGTERM",), interrupt):
             try:
                 yield
             except KeyboardInterrupt:
-                ids = sorted({job.job_id.partition("_")[0] for job in waiting.values()})
+                ids = sorted({one.job.job_id.partition("_")[0] for one in waiting.values()})
                 with suppress(OSError, subprocess.CalledProcessError):
                     subprocess.run(["scancel", *ids], check=True, capture_output=True)
                     output.note(f"canceled {_counted(ids)}")
@@ -160,6 +163,58 @@ class Cluster:
             f"{place}{': ' if place else ''}sbatch refused the job: {said.strip()}",
             hint="correct `slurm`" if place else "add `slurm: {partition: NAME}` to the manifest",
         )
+
+
+class _Waiting:
+    """A job that has not ended, as far as is known.
+
+    Its program has ended when every machine has written a result. A machine that SLURM stopped
+    writes none, so what the cluster says counts as well.
+    """
+
+    def __init__(self, job: Any, *, quiet: bool) -> None:
+        self.job = job
+        self._quiet = quiet
+        self._state = self._reason = ""
+        self._over_since = 0.0
+        self._tasks = [job.task(number) for number in range(job.num_tasks)]
+
+    def note(self, state: str, reason: str) -> None:
+        """Take what the cluster says; tell why the job waits when that changes."""
+        if not state:
+            return
+        shown = {"PENDING": f"waits: {reason}", "SUSPENDED": "is suspended"}.get(state, "")
+        # A job that has just come waits for no reason yet.
+        news = (state, reason) not in ((self._state, self._reason), ("PENDING", "None"))
+        if shown and news and not self._quiet:
+            output.note(f"job {self.job.job_id} {shown}")
+        self._state, self._reason = state, reason
+        if state in (*OVER, GONE) and not self._over_since:
+            self._over_since = time.monotonic()
+
+    def is_ending(self) -> bool:
+        """Whether some of its machines have ended."""
+        return bool(self._over_since) or bool(self._results())
+
+    def end(self) -> Ended | None:
+        """How it ended; None while it goes on."""
+        results = self._results()
+        if len(results) < len(self._tasks) and not self._over_since:
+            return None
+        # What failed first has stopped the others, whose torchrun may end with 1 meanwhile.
+        codes = [_code_of(task) for task in sorted(results, key=_written)]
+        if any(codes):
+            return Ended(next((code for code in codes if code > 1), 1), "FAILED")
+        if len(results) == len(self._tasks):
+            return Ended(0, "COMPLETED")
+        if self._state in _BY_ITSELF and time.monotonic() - self._over_since < _LATE_FILE_S:
+            return None
+        if results and self._state == "COMPLETED":
+            return Ended(0, "COMPLETED")
+        return Ended(None, self._state)
+
+    def _results(self) -> list[Any]:
+        return [task for task in self._tasks if task.paths.result_pickle.exists()]
 
 
 class _Log:
@@ -195,23 +250,23 @@ def _library() -> Any:
     return submitit
 
 
-def _how(job: Any) -> Ended:
-    limit = time.monotonic() + _LATE_FILE_S
-    while not job.paths.result_pickle.exists():
-        if time.monotonic() > limit:
-            return Ended(None, str(job.state))
-        time.sleep(_POLL_S)
-    problem = job.exception()
+def _written(task: Any) -> int:
+    return int(task.paths.result_pickle.stat().st_mtime_ns)
+
+
+def _code_of(task: Any) -> int:
+    """The exit code that a machine of a job has written."""
+    problem = task.exception()
     if problem is None:
-        return Ended(0, "COMPLETED")
+        return 0
     # The last line of the traceback stands before a line of dashes.
     trace = str(problem).rpartition("\n---")[0].strip() or str(problem)
     last = trace.splitlines()[-1]
     code = last.rpartition("FailedError: exit code ")[2]
     if code.isdigit():
-        return Ended(int(code), "FAILED")
-    output.error(f"job {job.job_id}: {last.rpartition('Error: ')[2]}")
-    return Ended(1, "FAILED")
+        return int(code)
+    output.error(f"job {task.job_id}: {last.rpartition('Error: ')[2]}")
+    return 1
 
 
 def _counted(ids: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Jobs that this project has in the queue of a cluster."""
+"""Jobs that this project has in the queue of a cluster, and what the cluster says about them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +21,17 @@ FOLDER = ".fdl/slurm"
 """Batch files and logs of jobs, in a folder for each call; only their owner may read them."""
 
 _PATIENCE_S = 20
+_OFTEN_S, _SELDOM_S = 2.0, 30.0
+"""How long it takes at least, and at most, to ask the cluster again."""
+
+OVER = frozenset((
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+))  # fmt: skip
+"""States of a job that does not run again. A job that is queued again is ``PENDING``."""
+
+GONE = "no longer in the queue"
+"""Instead of a state: the cluster has forgotten the job."""
 
 
 class Record(_Record):
@@ -103,20 +116,76 @@ def queued(root: str) -> list[Queued]:
     }
     if not ids or shutil.which("squeue") is None:
         return []
-    # -r writes one line for each job of an array.
-    command = ["squeue", "--me", "-r", "--noheader", "--format=%i|%T|%R"]
-    try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
     found = []
-    for line in done.stdout.splitlines():
-        id, _, rest = line.strip().partition("|")
-        state, _, reason = rest.partition("|")
+    for id, state, reason in _squeue("--me", "--format=%i|%T|%R") or ():
         if id in ids:
             kept = read_json(ids[id]) or {}
             record = Record(str(kept.get("name", "")), str(kept.get("directory", "")))
             found.append(Queued(id, state, reason.strip("()"), record))
     return found
+
+
+class States:
+    """The states of jobs, asked for more and more seldom.
+
+    ``squeue`` knows a job until some time after its end (``MinJobAge``). Then ``sacct`` knows it,
+    on a cluster with accounting. That one alone would not do: it is told later, and says
+    ``PREEMPTED`` of a job that is queued again.
+
+    Args:
+        ids: Their numbers.
+    """
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = set(ids)
+        self._began = self._asked = time.monotonic()
+
+    def asked(self, *, soon: bool) -> dict[str, tuple[str, str]]:
+        """The state and its reason of each job; nothing if it is too early to ask again.
+
+        Args:
+            soon: Whether a job is about to end.
+        """
+        now = time.monotonic()
+        pause = _OFTEN_S if soon else min(_SELDOM_S, max(_OFTEN_S, (now - self._began) / 10))
+        if now - self._asked < pause:
+            return {}
+        self._asked = now
+        numbers = ",".join(sorted({id.partition("_")[0] for id in self._ids}))
+        known = _squeue(f"--jobs={numbers}", "--states=all", "--format=%i|%T|%r")
+        if known is None:
+            return {}
+        found = {id: (state, reason) for id, state, reason in known if id in self._ids}
+        if forgotten := self._ids - found.keys():
+            recorded = _sacct(numbers)
+            for id in forgotten:
+                state = recorded.get(id, "")
+                found[id] = (state if state in OVER else GONE, "")
+        self._ids -= {id for id, (state, _) in found.items() if state in (*OVER, GONE)}
+        return found
+
+
+def _squeue(*words: str) -> list[list[str]] | None:
+    """What squeue says, a job in each line; None if it does not answer."""
+    # --array writes one line for each job of an array.
+    done = _run("squeue", "--array", "--noheader", *words)
+    if done is None or (done.returncode and "Invalid job id" not in done.stderr):
+        return None
+    return [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") > 1]
+
+
+def _sacct(numbers: str) -> dict[str, str]:
+    done = _run("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", numbers)
+    lines = [] if done is None else done.stdout.splitlines()
+    # "CANCELLED by 1000" names who did it.
+    pairs = [line.partition("|") for line in lines]
+    return {id: state.split(" ")[0] for id, _, state in pairs}
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

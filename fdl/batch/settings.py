@@ -51,6 +51,8 @@ class Settings:
             "signal_delay_s": NOTICE_S,
             # The cluster's own queue goes on with a job whose node has failed.
             "additional_parameters": {"requeue": True},
+            # A machine that fails would leave the others waiting for it.
+            "srun_args": ["--kill-on-bad-exit=1"],
         }
         for key in _SAME:
             if key in found:
@@ -77,7 +79,7 @@ class Settings:
         """The settings as flags of ``sbatch``, for a dry run."""
         named = {**self.parameters, **self.parameters["additional_parameters"]}
         notice = named.pop("signal_delay_s")
-        for key in ("additional_parameters", "setup"):
+        for key in ("additional_parameters", "setup", "srun_args"):
             named.pop(key, None)
         flags = {key.replace("_", "-"): value for key, value in sorted(named.items())}
         return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fdl import output
 from fdl.batch.cluster import Cluster, Ended
-from fdl.batch.queue import Record, queued
+from fdl.batch.queue import FOLDER, GONE, Record, queued
 from fdl.batch.settings import Settings
 from fdl.batch.task import Task
 from fdl.errors import FdlError, ManifestError, UsageError
@@ -200,5 +200,9 @@ def _code(id: str, how: Ended) -> int:
     """The exit code of a job; the reason is told if the cluster has ended it."""
     if how.code is not None:
         return how.code
-    output.error(f"job {id} was ended by the cluster: {how.state}", f"sacct -j {id}")
+    if how.state == GONE:
+        log = f"{FOLDER}/*/{id}_0_log.err"
+        output.error(f"job {id} is {GONE}, and has left no result", f"cat {log}")
+    else:
+        output.error(f"job {id} was ended by the cluster: {how.state}", f"scontrol show job {id}")
     return 130 if how.canceled else 1

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _OF_THE_TASK = (
 
 _FIRST_PORT = 29400
 _PORTS = 2000
+_LATER_S = 5.0
 
 
 class FailedError(Exception):
@@ -78,7 +80,7 @@ class Task:
         signal.signal(signal.SIGTERM, self._end)
         if rank:
             # submitit tells only the first node. The others stop their ranks with it.
-            signal.signal(signal.SIGUSR1, self._pass_on)
+            signal.signal(signal.SIGUSR1, self._end)
         try:
             code = _code(os.waitpid(self._child, 0)[1])
         except UncompletedJobError:
@@ -86,8 +88,12 @@ class Task:
                 raise
             code = 0
         if code and self._ending:
-            # Without a result, the job is over only when SLURM says so.
-            sys.exit(code)
+            # Without a result, the job is over only when SLURM says so. A code other than 0 would
+            # stop the other machines, which may be writing a checkpoint.
+            sys.exit(code if self.nodes == 1 else 0)
+        if code == 1 and self.nodes > 1:
+            # torchrun, perhaps: another machine has failed, and is about to say with what code.
+            time.sleep(_LATER_S)
         if code:
             # The log has the program's own error, so no traceback follows it.
             sys.excepthook = lambda *_: None

@@ -5,7 +5,7 @@ The options are those of ``torch.distributed.run``
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH119
+# ruff: noqa: PTH118, PTH119, PTH120
 from __future__ import annotations
 
 import os
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fdl.plan import Ranks
 
 MODULE = "torch.distributed.run"
+_SEVERAL_MACHINES = os.path.join(os.path.dirname(__file__), "several_machines.py")
 
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")
 # torchrun itself starts every rank with this flag.
@@ -42,13 +43,17 @@ class Program(Record):
     target: str
     arguments: list[str]
 
-    def started(self, options: Sequence[str]) -> list[str]:
+    def started(self, options: Sequence[str], *, on_cluster: bool = False) -> list[str]:
         """The whole command line, with these options of torchrun.
 
         Without the ``--``, torchrun compares the program's own flags with the beginnings of its
         options: ``--rdzv`` and ``--log`` begin several of them, and that is an error.
+
+        Args:
+            options: The options.
+            on_cluster: Whether it is one machine of several in a job.
         """
-        start = [self.python, "-m", MODULE, *options]
+        start = [self.python, *([_SEVERAL_MACHINES] if on_cluster else ["-m", MODULE]), *options]
         flags = [flag for flag in self.flags if flag != _IMPLIED]
         if flags:
             # torchrun would start the ranks without these flags. So it gets the whole command.

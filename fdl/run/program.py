@@ -66,7 +66,7 @@ def require_script(plan: Plan) -> None:
 def _script(plan: Plan) -> str:
     """The file of a Python program as its entry names it; empty for any other program."""
     if plan.ranks is not None:
-        return next((word for word in plan.argv if word.endswith(".py")), "")
+        return next((word for word in plan.argv[2:] if word.endswith(".py")), "")
     from fdl.planning.torchrun import read
 
     program = read(plan.argv)

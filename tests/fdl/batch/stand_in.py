@@ -4,7 +4,11 @@ One program under six names. The queue is a folder, ``$STAND_IN``, and jobs are 
 machine. As with SLURM, batch files have ``#SBATCH`` lines, arrays become jobs with numbers, tasks
 get a signal before the time limit and can be queued again, and a job that is canceled is told so.
 Tests write files into the queue: jobs wait while ``hold`` is there, ``warn`` sends that signal now,
-and ``preempt`` takes the node away. A minute of a time limit lasts ``$STAND_IN_MINUTE`` seconds.
+``preempt`` takes the node away, and ``cancel`` does so with ``PreemptMode=CANCEL``. A job is
+suspended while ``suspend`` is there. With ``forget``, squeue does not know jobs that have ended;
+with ``accounting``, sacct does. A minute of a time limit lasts ``$STAND_IN_MINUTE`` seconds.
+
+What it does was compared with SLURM 22.05 by the tests that run against both.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 QUEUE = Path(os.environ.get("STAND_IN", "."))
-ACTIVE = ("PENDING", "RUNNING")
+ACTIVE = ("PENDING", "RUNNING", "SUSPENDED")
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
 
 
@@ -136,11 +140,24 @@ def attend(id: str, script: subprocess.Popen, options: dict[str, str]) -> int:
         if taken("preempt"):
             write(id, again=True)
             send(id, signal.SIGTERM)
+        if taken("cancel"):
+            write(id, state="PREEMPTED")
+            send(id, signal.SIGKILL)
+        suspend(id)
         if now >= limit:
             write(id, state="TIMEOUT")
             send(id, signal.SIGKILL)
         time.sleep(0.02)
     return script.returncode
+
+
+def suspend(id: str) -> None:
+    """Stop or continue the tasks, which have no chance to notice."""
+    states = {True: ("RUNNING", "SUSPENDED"), False: ("SUSPENDED", "RUNNING")}
+    now, then = states[(QUEUE / "suspend").exists()]
+    if read(id)["state"] == now:
+        write(id, state=then)
+        send(id, signal.SIGSTOP if then == "SUSPENDED" else signal.SIGCONT)
 
 
 def taken(name: str) -> bool:
@@ -159,8 +176,10 @@ def send(id: str, number: int) -> None:
 
 def srun(*words: str) -> int:
     names, rest = {}, list(words)
+    kills = False
     while rest[0].startswith("--"):
         flag = rest.pop(0)
+        kills = kills or flag == "--kill-on-bad-exit=1"
         if flag in ("--output", "--error"):
             names[flag] = rest.pop(0)
     id = os.environ["STAND_IN_JOB"]
@@ -177,24 +196,40 @@ def srun(*words: str) -> int:
             subprocess.Popen(rest, env={**os.environ, **task}, stdout=streams[0], stderr=streams[1])
         )
     write(id, tasks=[one.pid for one in started])
+    while kills and any(one.poll() is None for one in started):
+        if any(one.poll() for one in started):
+            send(id, signal.SIGTERM)
+            break
+        time.sleep(0.02)
     return max(one.wait() % 256 for one in started)
 
 
-def squeue(*_: str) -> int:
-    for id in jobs():
-        job = read(id)
-        if job["state"] in ACTIVE:
-            reason = "(Resources)" if job["state"] == "PENDING" else "node1"
-            print(f"{id}|{job['state']}|{reason}")
+def squeue(*words: str) -> int:
+    given = dict(word.partition("=")[::2] for word in words)
+    known = [id for id in jobs() if read(id)["state"] in ACTIVE or not (QUEUE / "forget").exists()]
+    if "--jobs" in given:
+        known = [id for id in known if id.partition("_")[0] in given["--jobs"].split(",")]
+        if not known:
+            print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+            return 1
+    for id in known:
+        state = read(id)["state"].partition(" ")[0]
+        if state in ACTIVE or given.get("--states") == "all":
+            reason = {"PENDING": "Resources", "SUSPENDED": "None"}.get(state, "node1")
+            if given["--format"].endswith("%R") and state == "PENDING":
+                reason = f"({reason})"
+            print(f"{id}|{state}|{reason}")
     return 0
 
 
 def sacct(*words: str) -> int:
+    if not (QUEUE / "accounting").exists():
+        print("Slurm accounting storage is disabled", file=sys.stderr)
+        return 1
     wanted = [word for flag, word in pairwise(words) if flag == "-j"]
-    print("JobID|State|NodeList")
     for id in jobs():
         if id.partition("_")[0] in wanted:
-            print(f"{id}|{read(id)['state']}|node1")
+            print(f"{id}|{read(id)['state']}")
     return 0
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fdl.planning import several_machines
+from tests import fork_server
 from tests.waiting import wait_for
 
 COUNTS = """
@@ -108,6 +110,7 @@ def test_settings_reach_sbatch_the_nearest_ones_win_and_a_dry_run_shows_them(
     lines = script.read_text().splitlines()
     for flag in ("--partition=cpu", "--time=90", "--mem=4G", "--exclude=node7", "--signal=USR1@90"):
         assert f"#SBATCH {flag}" in lines
+    assert any("srun" in line and "--kill-on-bad-exit=1" in line for line in lines)
     assert lines.index("date") < next(n for n, line in enumerate(lines) if "srun" in line)
 
 
@@ -174,6 +177,55 @@ def test_an_interrupt_cancels_the_job(program, cluster, number):
     assert state(cluster, "101") == "CANCELLED by 0"
     pid = int((folder / "ready").read_text())
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "said"),
+    [
+        ("cancel", 1, "job 101 was ended by the cluster: PREEMPTED"),
+        ("forgotten", 1, "job 101 is no longer in the queue, and has left no result"),
+        ("recorded", 130, "job 101 was ended by the cluster: CANCELLED"),
+    ],
+)
+def test_a_job_that_the_cluster_ended(program, cluster, event, code, said):
+    process = started(["train"], program(WAITS).parent, cluster)
+    queue = Path(cluster["STAND_IN"])
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        if event == "cancel":
+            (queue / event).touch()
+        else:
+            (queue / "forget").touch()
+            if event == "recorded":
+                (queue / "accounting").touch()
+            subprocess.run(["scancel", "101"], env={**os.environ, **cluster}, check=True)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert said in err
+    assert "accounting" not in err, "what sacct said"
+
+
+def test_a_suspended_job_has_not_ended(program, cluster):
+    folder = program("print('ready', flush=True)\nimport time\ntime.sleep(1)\n")
+    process = started(["train"], folder.parent, cluster)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        (Path(cluster["STAND_IN"]) / "suspend").touch()
+        assert any("job 101 is suspended" in line for line in iter(process.stderr.readline, ""))
+        (Path(cluster["STAND_IN"]) / "suspend").unlink()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+@pytest.mark.parametrize(("ends", "code"), [("exit(3)", 3), ("kill(os.getpid(), 9)", 137)])
+def test_torchrun_on_a_cluster_ends_as_the_rank_that_failed(tmp_path, ends, code):
+    program = tmp_path / "program.py"
+    program.write_text(f"import os\nfrom sys import exit\nfrom os import kill\n{ends}\n")
+    options = ("--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=1")
+    launcher = str(Path(several_machines.__file__))
+    done = fork_server.python(launcher, *options, "--", str(program), torch=True, abrupt=True)
+    assert done.returncode == code, done.stderr
+    assert "ChildFailedError" in done.stderr
 
 
 def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
