@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PLAN_LIMIT_BYTES = 96 * 1024
 
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
-IN_CONTAINER = "fdl runs in a container"
+IN_CONTAINER = "this machine is a container"
 """End of the note of a plan whose ``docker`` service is not used."""
 
 

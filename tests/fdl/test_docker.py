@@ -196,12 +196,12 @@ def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert (
-        "note      docker service `dev` (fdl.yml:1:37) was skipped: fdl runs in a container"
+        "note      docker service `dev` (fdl.yml:1:37) was skipped: this machine is a container"
         in done.stdout
     )
 
 
-SKIPPED = "warning: docker service `dev` (fdl.yml:1:42) was skipped: fdl runs in a container"
+SKIPPED = "warning: docker service `dev` (fdl.yml:1:42) was skipped: this machine is a container"
 INSIDE = (
     "import os, sys; from fdl.__main__ import main; from fdl.planning.planner import Host; "
     "sys.exit(main(sys.argv[1:], Host(os.environ, in_container=True, terminal=False)))"
