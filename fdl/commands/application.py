@@ -16,6 +16,7 @@ from typer.main import get_command
 from fdl import output
 from fdl.builtins import BUILTINS, PROGRAMS
 from fdl.builtins.tree import children, document, find, is_open, schema, summary, usage
+from fdl.errors import UsageError
 from fdl.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
         return _refuse(names, str(problem))
     except _Refused as problem:
         return _refuse(names, _message(names, tail, problem))
+    except UsageError as problem:
+        problem.exit_code = 2
+        raise
     return code
 
 

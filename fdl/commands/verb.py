@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from typer.main import get_command
 from fdl.args.annotations import Complete
 from fdl.builtins.tree import schema
 from fdl.errors import UsageError
-from fdl.parameters.parser import Parser
+from fdl.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,9 @@ class Verb(TyperCommand):
 
         Raises:
             UsageError: A global flag is given that the command cannot follow.
+            RefusedError: An option has no value.
         """
+        _require_values(ctx, args)
         return super().parse_args(ctx, [*self._global_flags(ctx), *args])
 
     def _global_flags(self, ctx: Any) -> list[str]:
@@ -111,6 +114,16 @@ class Verb(TyperCommand):
             elif wanted and refusal and not given.help:
                 raise UsageError(f"`{ctx.command_path.removeprefix('fdl ')}` {refusal}")
         return flags
+
+
+def _require_values(ctx: Any, args: list[str]) -> None:
+    """Refuse `--path --dry-run`: Typer takes the second option for the value of the first."""
+    known = schema(ctx.command_path.split()[1:]).spellings
+    end = args.index("--") + 1 if "--" in args else len(args)
+    for word, following in pairwise(args[:end]):
+        one = known.get(word)
+        if one and one.shape != "flag" and not one.may_take(following):
+            raise RefusedError(f"`{one.display}` requires a value")
 
 
 class Open(Verb):
