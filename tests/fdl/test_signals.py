@@ -268,6 +268,42 @@ def test_an_fdl_that_is_killed_at_any_moment_leaves_nothing(project, words, most
         killed_early(folder, *words, wait=lambda _: time.sleep(random.uniform(0, most)))
 
 
+RANK = """
+import os, time
+open("rank" + os.environ["RANK"], "w").close()
+time.sleep(600)
+"""
+
+RANKS = {
+    "fdl.yml": "commands: {train: {path: train}}\n",
+    "train/fdl.yml": f"entry: {sys.executable} main.py\n",
+    "train/main.py": RANK,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3, 1.0])
+def test_both_ranks_end_with_an_fdl_that_is_killed_in_their_first_second(project, seconds):
+    folder = project(RANKS)
+    ranks = [folder / "train" / name for name in ("rank0", "rank1")]
+
+    def wait(_):
+        wait_for(lambda: any(one.exists() for one in ranks))
+        if seconds:
+            wait_for(lambda: all(one.exists() for one in ranks))
+        time.sleep(seconds)
+
+    killed_early(folder, "train", "--ranks", "2", wait=wait)
+
+
+@pytest.mark.slow
+def test_torchrun_ends_with_an_fdl_that_is_killed_before_the_ranks_start(project):
+    folder = project(RANKS)
+    for _ in range(10):
+        words = ["train", "--ranks", "2"]
+        killed_early(folder, *words, wait=lambda _: time.sleep(random.uniform(0, 1)))
+
+
 # After a signal, nothing starts -----------------------------------------------------------------
 
 CATCHER = """
