@@ -322,12 +322,12 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
     A variable left over from another project costs its environment, not the page.
     """
     from fdl import output
-    from fdl.errors import UsageError
+    from fdl.errors import SelectionError
     from fdl.select.environment import active_environment
 
     try:
         env = active_environment(invocation, found)
-    except UsageError as problem:
+    except SelectionError as problem:
         if invocation.env is not None:
             raise
         code = _project_help(found)

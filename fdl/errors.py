@@ -36,7 +36,11 @@ class ManifestError(FdlError):
 
 
 class UsageError(FdlError):
-    """Arguments that do not fit the command they were typed for."""
+    """Arguments that do not fit the command they were typed for; a built-in then exits with 2."""
+
+
+class SelectionError(FdlError):
+    """A word that does not select one environment or command of the project."""
 
 
 class ScaffoldError(FdlError):

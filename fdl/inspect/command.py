@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdl.errors import UsageError
+from fdl.errors import FdlError, SelectionError, UsageError
 from fdl.inspect.document import SCHEMA_VERSION, node_of
 from fdl.inspect.field import WINS, Field, Origins, Statement
 from fdl.inspect.manifest import Report
@@ -200,7 +200,7 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     return Command(page, plan, call.here(), project.warnings)
 
 
-def unknown(found: Selection) -> UsageError:
+def unknown(found: Selection) -> FdlError:
     """The error for a word that does not name a command, with the nearest name."""
     from fdl.prepass import GLOBAL_FLAGS, misplaced
     from fdl.select.above import of_the_project_above
@@ -211,11 +211,11 @@ def unknown(found: Selection) -> UsageError:
         flags = ("--json", *GLOBAL_FLAGS)
         hint = did_you_mean(token, flags, "options of a command stand behind it")
         hint = misplaced(token, level.manifest.env) or hint
-        return UsageError(f"unknown option: {token}", hint=hint, exit_code=2)
+        return UsageError(f"unknown option: {token}", hint=hint)
     every = "`fdl list` names them all"
     hint = did_you_mean(token, level.commands, every, typed=level.typed("{}"))
     problem = f"unknown command: {' '.join([*level.names, token])}"
     if not level.names:
         problem += f"; and there is no fdl.{token}.yml in {level.root}"
         hint = of_the_project_above(level, token) or hint
-    return UsageError(problem, hint=hint)
+    return SelectionError(problem, hint=hint)

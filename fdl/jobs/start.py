@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.errors import UsageError
+from fdl.errors import FdlError, UsageError
 from fdl.jobs.chain import Chain
 from fdl.plan import Plan
 from fdl.planning.command import plan_of
@@ -152,7 +152,7 @@ def _belongs(project: Project, word: str, before: str) -> bool:
     return bool(reached.names) and not rest and word in reached.commands
 
 
-def _refused(selected: Selection, words: Sequence[str]) -> UsageError:
+def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
     """The error for words that are not a command that runs."""
     from fdl.builtins import BUILTINS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdl.errors import UsageError
+from fdl.errors import ScaffoldError
 from fdl.scaffold.add_playground import FOLDER
 from fdl.setup.questions import Questions
 
@@ -35,7 +35,7 @@ def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
     """Choose the parts to add; None if the user wants none. ``yes`` takes the first choice.
 
     Raises:
-        UsageError: Neither flag was given, and no user can be asked.
+        ScaffoldError: Neither flag was given, and no user can be asked.
     """
     if playground or install:
         return Parts(playground, install)
@@ -43,7 +43,7 @@ def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
         return _ANSWERS[0]
     questions = Questions()
     if not questions.on:
-        raise UsageError(
+        raise ScaffoldError(
             "say what to add: `--playground`, `--install`, or both",
             hint="fdl add flodl-hf --playground",
         )

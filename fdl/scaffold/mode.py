@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fdl.errors import UsageError
+from fdl.errors import ScaffoldError
 from fdl.setup.questions import Questions
 
 
@@ -33,10 +33,10 @@ def from_flags(*, docker: bool, native: bool) -> Mode | None:
     """The mode that the flags choose; None if they choose none.
 
     Raises:
-        UsageError: The flags contradict each other.
+        ScaffoldError: The flags contradict each other.
     """
     if docker and native:
-        raise UsageError(
+        raise ScaffoldError(
             "`--docker` and `--native` exclude each other; nothing was written",
             hint="leave out one of them, or both to be asked",
         )

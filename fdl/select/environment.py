@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.errors import UsageError
+from fdl.errors import SelectionError
 from fdl.manifest.layers import environments, overlay_file
 from fdl.node import relative
 
@@ -38,14 +38,14 @@ def require_overlay(found: Found | None, env: str, asked: str) -> None:
         asked: How the user gave them: ``--env ci,cloud``.
 
     Raises:
-        UsageError: There is no manifest, one of them has no overlay or comes twice. The message
+        SelectionError: There is no manifest, one of them has no overlay or comes twice. The message
             lists the existing environments.
     """
     names = env.split(",")
     for place, name in enumerate(names):
         if not name or name in names[:place]:
             problem = f"names `{name}` twice" if name else "has an empty name"
-            raise UsageError(
+            raise SelectionError(
                 f"`{asked}` {problem}", hint=f"--env {','.join(filter(None, dict.fromkeys(names)))}"
             )
         _require_one(found, name, asked)
@@ -54,7 +54,7 @@ def require_overlay(found: Found | None, env: str, asked: str) -> None:
 def _require_one(found: Found | None, env: str, asked: str) -> None:
     remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
     if found is None:
-        raise UsageError(
+        raise SelectionError(
             f"`{asked}`: there is no fdl.yml here or above, so no fdl.{env}.yml beside it",
             hint=remedy or "go to the project's folder",
         )
@@ -71,7 +71,7 @@ def _require_one(found: Found | None, env: str, asked: str) -> None:
             if name not in known
         ]
         listed = f"environments here: {', '.join(known)}" if known else "no environments here"
-        raise UsageError(
+        raise SelectionError(
             f"`{asked}`: there is no fdl.{env}.yml in {found.directory} ({listed})",
             hint=remedy or (f"--env {known[0].split()[0]}" if known else f"create fdl.{env}.yml"),
         )
@@ -92,7 +92,7 @@ def is_first_word(
         commands: The names of the base manifest's commands; called only when needed.
 
     Raises:
-        UsageError: The word also names a command.
+        SelectionError: The word also names a command.
     """
     if found is None or word.startswith("-"):
         return False
@@ -101,7 +101,7 @@ def is_first_word(
         return False
     if word in builtins or word in commands():
         kind = "a built-in command" if word in builtins else "a command of the manifest"
-        raise UsageError(
+        raise SelectionError(
             f"`{word}` is ambiguous: {kind} and the environment of {os.path.basename(overlay)}",
             hint=f"rename one of them; until then `--env {word}` selects the environment",
         )
@@ -112,7 +112,7 @@ def active_environment(invocation: Invocation, found: Found | None) -> str | Non
     """The environment this call reads manifests for, whichever way it was selected.
 
     Raises:
-        UsageError: It has no overlay beside the project's manifest.
+        SelectionError: It has no overlay beside the project's manifest.
     """
     if invocation.first_word_env is not None:
         return invocation.first_word_env

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.errors import FdlError, UsageError
+from fdl.errors import FdlError, SelectionError
 from fdl.manifest.layers import environments, overlay_file
 from fdl.node import relative
 from fdl.select.classify import PATH
@@ -68,13 +68,13 @@ def below(project: Level, load: Callable[[str], Manifest | None]) -> Iterator[Pl
         waiting += reversed(opened)
 
 
-def misplaced(env: str, what: str, known: Sequence[Place], root: str) -> UsageError:
+def misplaced(env: str, what: str, known: Sequence[Place], root: str) -> SelectionError:
     """The error for an environment whose overlays do not concern what was asked for.
 
     ``known`` are the folders that have an overlay of it; at least one.
     """
     files = ", ".join(dict.fromkeys(relative(one.overlays[env], root) for one in known))
-    return UsageError(
+    return SelectionError(
         f"environment `{env}` has no overlay for {what}; it has only {files}",
         hint=f"fdl --env {env} {' '.join(known[0].names)}",
     )

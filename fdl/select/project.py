@@ -140,7 +140,7 @@ class Project:
         ``what`` says what these manifests are for: ```fdl test```.
 
         Raises:
-            UsageError: The message names the overlays that the environment does have.
+            SelectionError: The message names the overlays that the environment does have.
         """
         from fdl.manifest.layers import overlay_file
 

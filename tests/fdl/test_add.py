@@ -128,7 +128,7 @@ def test_the_flavor_chooses_the_extra(fdl, mine, flavor, extra):
 
 def test_a_flavor_without_install_is_refused(fdl, mine):
     done = fdl("add", "hf", "--playground", "--flavor", "offline")
-    assert done.exit == 1
+    assert done.exit == 2
     assert "error: `--flavor` says what `--install` demands" in done.err
     assert not (mine / "flodl-hf").exists()
 

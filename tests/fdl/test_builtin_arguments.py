@@ -87,7 +87,6 @@ def test_no_option_takes_another_option_for_its_value(words, following):
         "libtorch build --archs x",
         "libtorch build --archs 8.0 --jobs 0",
         "libtorch exec",
-        "init demo --docker --native",
         "skill install --tool none-such",
         "skill install --skill none-such",
         "api-ref --path nowhere",

@@ -45,7 +45,7 @@ def test_a_run_is_named_as_everywhere_and_the_exit_code_passed_on(fdl, tmp_path,
 @pytest.mark.usefixtures("python")
 def test_a_run_that_is_not_there_starts_nothing(fdl):
     done = fdl("verify-run", "nope")
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert "no run is called `nope`" in done.err
 
 

@@ -163,7 +163,7 @@ def test_a_built_in_that_writes_shows_what_it_would_write(fdl, tmp_path):
 def test_a_built_in_that_only_shows_has_no_dry_run(project, fdl):
     project({"fdl.yml": MANIFEST})
     done = fdl("-n", "config", "show")
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert "`config show` has no dry run; leave `--dry-run` out" in done.err
 
 
@@ -172,5 +172,5 @@ def test_json_before_a_built_in_is_its_own(project, fdl):
     assert fdl("--json", "list").out == fdl("list", "--json").out
     assert fdl("--json", "list").out.startswith("{")
     refused = fdl("--json", "completions")
-    assert (refused.exit, refused.out) == (1, "")
+    assert (refused.exit, refused.out) == (2, "")
     assert "`completions` has no JSON to print" in refused.err

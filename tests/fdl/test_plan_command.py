@@ -122,7 +122,7 @@ def test_as_one_json_document(project, fdl):
 def test_what_cannot_be_planned_is_refused(project, fdl, words, said):
     project(FILES)
     done = fdl("plan", *words)
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert done.err.startswith(f"error: {said}")
 
 

@@ -311,7 +311,7 @@ def test_refreshing_by_flag_asks_whatever_the_script_says(project, fdl):
     assert asked(folder / "train") == ["--fdl-schema"] * 2
     assert "--x INT" in fdl("train", "--help").out
     assert fdl("train", "--", "--refresh-schema").exit == 0
-    assert asked(folder / "train")[-1] == "-- --refresh-schema"
+    assert asked(folder / "train")[-1] == "--refresh-schema"
 
 
 def test_a_failed_refresh_says_why_with_the_programs_last_words(project, fdl):

@@ -4,10 +4,16 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from fdl.__main__ import main
+from tests.fdl.batch.stand_in import installed
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes every kind of file of Linux")
 
@@ -131,6 +137,67 @@ def test_the_runs_as_json_hold_every_run_that_can_be_read(fdl):
     assert {GOOD, OTHER, "\udcff\udcfe"} <= names
     assert len(names) > 100
     assert len(content["damaged"]) > 10
+
+
+def test_two_runs_are_compared_however_the_records_of_one_are(hostile, monkeypatch, capfd):
+    monkeypatch.chdir(hostile)
+    others = sorted((hostile / "runs").iterdir())
+    assert len(others) > 150
+    for other in others:
+        code = main(["runs", "diff", f"runs/{GOOD}", os.fspath(other)])
+        out, err = capfd.readouterr()
+        # Its records hold no steps.
+        assert code == 2, other
+        assert out or err.startswith("error: ")
+
+
+def test_the_queue_shows_the_jobs_that_can_be_read(hostile, fdl, tmp_path):
+    cluster = installed(tmp_path / "cluster")
+    (tmp_path / "cluster/queue/hold").touch()
+    (hostile / "fdl.yml").write_text("slurm: {time: 60}\ncommands: {train: {path: train}}\n")
+    jobs = hostile / ".fdl/slurm"
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "fdl", "--on", "slurm", "train"],
+        cwd=hostile, env={**os.environ, **cluster},
+    )  # fmt: skip
+    with waiting:
+        wait_for(lambda: list(jobs.glob("*/101.json")) or waiting.poll() is not None)
+        spoil(lambda name: jobs / f"2000-01-01-{name}")
+        (call,) = {one.parent for one in jobs.glob("*/101.json")}
+        spoil(lambda name: call / f"{name}.json")
+        done = fdl("runs", "list", "--json", env=cluster)
+        waiting.terminate()
+    assert waiting.returncode == 143
+    assert [one["id"] for one in json.loads(done.out)["queued"]] == ["101"]
+
+
+# Another user, whom permissions concern: the tests may run as root.
+STRANGER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root becomes another user"
+)
+def test_what_another_user_may_not_read_hides_nothing():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "fdl.yml").write_text("commands: {train: {run: x}}\n")
+        good_run(folder / "runs" / GOOD)
+        for kind, mode in (("run", 0o000), ("listed", 0o444), ("entered", 0o111)):
+            good_run(folder / "runs" / kind)
+            (folder / "runs" / kind).chmod(mode)
+        for file in ("run.json", "config.json", "metrics.csv", "training.log"):
+            run = folder / "runs" / f"without-{file}"
+            good_run(run)
+            (run / file).chmod(0)
+        for words in (["list"], ["list", "--json"], ["show", GOOD], ["list", "--best", "val_loss"]):
+            done = subprocess.run(
+                [*STRANGER, sys.executable, "-m", "fdl", "runs", *words],
+                cwd=folder, env={**os.environ, "HOME": name}, capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert GOOD in done.stdout
 
 
 def test_pruning_and_cleaning_keep_what_cannot_be_read(fdl, hostile):

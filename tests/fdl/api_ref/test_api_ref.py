@@ -480,7 +480,7 @@ def test_path_takes_a_project_or_a_package(fdl, project, given):
 def test_a_path_without_source_is_an_error(fdl, project, given, reason):
     project({"empty/readme.txt": "", "two/src/a/__init__.py": "", "two/src/b/__init__.py": ""})
     done = fdl("api-ref", "--path", given)
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert f"{given}{reason}" in done.err
     assert "hint: " in done.err
 

@@ -64,7 +64,7 @@ def test_arguments_and_the_exit_code_are_passed_on(fdl):
         *("-m", "flodl.hf", "convert", "owner/name", "--force", "--out", "x")
     ]
     done = fdl("flodl-hf", "example", "bert-qa", "--", "./dir")
-    assert done.out.splitlines()[2:] == ["example", "bert-qa", "--", "./dir"]
+    assert done.out.splitlines()[2:] == ["example", "bert-qa", "./dir"]
 
 
 @pytest.mark.usefixtures("python")

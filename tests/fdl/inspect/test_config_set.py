@@ -109,7 +109,7 @@ def test_a_change_without_effect_is_refused_with_the_layer_that_wins(
     root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
     for where in ("base", "fdl.yml"):
         session = fdl("--env", "ci", "config", "set", "training.lr", "0.9", "--where", where)
-        assert (session.exit, session.out) == (1, "")
+        assert (session.exit, session.out) == (2, "")
         assert "fdl.ci.yml:1:16 wins for `training.lr`" in session.err
         assert "--where fdl.ci.yml" in session.err
     assert (root / "fdl.yml").read_text() == BASE
@@ -128,7 +128,7 @@ def test_the_layer_named_by_a_refusal_is_one_that_where_takes(project: Project, 
     )
     change = ("--env", "ci", "config", "set", "training.lr", "3", "--where")
     refused = fdl(*change, "base", cwd="p")
-    assert refused.exit == 1
+    assert refused.exit == 2
     named = refused.err.rpartition("--where ")[2].strip()
     assert fdl(*change, named, cwd="p").exit == 0
     assert (root / "shared/ci.yml").read_text() == "training: {lr: 3}"
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused_and_nothing_written(
 ) -> None:
     root = project({"fdl.yml": BASE})
     session = fdl("config", "set", path, value)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert message in session.err
     assert (root / "fdl.yml").read_text() == BASE
     assert [one.name for one in root.iterdir()] == ["fdl.yml"]
@@ -203,7 +203,7 @@ def test_a_secret_is_not_repeated_by_an_error(project: Project, fdl: Fdl) -> Non
     project({"fdl.yml": BASE})
     for value in ("*sesame-open", "[sesame-open", "{sesame-open: 1}"):
         session = fdl("config", "set", "env.HF_TOKEN", value)
-        assert session.exit == 1
+        assert session.exit == 2
         assert "sesame-open" not in session.err + session.out
 
 
@@ -439,7 +439,7 @@ def test_what_a_command_would_not_notice_is_refused(
 ) -> None:
     root = project({**TREE, "../other/fdl.yml": "training: {lr: 1}\n"})
     session = fdl("config", "set", *words)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert message in session.err
     assert {name: (root / name).read_text() for name in TREE} == TREE
 
@@ -448,7 +448,7 @@ def test_a_variable_that_wins_refuses_the_change(project: Project, fdl: Fdl) -> 
     project(TREE)
     change = ("config", "set", "--for", "train slow", "training.lr", "1")
     session = fdl(*change, env={"LR": "7"})
-    assert session.exit == 1
+    assert session.exit == 2
     assert "no effect on `fdl train slow`: environment variable LR wins" in session.err
     assert "hint: fdl why training.lr train slow" in session.err
     assert fdl(*change).exit == 0
@@ -506,7 +506,7 @@ def test_the_effect_is_proved_on_the_command_of_a_nested_manifest(
     root = project(TREE)
     path = "training.lr" if where else "commands.train.training.lr"
     session = fdl("config", "set", path, "3", *where, env={"LR": "7"})
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert "no effect on `fdl train`: environment variable LR wins" in session.err
     assert {name: (root / name).read_text() for name in TREE} == TREE
 
@@ -517,7 +517,7 @@ def test_the_same_flag_set_in_two_sections_of_a_preset_is_refused(
     text = "entry: echo main.py\ncommands:\n  q:\n    training: {lr: 1}\n    options: {lr: 2}\n"
     root = project({"fdl.yml": text})
     session = fdl("config", "set", "--for", "q", "training.lr", "3")
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert "fdl.yml:5:19: `options.lr` and `training.lr` (fdl.yml:4:20)" in session.err
     assert (root / "fdl.yml").read_text() == text
 

@@ -106,7 +106,7 @@ def test_a_checkpoint_answers_from_its_header(tmp_path: Path, fdl: Fdl, packed: 
 def test_a_checkpoint_without_a_record_asks_the_run_it_lies_in(tmp_path: Path, fdl: Fdl) -> None:
     checkpoint(tmp_path / "alone/model.fdl", {"format": "fdl"})
     session = fdl("why", "alone/model.fdl:lr")
-    assert session.exit == 1
+    assert session.exit == 2
     assert "has no record of its configuration" in session.err
     (tmp_path / "alone/config.json").write_text(json.dumps(CONFIG))
     assert fdl("why", "alone/model.fdl:lr").out == LR
@@ -157,5 +157,5 @@ def test_what_is_not_recorded_is_told(tmp_path: Path, fdl: Fdl, asked: str, mess
     run(tmp_path / "out/a")
     (tmp_path / "empty").mkdir()
     session = fdl("why", asked)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert message in session.err

@@ -142,7 +142,7 @@ def test_an_unset_field_suggests_the_nearest_one(
 ) -> None:
     project(PROJECT)
     session = fdl("why", asked)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert f"nothing in fdl.yml sets `{asked}`" in session.err
     assert f"did you mean `{guess}`?" in session.err
 
@@ -151,7 +151,7 @@ def test_an_unset_field_suggests_the_nearest_one(
 def test_what_is_no_path_is_refused(project: Project, fdl: Fdl, asked: str) -> None:
     project(PROJECT)
     session = fdl("why", asked)
-    assert session.exit == 1
+    assert session.exit == 2
     assert "is not a path of a manifest" in session.err
 
 
@@ -247,7 +247,7 @@ def test_an_append_that_a_layer_removed(project: Project, fdl: Fdl) -> None:
 def test_an_unset_field_of_a_command(project: Project, fdl: Fdl) -> None:
     project(PROJECT)
     session = fdl("why", "modell", "train", "quick", "--api-key", "sesame-open")
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert "nothing sets `modell` for `fdl train quick`" in session.err
     typed = "train quick --api-key <secret>"
     assert f"did you mean `fdl why options.model {typed}`?" in session.err

@@ -112,7 +112,7 @@ def test_download_into_the_users_store_ends_with_the_lines_to_type(libtorch, pro
 
 def test_cpu_and_cuda_contradict_each_other(libtorch, store):
     done = libtorch("download", "--cpu", "--cuda", "12.6")
-    assert done.exit == 1
+    assert done.exit == 2
     assert "--cpu and --cuda contradict each other" in done.err
     assert libtorch("download", "--cuda", "twelve").exit == 1
     unknown = libtorch("download", "--cuda", "11.8")
@@ -356,5 +356,5 @@ def test_an_installed_torch_package_is_a_source_too(libtorch, store, tmp_path):
 
 def test_a_source_that_is_not_there(libtorch):
     done = libtorch("install", "--source", "./nowhere.zip")
-    assert done.exit == 1
+    assert done.exit == 2
     assert "--source ./nowhere.zip: there is no such file or folder" in done.err

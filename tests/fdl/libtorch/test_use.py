@@ -143,7 +143,7 @@ def test_activate_unknown_lists_and_remove_active_blanks_and_remove_dots_is_refu
 @pytest.mark.usefixtures("cpu", "cuda")
 def test_without_an_id_the_variants_are_listed_on_stderr(libtorch, verb):
     done = libtorch(verb)
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert f"fdl libtorch {verb} ID" in done.err
     assert "precompiled/cpu, precompiled/cu128\n" in done.err
 
@@ -315,7 +315,7 @@ def test_exec_of_what_cannot_run(libtorch, tmp_path):
     refused = libtorch("exec", "--", "./data.txt")
     assert refused.exit == 126
     assert "hint: chmod +x ./data.txt" in refused.err
-    assert libtorch("exec").exit == 1
+    assert libtorch("exec").exit == 2
     assert libtorch("remove", "precompiled/cu128").exit == 0
     assert libtorch("exec", "--", "true").exit == 1
 

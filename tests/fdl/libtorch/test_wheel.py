@@ -173,7 +173,7 @@ def test_a_wheel_on_disk_needs_neither_pip_nor_a_network(libtorch, links, store,
 def test_what_is_not_on_disk_is_said_with_the_line_that_brings_it(libtorch, links, tmp_path):
     torch_wheel(links, "2.15.0+cu130", cuda="13.0")
     done = libtorch("install", "cpu", "--from", str(links))
-    assert done.exit == 1
+    assert done.exit == 2
     assert f"--from {links}: there is no wheel or archive of torch cpu in this folder" in done.err
     assert f"python -m pip download torch --no-deps --dest {links}" in done.err
     assert "there is no such file" in libtorch("install", "--from", str(tmp_path / "gone")).err

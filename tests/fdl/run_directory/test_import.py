@@ -160,7 +160,7 @@ def test_a_dry_run_writes_nothing(home, fdl):
 def test_what_was_deleted_there_is_not_imported(home, fdl):
     mlflow_store(home / "mlruns", stage="deleted")
     session = fdl("runs", "import", "mlruns")
-    assert session.exit == 1
+    assert session.exit == 2
     assert "mlruns holds no run that can be imported" in session.err
 
 
@@ -368,7 +368,7 @@ def test_tensors_of_one_element_count_in_every_type():
 def test_what_holds_no_run_is_refused(home, fdl, words, problem):
     (home / "notes.db").write_bytes(b"SQLite format 3\0 and then something else")
     session = fdl("runs", "import", *words)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert problem in session.err
 
 

@@ -127,7 +127,7 @@ def test_the_best_of_a_metric_comes_first(project, fdl):
     best = names(fdl("runs", "list", "--best", "val_loss:max"))
     assert best == [f"runs/train/{FIRST}", f"runs/train/{SECOND}"]
     refused = fdl("runs", "list", "--best", "val_los")
-    assert (refused.exit, refused.out) == (1, "")
+    assert (refused.exit, refused.out) == (2, "")
     assert "did you mean `val_loss`?" in refused.err
 
 
@@ -172,7 +172,7 @@ def test_named_folders_and_runs_count_instead_of_the_manifests(project, fdl):
         f"old/a/{SECOND}",
     ]
     missing = fdl("runs", "list", "nowhere")
-    assert (missing.exit, missing.out) == (1, "")
+    assert (missing.exit, missing.out) == (2, "")
     assert "nowhere is not a folder" in missing.err
 
 
@@ -230,9 +230,9 @@ def test_a_damaged_run_is_never_removed(project, fdl):
         (0, "no run to remove", ["clean", "--keep", "0"]),
         (0, "no run to remove", ["prune", "--where", "age > 0"]),
         (0, "no run to remove", ["prune", "--keep-best", "0", "--by", "loss"]),
-        (1, "a damaged run is never removed", ["clean", "--state", "damaged"]),
-        (1, "run.json that is broken", ["rm", FIRST]),
-        (1, "run.json that is broken", ["rm", f"runs/train/{FIRST}"]),
+        (2, "a damaged run is never removed", ["clean", "--state", "damaged"]),
+        (2, "run.json that is broken", ["rm", FIRST]),
+        (2, "run.json that is broken", ["rm", f"runs/train/{FIRST}"]),
     ):
         session = fdl("runs", *words, "--yes")
         assert session.exit == code
@@ -363,7 +363,7 @@ def test_json_has_the_chosen_columns(fdl):
 )
 def test_what_cannot_be_listed_is_refused(fdl, words, problem):
     session = fdl("runs", "list", *words)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert problem in session.err
 
 

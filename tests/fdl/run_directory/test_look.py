@@ -109,7 +109,7 @@ def test_without_a_name_it_is_the_last_one(fdl):
 )
 def test_a_word_that_means_no_run_is_refused_with_a_remedy(fdl, word, problem, remedy):
     session = fdl("runs", "show", word)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert problem in session.err
     assert remedy in session.err
 

@@ -91,7 +91,7 @@ def test_unknown_keys_of_the_file_are_kept_and_a_damaged_one_is_not_replaced(run
 )
 def test_what_is_neither_a_run_nor_a_tag_is_refused(fdl, words, problem):
     session = fdl("runs", "tag", *words)
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert problem in session.err
 
 

@@ -225,5 +225,5 @@ def test_a_rule_is_no_argument_of_the_program(project, fdl):
 def test_without_a_rule_prune_says_what_to_write(project, fdl):
     project({"fdl.yml": "commands: {a: {run: 'true'}}"})
     session = fdl("runs", "prune")
-    assert session.exit == 1
+    assert session.exit == 2
     assert "write `output.keep` into the manifest" in session.err

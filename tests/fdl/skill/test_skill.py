@@ -106,7 +106,7 @@ def test_a_dry_run_writes_nothing(fdl, tmp_path):
 )
 def test_an_unknown_tool_or_skill_is_an_error_that_suggests(fdl, tmp_path, flag, value, hint):
     done = fdl("skill", "install", flag, value)
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert f"`{value}`" in done.err
     assert f"hint: fdl skill install {hint}" in done.err
     assert files(tmp_path) == []
