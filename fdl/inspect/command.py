@@ -178,7 +178,7 @@ def page_of(project: Project, words: Sequence[str]) -> Selection:
     level = page.level if page else project.level()
     names = ", ".join(level.commands)
     hint = f"name one of its commands: {names}" if names else "name a command that runs something"
-    raise UsageError(f"`{' '.join(['fdl', *level.names])}` runs nothing", hint=hint)
+    raise SelectionError(f"`{' '.join(['fdl', *level.names])}` runs nothing", hint=hint)
 
 
 def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:

@@ -32,6 +32,18 @@ def test_a_dry_run_prints_the_exact_url_and_touches_nothing(libtorch, tmp_path, 
     assert mirror.requests == []
 
 
+def test_a_dry_run_names_the_folder_of_path_and_takes_no_flag_for_it(libtorch, tmp_path, mirror):
+    before = everything(tmp_path)
+    shown = libtorch("download", "--cpu", "--torch", TORCH, "--path", "lib", "--dry-run")
+    assert shown.exit == 0, shown.err
+    assert "/lib\n" in shown.out
+    refused = libtorch("download", "--cpu", "--path", "--dry-run")
+    assert (refused.exit, refused.out) == (2, "")
+    assert "error: `--path` requires a value\n" in refused.err
+    assert everything(tmp_path) == before
+    assert mirror.requests == []
+
+
 @pytest.mark.case("cli", 55)
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_path_on_a_foreign_folder_exits_1_and_leaves_its_contents(libtorch, tmp_path, mirror, more):
