@@ -103,7 +103,7 @@ def test_the_first_error_ends_it_with_its_phase(training, fdl):
 
 def test_what_would_run_in_earnest_is_refused(training, fdl):
     done = fdl("rehearse", "hello")
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert "`fdl hello` would really run: its program does not use flodl" in done.err
     (training / "train/main.py").write_text("print('no training')  # flodl\n")
     silent = fdl("rehearse", "train")

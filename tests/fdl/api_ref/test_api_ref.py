@@ -415,7 +415,7 @@ def test_what_is_not_exported_can_be_shown_too(fdl, project):
 def test_an_unknown_name_is_an_error_that_suggests(fdl, project, typed, hint):
     folder = project(PACKAGE)
     done = fdl("api-ref", typed, "--path", str(folder / "zoo"))
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert done.err == f"error: there is no `{typed}` in zoo 3.2.1\nhint: {hint}\n"
 
 

@@ -138,7 +138,7 @@ def test_a_merged_list_is_changed_part_by_part(project: Project, fdl: Fdl) -> No
     root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
     change = ("--env", "ci", "config", "set", "commands.p.options.tags", "[z]")
     session = fdl(*change)
-    assert session.exit == 1
+    assert session.exit == 2
     assert "is put together from fdl.ci.yml, fdl.yml" in session.err
     session = fdl(*change, "--where", "ci")
     head, answer = session.out.splitlines()[:2]
@@ -305,7 +305,7 @@ def test_a_mapping_that_a_layer_removes_is_left_alone(project: Project, fdl: Fdl
     root = project(files)
     change = ("--env", "ci", "config", "set", "training.seed", "1")
     hidden = fdl(*change, "--where", "base")
-    assert hidden.exit == 1
+    assert hidden.exit == 2
     assert "would have no effect" in hidden.err
     revived = fdl(*change)
     assert revived.exit == 1
@@ -462,7 +462,7 @@ def test_where_takes_any_file_of_the_project(project: Project, fdl: Fdl) -> None
     assert "  wins  7  train/deep/fdl.yml:3:9  manifest\n" in out
     assert fdl(*change, "fdl.ci.yml", cwd="train").exit == 0
     assert "training:\n  seed: 7\n" in (root / "train/fdl.ci.yml").read_text()
-    assert fdl(*change, "../fdl.yml", cwd="train").exit == 1, "train is a project of its own there"
+    assert fdl(*change, "../fdl.yml", cwd="train").exit == 2, "train is a project of its own there"
     session = fdl("config", "set", "--for", "train slow", "--where", "ci", "training.lr", "9")
     assert session.out.startswith("changed train/fdl.ci.yml:1 for `fdl train slow`\n")
     assert (

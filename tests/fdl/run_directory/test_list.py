@@ -254,7 +254,7 @@ def test_a_table_being_written_is_read_up_to_its_last_whole_line(project, fdl):
 def test_a_state_that_does_not_exist_is_refused(project, fdl):
     project(MANIFESTS)
     refused = fdl("runs", "list", "--state", "compleet")
-    assert refused.exit == 1
+    assert refused.exit == 2
     assert "did you mean `complete`?" in refused.err
 
 

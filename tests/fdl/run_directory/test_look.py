@@ -279,7 +279,7 @@ def test_why_takes_every_name_of_a_run(fdl, asked):
 
 def test_why_says_which_run_it_does_not_know(runs, fdl):
     session = fdl("why", "2026:lr")
-    assert (session.exit, session.out) == (1, "")
+    assert (session.exit, session.out) == (2, "")
     assert "error: `2026` means 2 runs: " in session.err
     assert "nothing in fdl.yml sets `other:lr`" in fdl("why", "other:lr").err
     for run in (FIRST, SECOND):
