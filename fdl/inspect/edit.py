@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.errors import FdlError, ManifestError, UsageError
+from fdl.errors import FdlError, ManifestError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
 from fdl.inspect.field import OVERRIDDEN, WINS
@@ -227,7 +227,7 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as problem:
-        raise UsageError(
+        raise FdlError(
             f"`--for` does not split into words: {problem}",
             hint="close the quotation or escape the character with a backslash",
         ) from None
@@ -252,7 +252,7 @@ def _require_effect_on(change: Change, command: Command, asked: str, value: Node
         here = (file, node.line) in parts if node and leaf else any(one == file for one, _ in parts)
         if not here:
             top = field.top
-            raise UsageError(
+            raise FdlError(
                 f"the change in {shown(change.file)} would have no effect on `{command.typed}`: "
                 f"{top.place or top.source} wins for `{field.name}`",
                 hint=f"fdl why {field.name} {' '.join(command.plan.command)}",
@@ -264,12 +264,12 @@ def _keys(path: str) -> tuple[str, ...]:
     keys: list[str] = []
     for step in parse(path):
         if isinstance(step, int):
-            raise UsageError(
+            raise FdlError(
                 f"`{path}` is one item of a list", hint="set the whole list: `[first, second]`"
             )
         keys.append(step)
     if keys[0] in _LINKS:
-        raise UsageError(
+        raise FdlError(
             f"`{keys[0]}` decides which layers there are, so it is not a value of the manifest",
             hint="change it in the file by hand",
         )
@@ -280,15 +280,15 @@ def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
     from fdl.manifest.read_yaml import read_yaml
 
     if not text.strip():
-        raise UsageError("the new value is empty", hint="write '\"\"' for empty text, or null")
+        raise FdlError("the new value is empty", hint="write '\"\"' for empty text, or null")
     try:
         return NewValue(read_yaml(text, "VALUE"), text)
     except ManifestError as problem:
         # The message may repeat parts of the value.
         if any(is_secret_name(key) for key in path):
-            raise UsageError(f"the new value of `{dotted(path)}` is not valid YAML") from None
+            raise FdlError(f"the new value of `{dotted(path)}` is not valid YAML") from None
         hint = problem.hint or "put the text between quotes: '\"a: b\"'"
-        raise UsageError(f"the new value: {problem.message}", hint=hint) from None
+        raise FdlError(f"the new value: {problem.message}", hint=hint) from None
 
 
 def _home(layers: Layers, path: tuple[str, ...]) -> str:
@@ -297,7 +297,7 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
     if merged is not None and not (isinstance(merged.value, dict) and merged.value):
         if merged.merge and merged.losers:
             files = [shown(one.file) for one in (merged, *merged.losers)]
-            raise UsageError(
+            raise FdlError(
                 f"`{dotted(path)}` is put together from {', '.join(dict.fromkeys(files))}",
                 hint=f"name the file to change: --where {shown(merged.file)}",
             )
@@ -345,7 +345,7 @@ def _require_effect(change: Change, value: Node) -> None:
     if value.value is None and not any(one.value is not None for one in fields):
         return
     if not fields:
-        raise UsageError(
+        raise FdlError(
             f"the change in {shown(change.file)} would have no effect: a stronger layer replaces "
             "or removes the mapping around it",
             hint=f"`fdl why {dotted(change.path[:-1])}` names the layer",
@@ -357,7 +357,7 @@ def _require_effect(change: Change, value: Node) -> None:
         if (own is not None and wanted not in files) or (value.value is None and parts):
             top = field.top
             weaker = top.role == WINS and value.value is None
-            raise UsageError(
+            raise FdlError(
                 f"the change in {shown(change.file)} would have no effect: "
                 f"{top.place} {'still sets' if weaker else 'wins for'} `{field.name}`",
                 hint=f"change it there: --where {shown(str(Path(change.root, str(top.file))))}",
@@ -373,7 +373,7 @@ def _require_no_other_effect(change: Change) -> None:
         is_rival = len(at) > 1 and at[-2] == "ddp" and at[:-1] == path[:-1]
         is_own = at[: len(path)] == path or path[: len(at)] == at
         if not is_own and not is_rival and before.get(at) != repr(leaf.plain()):
-            raise UsageError(
+            raise FdlError(
                 f"the change would also set `{dotted(at)}`, which {shown(change.file)} removes "
                 "together with its mapping",
                 hint="change the file by hand",

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.errors import ManifestError, UsageError
+from fdl.errors import FdlError, ManifestError
 from fdl.manifest import Found, Manifest
 from fdl.manifest.check import check
 from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
@@ -119,14 +119,14 @@ def settled(
                 if os.path.realpath(file) not in wanted:
                     files.append(shown(file))
                 elif of_command and one is not found:
-                    raise UsageError(
+                    raise FdlError(
                         f"`--for` changes {shown(found.path)}, and `--where` names {shown(file)}",
                         hint="leave out one of the two",
                     )
                 else:
                     return layers, file, names
     known = dict.fromkeys((_BASE, *environments(found.directory), *files))
-    raise UsageError(
+    raise FdlError(
         f"`--where {where}` is not a file of this project", hint=f"one of {', '.join(known)}"
     )
 

@@ -109,7 +109,7 @@ def test_a_change_without_effect_is_refused_with_the_layer_that_wins(
     root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
     for where in ("base", "fdl.yml"):
         session = fdl("--env", "ci", "config", "set", "training.lr", "0.9", "--where", where)
-        assert (session.exit, session.out) == (2, "")
+        assert (session.exit, session.out) == (1, "")
         assert "fdl.ci.yml:1:16 wins for `training.lr`" in session.err
         assert "--where fdl.ci.yml" in session.err
     assert (root / "fdl.yml").read_text() == BASE
@@ -128,7 +128,7 @@ def test_the_layer_named_by_a_refusal_is_one_that_where_takes(project: Project, 
     )
     change = ("--env", "ci", "config", "set", "training.lr", "3", "--where")
     refused = fdl(*change, "base", cwd="p")
-    assert refused.exit == 2
+    assert refused.exit == 1
     named = refused.err.rpartition("--where ")[2].strip()
     assert fdl(*change, named, cwd="p").exit == 0
     assert (root / "shared/ci.yml").read_text() == "training: {lr: 3}"
@@ -138,7 +138,7 @@ def test_a_merged_list_is_changed_part_by_part(project: Project, fdl: Fdl) -> No
     root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
     change = ("--env", "ci", "config", "set", "commands.p.options.tags", "[z]")
     session = fdl(*change)
-    assert session.exit == 2
+    assert session.exit == 1
     assert "is put together from fdl.ci.yml, fdl.yml" in session.err
     session = fdl(*change, "--where", "ci")
     head, answer = session.out.splitlines()[:2]
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused_and_nothing_written(
 ) -> None:
     root = project({"fdl.yml": BASE})
     session = fdl("config", "set", path, value)
-    assert (session.exit, session.out) == (2, "")
+    assert (session.exit, session.out) == (1, "")
     assert message in session.err
     assert (root / "fdl.yml").read_text() == BASE
     assert [one.name for one in root.iterdir()] == ["fdl.yml"]
@@ -203,7 +203,7 @@ def test_a_secret_is_not_repeated_by_an_error(project: Project, fdl: Fdl) -> Non
     project({"fdl.yml": BASE})
     for value in ("*sesame-open", "[sesame-open", "{sesame-open: 1}"):
         session = fdl("config", "set", "env.HF_TOKEN", value)
-        assert session.exit == 2
+        assert session.exit == 1
         assert "sesame-open" not in session.err + session.out
 
 
@@ -305,7 +305,7 @@ def test_a_mapping_that_a_layer_removes_is_left_alone(project: Project, fdl: Fdl
     root = project(files)
     change = ("--env", "ci", "config", "set", "training.seed", "1")
     hidden = fdl(*change, "--where", "base")
-    assert hidden.exit == 2
+    assert hidden.exit == 1
     assert "would have no effect" in hidden.err
     revived = fdl(*change)
     assert revived.exit == 1
@@ -439,7 +439,7 @@ def test_what_a_command_would_not_notice_is_refused(
 ) -> None:
     root = project({**TREE, "../other/fdl.yml": "training: {lr: 1}\n"})
     session = fdl("config", "set", *words)
-    assert (session.exit, session.out) == (2, "")
+    assert (session.exit, session.out) == (1, "")
     assert message in session.err
     assert {name: (root / name).read_text() for name in TREE} == TREE
 
@@ -448,7 +448,7 @@ def test_a_variable_that_wins_refuses_the_change(project: Project, fdl: Fdl) -> 
     project(TREE)
     change = ("config", "set", "--for", "train slow", "training.lr", "1")
     session = fdl(*change, env={"LR": "7"})
-    assert session.exit == 2
+    assert session.exit == 1
     assert "no effect on `fdl train slow`: environment variable LR wins" in session.err
     assert "hint: fdl why training.lr train slow" in session.err
     assert fdl(*change).exit == 0
@@ -462,7 +462,7 @@ def test_where_takes_any_file_of_the_project(project: Project, fdl: Fdl) -> None
     assert "  wins  7  train/deep/fdl.yml:3:9  manifest\n" in out
     assert fdl(*change, "fdl.ci.yml", cwd="train").exit == 0
     assert "training:\n  seed: 7\n" in (root / "train/fdl.ci.yml").read_text()
-    assert fdl(*change, "../fdl.yml", cwd="train").exit == 2, "train is a project of its own there"
+    assert fdl(*change, "../fdl.yml", cwd="train").exit == 1, "train is a project of its own there"
     session = fdl("config", "set", "--for", "train slow", "--where", "ci", "training.lr", "9")
     assert session.out.startswith("changed train/fdl.ci.yml:1 for `fdl train slow`\n")
     assert (
@@ -506,7 +506,7 @@ def test_the_effect_is_proved_on_the_command_of_a_nested_manifest(
     root = project(TREE)
     path = "training.lr" if where else "commands.train.training.lr"
     session = fdl("config", "set", path, "3", *where, env={"LR": "7"})
-    assert (session.exit, session.out) == (2, "")
+    assert (session.exit, session.out) == (1, "")
     assert "no effect on `fdl train`: environment variable LR wins" in session.err
     assert {name: (root / name).read_text() for name in TREE} == TREE
 
@@ -517,7 +517,7 @@ def test_the_same_flag_set_in_two_sections_of_a_preset_is_refused(
     text = "entry: echo main.py\ncommands:\n  q:\n    training: {lr: 1}\n    options: {lr: 2}\n"
     root = project({"fdl.yml": text})
     session = fdl("config", "set", "--for", "q", "training.lr", "3")
-    assert (session.exit, session.out) == (2, "")
+    assert (session.exit, session.out) == (1, "")
     assert "fdl.yml:5:19: `options.lr` and `training.lr` (fdl.yml:4:20)" in session.err
     assert (root / "fdl.yml").read_text() == text
 

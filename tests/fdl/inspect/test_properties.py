@@ -142,7 +142,7 @@ def test_setting_a_value_sets_that_value_and_nothing_else(
         session = in_process("--env", "ci", "config", "set", *where, "--", path, value)
         texts = {name: (root / name).read_text() for name in FILES}
         if session.exit != 0:
-            assert session.exit == 2
+            assert session.exit == 1
             assert session.err.startswith("error: ")
             assert texts == files
             return
