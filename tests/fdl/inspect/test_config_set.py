@@ -399,7 +399,7 @@ def test_a_preset_is_changed_and_what_it_inherits_stays(project: Project, fdl: F
     assert fdl("train").out == "main.py --lr 0.1\n"
     assert fdl("config", "set", "--for", "train quick", "training.lr", "null").exit == 0
     assert "epochs: 1, lr: null}" in (root / "train/fdl.yml").read_text()
-    assert fdl("train", "quick").out == "main.py --epochs 1 --lr 0.1 --model linear\n"
+    assert fdl("train", "quick").out == "main.py --epochs 1 --model linear\n"
 
 
 def test_an_option_of_the_program_is_set_for_all_its_presets(project: Project, fdl: Fdl) -> None:
