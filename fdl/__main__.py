@@ -11,7 +11,6 @@ import sys
 
 from fdl.errors import FdlError
 from fdl.version import __version__
-from flodl_shared.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ def main(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
         from fdl.streams import replace_closed
 
         replace_closed()
-    KNOWN.forget()
     try:
         return _answer(arguments, host)
     # A full disk, or a stream that cannot be written.

@@ -76,9 +76,10 @@ _FORMATS = (
 def is_secret_name(name: str) -> bool:
     """Whether text under this name is kept from print: ``HF_TOKEN``, ``api-key``, ``dbPassword``.
 
-    The last word decides; ``pad_token`` and ``sort_key`` are ordinary.
+    The last word decides; ``pad_token`` and ``sort_key`` are ordinary. So is the variable ``PWD``,
+    the working folder.
     """
-    words = _split(name)
+    words = _split(name) if name != "PWD" else []
     if not words:
         return False
     before, last = words[-2:-1], words[-1]

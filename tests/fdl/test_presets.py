@@ -215,7 +215,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
-        *("confirm", "depends", "environment", "grace", "launch", "notes", "ranks"),
+        *("confirm", "depends", "environment", "given", "grace", "launch", "notes", "ranks"),
         *("slurm", "stop_timeout", "subcommand"),
     }
 

@@ -148,3 +148,12 @@ def test_a_broken_plan_of_another_program_is_no_plan(monkeypatch, plan):
     monkeypatch.setenv("WANDB_API_KEY", "from-the-shell")
     KNOWN.forget()
     assert KNOWN.text("x from-the-shell") == f"x {REDACTED}"
+
+
+def test_the_working_folder_is_not_a_secret(monkeypatch):
+    monkeypatch.setenv("PWD", "/home/ada/a-project")
+    monkeypatch.setenv("DB_PWD", "hunter2-and-more")
+    KNOWN.forget()
+    assert (
+        KNOWN.text("in /home/ada/a-project: hunter2-and-more") == "in /home/ada/a-project: <secret>"
+    )
