@@ -104,13 +104,12 @@ def _exclude(one: str, has_one: object, other: str, has_other: object) -> None:
 
 def _columns(runs: list[Run], named: list[str] | None) -> list[Quantity]:
     """The columns that were asked for; names are separated by commas."""
-    words = [word.strip() for part in named or () for word in part.split(",") if word.strip()]
-    if not words or not runs:
+    if not named or not runs:
         return []
-    from fdl.run_directory.quantity import Known
+    from fdl.run_directory.quantity import Known, listed
 
     known = Known(runs)
-    return [known.resolve(word) for word in words]
+    return [known.resolve(word) for part in named for word in listed(part)]
 
 
 def _ordered(

@@ -11,7 +11,7 @@ from fdl import output
 from fdl.commands.runs_group import OneRun, chosen, print_json, project_folders
 from fdl.commands.verb import Complete, Group, Json, Verb
 from fdl.errors import UsageError
-from fdl.run_directory.find import choose, search, shortened
+from fdl.run_directory.find import choose, search, shortened, stands_for_a_run
 from fdl.run_directory.notes import change, require_tag
 
 if TYPE_CHECKING:
@@ -64,14 +64,10 @@ def _runs_and_tags(words: list[str], places: list[Path]) -> tuple[list[Run], lis
     runs = [choose(words[0], places)]
     names = {run.name for run in search(places)}
     place = 1
-    while place < len(words) and _is_run(words[place], names):
+    while place < len(words) and (words[place] in names or stands_for_a_run(words[place])):
         runs.append(choose(words[place], places))
         place += 1
     return runs, [require_tag(word) for word in words[place:]]
-
-
-def _is_run(word: str, names: set[str]) -> bool:
-    return word in names or word == "last" or word.startswith("best:") or "/" in word
 
 
 def _report(found: list[tuple[Run, Notes]], as_json: bool) -> int:

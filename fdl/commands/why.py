@@ -49,16 +49,17 @@ def _with_path(call: Call, asked: str) -> str:
         FdlError: The name means no run, or several.
     """
     from fdl.inspect.record import split
+    from fdl.run_directory.metrics import BEST_OF
 
     word, colon, field = asked.rpartition(":")
-    if not colon or not word or split(asked) is not None:
+    is_best = word.startswith(BEST_OF)
+    if not colon or not word or (not is_best and split(asked) is not None):
         return asked
     from fdl.commands.runs_group import project_folders
     from fdl.run_directory.find import choose, search
 
     places = project_folders(call)
     # The key of a manifest may have a colon, so that only the name of a run is a run.
-    is_run = word == "last" or word.startswith("best:")
-    if is_run or any(run.name.startswith(word) for run in search(places)):
+    if is_best or word == "last" or any(run.name.startswith(word) for run in search(places)):
         return f"{choose(word, places).path}:{field}"
     return asked

@@ -191,7 +191,13 @@ def runs_then_tags(asked: Asked) -> Values:
 
 
 def run_columns(asked: Asked) -> Values:
-    """The names of metrics, settings and facts of the runs."""
+    """The names of metrics, settings and facts of the runs, as a list takes them."""
+    from fdl.run_directory.quantity import quoted
+
+    return [(quoted(name) if "," in name else name, what) for name, what in _quantities(asked)]
+
+
+def _quantities(asked: Asked) -> Values:
     from fdl.run_directory.quantity import FACTS, Known
 
     known = Known(_runs(asked)[:_MEASURED_RUNS])
@@ -203,10 +209,10 @@ def run_columns(asked: Asked) -> Values:
 
 def run_conditions(asked: Asked) -> Values:
     """A condition as one word, whose last name is completed."""
-    *before, last = asked.text.split(" ")
-    start = last[: len(last) - len(last.lstrip("("))]
-    prefix = "".join(f"{word} " for word in before) + start
-    return [(prefix + name, what) for name, what in run_columns(asked)]
+    from fdl.run_directory.query import begun, spelled
+
+    prefix = begun(asked.text)
+    return [(prefix + spelled(name), what) for name, what in _quantities(asked)]
 
 
 def checkpoint_kinds(_asked: Asked) -> Values:

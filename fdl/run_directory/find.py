@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
 from fdl.regular import subfolders
-from fdl.run_directory.metrics import Metric
+from fdl.run_directory.metrics import BEST_OF, Metric
 from fdl.run_directory.run import Run, damaged, flaw, read
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 USUAL_FOLDER = "runs"
 """Where runs are searched if no manifest names a folder."""
 
-_BEST = "best:"
 # `runs` holds `runs/train`, which holds the runs. A sweep there has a folder for each of its runs.
 _DEPTH = 4
 _MOST_CANDIDATES = 5
@@ -125,6 +124,16 @@ def _below(place: Path, depth: int, *, linked: bool = False) -> Iterator[Run]:
         yield from _below(below, depth - 1, linked=linked or below.is_symlink())
 
 
+def stands_for_a_run(word: str) -> bool:
+    """Whether a word means a run in any project: a path, ``last`` or ``best:METRIC``."""
+    return word == "last" or word.startswith(BEST_OF) or is_path(word)
+
+
+def is_path(word: str) -> bool:
+    """Whether a word is a path, and not a name."""
+    return os.sep in word or "/" in word or word in (".", "..")
+
+
 def choose(word: str, places: Sequence[Path]) -> Run:
     """The run that a word means.
 
@@ -136,15 +145,16 @@ def choose(word: str, places: Sequence[Path]) -> Run:
     Raises:
         FdlError: The word matches no run, or several.
     """
-    if os.sep in word or "/" in word or word in (".", ".."):
+    # The name of a metric may hold a slash.
+    if is_path(word) and not word.startswith(BEST_OF):
         return _at(Path(word))
     runs = search(places)
     if word == "last":
         if not runs:
             raise _none(places)
         return runs[0]
-    if word.startswith(_BEST):
-        metric = Metric.parse(word.removeprefix(_BEST))
+    if word.startswith(BEST_OF):
+        metric = Metric.parse(word.removeprefix(BEST_OF))
         ranked = by_metric(metric, runs)
         if not ranked:
             raise unmeasured(metric, runs) if runs else _none(places)

@@ -19,6 +19,9 @@ FIRST = ("epoch", "duration_s")
 
 _COUNTERS = ("epoch", "step")
 
+BEST_OF = "best:"
+"""Before the name of a metric: its best value, or the run that has it."""
+
 LOWEST, HIGHEST = DIRECTIONS = ("min", "max")
 
 _HIGHER_IS_BETTER = (

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fdl.run_directory.compare import plain
-from fdl.run_directory.metrics import DIRECTIONS, HIGHEST, Metric
-from fdl.run_directory.quantity import BEST, Known, Quantity
+from fdl.run_directory.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric
+from fdl.run_directory.quantity import BEST, Known, Quantity, unquoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def sorted_by(text: str, runs: Sequence[Run]) -> list[Run]:
 
 def _parsed(text: str, known: Known) -> tuple[Quantity, bool]:
     name, _, direction = text.rpartition(":")
-    if name and direction in DIRECTIONS and not text.startswith("best:"):
+    if name and direction in DIRECTIONS and not unquoted(text).startswith(BEST_OF):
         return known.resolve(name), direction == HIGHEST
     quantity = known.resolve(text)
     if quantity.kind == BEST:

@@ -8,7 +8,8 @@
 ``state``            a fact of the run, see :data:`FACTS`; a fact hides a metric of the same name
 ===================  =============================================================================
 
-``last:NAME`` always means a metric, ``config.NAME`` always a setting.
+``last:NAME`` always means a metric, ``config.NAME`` always a setting. A name may stand in
+backquotes, and in a list a name with a comma must.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
-from fdl.run_directory.metrics import Metric
+from fdl.run_directory.metrics import BEST_OF, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,8 @@ FACT, LAST, BEST, LEAST, MOST, SETTING = "fact", "last", "best", "min", "max", "
 _OWN = ("lr", "grad_norm")
 """Metrics that the Trainer records by itself. A setting of the same name is meant more often."""
 
-_FUNCTION = re.compile(r"(min|max)\((.+)\)")
+_FUNCTION = re.compile(r"(min|max)\s*\((.+)\)")
+_LISTED = re.compile(r"(?:`[^`]*`|[^,])+")
 
 
 def _age(run: Run) -> float | None:
@@ -58,6 +60,21 @@ FACTS: dict[str, Callable[[Run], object]] = {
 
 DATES = ("started", "finished")
 NUMBERS = ("age", "seconds", "epochs")
+
+
+def unquoted(text: str) -> str:
+    """A name without the backquotes around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "`" else text
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes; without them if it has some itself."""
+    return name if "`" in name else f"`{name}`"
+
+
+def listed(text: str) -> list[str]:
+    """Names that are separated by commas; a name with a comma stands in backquotes."""
+    return [word for part in _LISTED.findall(text) if (word := part.strip())]
 
 
 class Quantity(NamedTuple):
@@ -146,15 +163,16 @@ class Known:
         Raises:
             UsageError: No run knows it, or it is both a metric and a setting.
         """
+        text = unquoted(text)
         if text in FACTS:
             return Quantity(text, FACT, text)
         called = _FUNCTION.fullmatch(text)
         if called:
             kind = called[1]
-            return Quantity(text, kind, self._metric(called[2].strip()), kind == MOST)
+            return Quantity(text, kind, self._metric(unquoted(called[2].strip())), kind == MOST)
         if text.startswith("last:"):
             return Quantity(text, LAST, self._metric(text.removeprefix("last:")))
-        if text.startswith("best:"):
+        if text.startswith(BEST_OF):
             return self._best(text)
         if text.startswith("config."):
             return self._setting(text)
@@ -171,7 +189,7 @@ class Known:
         raise unknown(text, "metric, setting or fact", [*self.metrics, *self.settings, *FACTS])
 
     def _best(self, text: str) -> Quantity:
-        metric = Metric.parse(text.removeprefix("best:"))
+        metric = Metric.parse(text.removeprefix(BEST_OF))
         return Quantity(text, BEST, self._metric(metric.name), metric.higher)
 
     def _metric(self, name: str) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from fdl.errors import UsageError
 from fdl.run_directory.compare import Text, compare, constant, found_in
-from fdl.run_directory.quantity import Quantity
+from fdl.run_directory.quantity import Quantity, quoted
 from fdl.run_directory.run import LISTED_STATES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Condition = Callable[["Run"], "bool | None"]
 
 _TOKEN = re.compile(
     r"""\s*(?:
-        (?P<call>(?:min|max)\s*\([^()]*\))
+        (?P<call>(?:min|max)\s*\((?:`[^`]*`|[^()`])*\))
       | (?P<operator><=|>=|==|!=|!~|[<>=~])
       | (?P<mark>[(),])
       | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
@@ -51,6 +51,8 @@ _TOKEN = re.compile(
 _QUOTED = re.compile(r"\\(['\"\\])")
 _OTHER_WORDS = {"&&": "and", "&": "and", "||": "or", "|": "or", "!": "not"}
 _KEYWORDS = ("and", "or", "not", "in")
+_NOT_NAMES = {*_KEYWORDS, *_OTHER_WORDS}
+_LAST_WORD = re.compile(r"[^\s(`]*\Z")
 _EXPLICIT = re.compile(r"(?:last|best):.|config\..")
 _DEEPEST = 50
 
@@ -79,6 +81,20 @@ def parse(text: str, known: Known) -> Condition:
 def matches(condition: Condition, run: Run) -> bool:
     """Whether a run certainly meets a condition."""
     return condition(run) is True
+
+
+def spelled(name: str) -> str:
+    """A name as a condition takes it: in backquotes if it has characters of other tokens."""
+    found = _TOKEN.fullmatch(name)
+    plain = found is not None and found.lastgroup == "word" and name not in _NOT_NAMES
+    return name if plain else quoted(name)
+
+
+def begun(text: str) -> str:
+    """A condition that is being typed, without the name at its end."""
+    if text.count("`") % 2:
+        return text[: text.rindex("`")]
+    return _LAST_WORD.sub("", text, count=1)
 
 
 class _Parser:
@@ -210,9 +226,8 @@ class _Parser:
             self._refuse(f"`{word}` is not a state of a run", hint, token)
 
     def _resolve(self, token: Token) -> Quantity:
-        name = token.text[1:-1] if token.kind == "name" else re.sub(r"\s+", "", token.text)
         try:
-            return self._known.resolve(name)
+            return self._known.resolve(token.text)
         except UsageError as problem:
             self._refuse(problem.message, problem.hint, token)
 

@@ -1,7 +1,7 @@
 "use strict";
 /* Conditions on runs: the language of `fdl runs list --where`, which fdl/run_directory/query.py describes. */
 
-const TOKEN = /\s*(?:(?<call>(?:min|max)\s*\([^()]*\))|(?<operator><=|>=|==|!=|!~|[<>=~])|(?<mark>[(),])|(?<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<name>`[^`]*`)|(?<word>[^\s()<>=!~,'"`]+)|(?<end>$))/y;
+const TOKEN = /\s*(?:(?<call>(?:min|max)\s*\((?:`[^`]*`|[^()`])*\))|(?<operator><=|>=|==|!=|!~|[<>=~])|(?<mark>[(),])|(?<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<name>`[^`]*`)|(?<word>[^\s()<>=!~,'"`]+)|(?<end>$))/y;
 const OTHER_WORDS = { "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not" };
 const KEYWORDS = new Set(["and", "or", "not", "in"]);
 const STATES = ["running", "complete", "interrupted", "diverged", "failed", "dead", "damaged"];
@@ -31,6 +31,11 @@ function wordsFilter(text) {
   return (run) => words.every((word) => run.text.includes(word));
 }
 
+/** A name without the backquotes around it. */
+function unquoted(text) {
+  return /^`.*`$/.test(text) ? text.slice(1, -1) : text;
+}
+
 /** The facts, metrics and settings of runs by name. */
 class Names {
   constructor(runs) {
@@ -38,10 +43,11 @@ class Names {
     this.settings = new Set(runs.flatMap((run) => Object.keys(run.config)));
   }
 
-  resolve(text) {
+  resolve(quoted) {
+    const text = unquoted(quoted);
     if (Object.hasOwn(FILTER_FACTS, text)) return { spelling: text, ...FILTER_FACTS[text] };
-    const called = /^(min|max)\((.+)\)$/.exec(text);
-    if (called) return this.#metric(text, called[2].trim(), () => called[1]);
+    const called = /^(min|max)\s*\((.+)\)$/.exec(text);
+    if (called) return this.#metric(text, unquoted(called[2].trim()), () => called[1]);
     if (text.startsWith("last:")) return this.#metric(text, text.slice(5), () => "latest");
     if (text.startsWith("best:")) {
       const [, name, direction] = /^(.*?)(?::(min|max))?$/.exec(text.slice(5));
@@ -200,9 +206,9 @@ class FilterParser {
     return () => value;
   }
 
-  #resolve({ kind, text, place }) {
+  #resolve({ text, place }) {
     try {
-      return this.names.resolve(kind === "name" ? text.slice(1, -1) : text.replace(/\s+/g, ""));
+      return this.names.resolve(text);
     } catch (problem) {
       return this.#refuse(problem.message, place);
     }

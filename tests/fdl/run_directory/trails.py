@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,8 @@ def trail(
     for epoch, values in enumerate(zip(*table.values(), strict=True), 1):
         cells = ["" if value is None else str(value) for value in values]
         rows.append([str(epoch), "1.000", *cells, "10.0", "1024", "", "", ""])
-    (folder / "metrics.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    with (folder / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "training.log").write_text("# flodl training log\nepoch 1/2\nepoch 2/2\n")
     if report:
         (folder / "report.html").write_text("<html></html>")

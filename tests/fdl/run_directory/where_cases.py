@@ -12,7 +12,12 @@ def make_three(folder: Path) -> None:
     """Three runs: a, b and c, which began on three days of UTC."""
     trail(
         folder / "2026-01-01T10-00-00",
-        metrics={"val_loss": [0.05, 0.2], "train/acc": [0.5, 0.9], "epoch_loss": [1, "nan"]},
+        metrics={
+            "val_loss": [0.05, 0.2],
+            "train/acc": [0.5, 0.9],
+            "epoch_loss": [1, "nan"],
+            "a, (b)": [3, 2],
+        },
         config={"lr": 0.1, "optimizer.name": "adam", "amp": True, "epochs": 2, "text": "10"},
     )
     trail(
@@ -37,6 +42,11 @@ CASES = [
     ("val_loss < best:val_loss", ""),
     ("val_loss > best:val_loss", "a"),
     ("train/acc >= 0.9", "a"),
+    ("max (train/acc) >= 0.9", "a"),
+    ("`a, (b)` < 3", "a"),
+    ("`last:a, (b)` < 3", "a"),
+    ("`best:a, (b):max` = 3", "a"),
+    ("max(`a, (b)`) = 3", "a"),
     ("lr = 1e-1", "a"),
     ("config.lr == 0.01", "b"),
     ("lr != 0.1", "b"),

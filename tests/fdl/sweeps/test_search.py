@@ -29,6 +29,16 @@ def test_a_search_tries_values_of_its_ranges_and_lists(scores, fdl):
     assert f"best val_loss: {(float(best['lr']) - 0.25) ** 2}" in done.err
 
 
+@pytest.mark.parametrize("search", [(), ("--search", "random:1", "--trials", "2")])
+@pytest.mark.parametrize("goal", ["val/loss", "val loss, %"])
+def test_a_goal_is_any_name_of_a_metric(scores, fdl, goal, search):
+    program = scores / "train/score.py"
+    program.write_text(program.read_text().replace('"val_loss"', repr(goal)))
+    done = fdl(*search, "--goal", f"{goal}:min", "train", "--each", "lr=0.25,0.75")
+    assert done.exit == 0, done.err
+    assert f"best {goal}: 0." in done.err
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_values(scores, fdl):
     found = []
