@@ -24,6 +24,7 @@ from flodl.distributed.rank_left_out import RankLeftOut, repeated
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import RankCounts, begin
 from flodl.distributed.stop_requests import StopRequests
+from flodl.launch.begun import mark_begun
 from flodl.launch.group import Group, host_name
 from flodl.launch.launcher import detect
 from flodl.launch.settings import Policy
@@ -101,6 +102,7 @@ class RankWorker:
         self.versions = self.aborts = 0
         self._gradient = gradient
         self.local_step = self._begun = self._saved_at = 0
+        self._is_marked = False
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
         self.rate = CountedRate(plan, parts, config)
@@ -178,6 +180,8 @@ class RankWorker:
         if plan.guards is not None:
             self.guard = RankGuard(plan.guards, self, start)
         self.left_out = self.guard or repeated(self, start)
+        if start.source is not None:
+            mark_begun(os.environ)
         return found.outer
 
     @contextmanager
@@ -360,6 +364,9 @@ class RankWorker:
     def _end_step(self) -> None:
         """Call the hooks after an optimizer step."""
         run, log, most = self.run, self.logs.current, self.plan.most_steps
+        if not self._is_marked:
+            self._is_marked = True
+            mark_begun(os.environ)
         run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
             if log is not None:

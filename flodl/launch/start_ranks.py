@@ -31,6 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flodl import log
 from flodl.errors import StateError, WorkersFailed
+from flodl.launch.begun import any_begun
 from flodl.launch.interrupt import InterruptRequest, Terminated
 from flodl.launch.join import DEVICE_VARIABLE
 from flodl.launch.orphans import end_with_launcher
@@ -42,8 +43,8 @@ _SIGNALS = tuple(
     if hasattr(signal, name)  # Windows has the first two
 )
 _MONITOR_SECONDS = 0.1
-_BEGAN = "began"
-"""File beside the error file of a rank; it exists once the rank has begun."""
+_REACHED = "reached"
+"""File beside the error file of a rank; it exists once the rank has reached the function."""
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|socket|timed out|timeout|nccl|gloo|"
     r"recv(value)? failed|store",
@@ -66,11 +67,15 @@ class _Start:
 class _LaunchError(Exception):
     """A rank ended with an error, and the others were stopped."""
 
-    def __init__(self, rank: int, failure: ProcessFailure, *, began: bool) -> None:
+    def __init__(
+        self, rank: int, failure: ProcessFailure, *, reached: bool, has_begun: bool
+    ) -> None:
         super().__init__(rank)
         self.rank = rank
-        self.began = began
+        self.reached = reached
         """Whether the rank reached the function; it does not if the program cannot be imported."""
+        self.has_begun = has_begun
+        """Whether a rank has trained a step, or has begun from a checkpoint."""
         self.cause, self.traceback = _cause(failure)
 
 
@@ -88,7 +93,8 @@ def launch_ranks(
 
     The processes get an environment that
     :func:`~flodl.launch.launcher.detect` reads. When a process fails, the others
-    are stopped and all are started again; ``restart`` then increases by 1. If the ranks have
+    are stopped and all are started again; ``restart`` then increases by 1. A training that had not
+    begun (:func:`~flodl.launch.begun.mark_begun`) is not started again. If the ranks have
     devices of their own, a device that failed twice is not used any more, and there is one rank
     less.
 
@@ -109,7 +115,7 @@ def launch_ranks(
     Raises:
         ValueError: A value cannot be pickled; the message names it.
         StateError: The program starts its ranks while one of them imports it.
-        WorkersFailed: A rank failed, and no restart was left or the rank had not begun.
+        WorkersFailed: A rank failed, and no restart was left or the training had not begun.
         KeyboardInterrupt: Ctrl-C.
         Terminated: SIGTERM.
     """
@@ -118,14 +124,15 @@ def launch_ranks(
     left = list(devices) if devices is not None else None
     run_id = uuid.uuid4().hex
     failures: Counter[int] = Counter()
-    restart = 0
+    restart, has_begun = 0, False
     while True:
         count = len(left) if left is not None else ranks
         start = _Start(restart, _threads(count, simulated), tuple(left) if left else None)
         try:
             return _launch_once(start, function, args, count, run_id)
         except _LaunchError as failed:
-            if restart >= max_restarts or not failed.began:
+            has_begun = has_begun or failed.has_begun
+            if restart >= max_restarts or not (failed.reached and has_begun):
                 raise _workers_failed(failed, restart, last_checkpoint) from None
             rank, cause = failed.rank, failed.cause
         restart += 1
@@ -164,7 +171,7 @@ def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object
         os.environ[DEVICE_VARIABLE] = str(start.devices[int(os.environ["LOCAL_RANK"])])
     if start.threads is not None:
         torch.set_num_threads(start.threads)
-    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_BEGAN).touch()
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_REACHED).touch()
     try:
         return function(*args)
     except Exception as error:
@@ -200,8 +207,9 @@ def _launch_once(
         except ChildFailedError as failed:
             rank, failure = failed.get_first_failure()
             # On one host the rank is also the local rank, which names the folder.
-            began = any(Path(folder).glob(f"*/*/{rank}/{_BEGAN}"))
-            raise _LaunchError(rank, failure, began=began) from None
+            reached = any(Path(folder).glob(f"*/*/{rank}/{_REACHED}"))
+            has_begun = any_begun(Path(folder))
+            raise _LaunchError(rank, failure, reached=reached, has_begun=has_begun) from None
         return results
 
 
@@ -247,7 +255,7 @@ def _workers_failed(
         text += f"; the last checkpoint is {kept}"
     if traceback:
         text += f"\n\nOn rank {rank}:\n{traceback.rstrip()}"
-    elif not failed.began:
+    elif not failed.reached:
         text += " before it began: it could not import the program; what it said is above"
     return WorkersFailed(text, rank=rank, cause=cause, traceback=traceback, last_checkpoint=kept)
 

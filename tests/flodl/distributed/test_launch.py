@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flodl.errors import WorkersFailed
+from flodl.launch.begun import mark_begun
 from flodl.launch.join import DEVICE_VARIABLE, join
 from flodl.launch.launcher import detect
 from flodl.launch.picklable import check_picklable
@@ -52,6 +53,7 @@ def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
         while f"{launched.restart}:1:" not in (folder / "starts").read_text():
             assert time.monotonic() < limit
             time.sleep(0.01)
+        mark_begun(os.environ)
         os._exit(3)
     if launched.world_size == 2:
         time.sleep(60)
