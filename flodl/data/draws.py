@@ -69,8 +69,8 @@ def kept_generators() -> Iterator[None]:
 class SampleReader:
     """Reads samples so that the transforms of each draw from its own seed.
 
-    Whole batches are read at once until a read has drawn numbers; from then on, each sample is read
-    alone.
+    The samples of the first batch are read one by one. If none of them draws, later batches are
+    read as a whole. Once one draws, it is read again, and from then on each sample is read alone.
 
     Args:
         source: The data set.
@@ -78,7 +78,7 @@ class SampleReader:
 
     def __init__(self, source: BatchDataSet) -> None:
         self._source = source
-        self._draws = False
+        self._draws: bool | None = None  # not known before the first batch
 
     def read(self, rows: Sequence[int], seed: int) -> tuple[Tensor, ...]:
         """Read samples; this leaves the generators of the program in another state.
@@ -90,17 +90,16 @@ class SampleReader:
         Raises:
             DataError: The samples are malformed.
         """
-        if not self._draws:
-            seed_generators(sample_seed(seed, rows[0]))
-            before = _States.now()
-            batch = read_rows(self._source, rows)
-            self._draws = not before.equals(_States.now())
+        if self._draws is False:
+            batch, self._draws = self._looked_at(rows, seed)
             if not self._draws or len(rows) == 1:
                 return batch
-        samples = []
-        for row in rows:
-            seed_generators(sample_seed(seed, row))
-            samples.append(read_rows(self._source, [row]))
+        if self._draws is None:
+            looked_at = [self._looked_at([row], seed) for row in rows]
+            self._draws = any(draws for _, draws in looked_at)
+            samples = [sample for sample, _ in looked_at]
+        else:
+            samples = [self._seeded([row], seed) for row in rows]
         try:
             return tuple(torch.cat(column) for column in zip(*samples, strict=True))
         except (ValueError, RuntimeError) as error:
@@ -108,3 +107,14 @@ class SampleReader:
                 f"samples {rows[0]} to {rows[-1]} have several shapes, and a cache keeps samples "
                 "of one shape; pad them to one, or leave out the cache"
             ) from error
+
+    def _seeded(self, rows: Sequence[int], seed: int) -> tuple[Tensor, ...]:
+        seed_generators(sample_seed(seed, rows[0]))
+        return read_rows(self._source, rows)
+
+    def _looked_at(self, rows: Sequence[int], seed: int) -> tuple[tuple[Tensor, ...], bool]:
+        """Read samples together, and tell whether that has drawn numbers."""
+        seed_generators(sample_seed(seed, rows[0]))
+        before = _States.now()
+        batch = read_rows(self._source, rows)
+        return batch, not before.equals(_States.now())

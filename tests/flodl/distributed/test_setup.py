@@ -203,7 +203,7 @@ def test_without_a_launcher_the_largest_gpu_trains_and_the_way_to_all_is_told(
     assert best_device() == torch.device("cuda:1")
     assert capsys.readouterr().out == (
         "  2 GPUs are usable and this program runs on one, cuda:1 (GPU b); on all of them:\n"
-        "    torchrun --standalone --nproc-per-node=2 'my train.py' --epochs 5\n"
+        "    torchrun --standalone --nproc-per-node=2 -- 'my train.py' --epochs 5\n"
         "  or, as a command of an fdl project, fdl train --ranks 2\n"
     )
 
@@ -211,7 +211,7 @@ def test_without_a_launcher_the_largest_gpu_trains_and_the_way_to_all_is_told(
 def test_the_launch_command_of_a_module_starts_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/train/__main__.py", "-v"])
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="train.__main__"))
-    assert launch_command(3) == "torchrun --standalone --nproc-per-node=3 -m train -v"
+    assert launch_command(3) == "torchrun --standalone --nproc-per-node=3 -m -- train -v"
 
 
 # --- Windows ---------------------------------------------------------------------------------
