@@ -72,8 +72,9 @@ class Trainer:
     ) -> TrainingSetup:
         """Prepare a model for the user's own training loop.
 
-        It moves the model to the device, makes the optimizer and switches to training mode. If the
-        model has ``set_optimizer``, as a Graph does, the optimizer is attached to it. In the loop,
+        It moves the model to the device and makes the optimizer. A model that is in eval mode as a
+        whole is switched to training mode; otherwise every module keeps its mode. If the model has
+        ``set_optimizer``, as a Graph does, the optimizer is attached to it. In the loop,
         compute a loss, call ``loss.backward()``, then ``step()`` of the setup. For a Graph
         ``model.step()`` does the same.
 
@@ -133,7 +134,8 @@ class Trainer:
                 head.graph.step()
 
         Args:
-            head: Its graph is moved to the device and put into training mode.
+            head: Its graph is moved to the device. If it is in eval mode, it is switched to
+                training mode.
             factory: ``(device) -> model`` for further devices of this process. A process has only
                 one device, so None is enough: with several ranks, each rank makes its own head.
             optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.

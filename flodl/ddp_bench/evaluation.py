@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl.ddp_bench.data import BenchData, prepare
+from flodl.nn.modes import evaluating
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,14 +49,8 @@ class Evaluation:
     def __call__(self, model: nn.Module) -> float:
         """Return the result; modules keep their training mode, and no gradients are computed."""
         began = time.perf_counter()
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            with torch.no_grad():
-                total, count = self._sums(model)
-        finally:
-            for module, training in modes:
-                module.training = training
+        with evaluating(model), torch.no_grad():
+            total, count = self._sums(model)
         rows = self._group.gather([total, count, len(self._inputs), *_fingerprint(model)])
         if len(rows) > 1:
             self.ranks_apart = _distance([row[3:] for row in rows])

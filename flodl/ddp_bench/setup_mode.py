@@ -53,7 +53,6 @@ def train_setup(stage: Stage) -> None:
 
 def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> None:
     stage.timeline.event("epoch_start", epoch=epoch)
-    setup.model.train()
     began = time.perf_counter()
     total = _steps(stage, setup, loader, epoch)
     loss = float(total) / stage.batches  # waits for the device

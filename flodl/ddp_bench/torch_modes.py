@@ -180,7 +180,6 @@ def _epoch(
     cell, task, group = stage.cell, stage.task, stage.group
     steps = stage.batches // group.world_size
     total = torch.zeros((), device=group.device)
-    recipe.outer.train()
     timer.begin()
     for step in range(steps):
         first = step * group.world_size

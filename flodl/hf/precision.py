@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flodl import log
 from flodl.device import warn_of_slow_bfloat16
 from flodl.graph import Graph
+from flodl.nn.modes import evaluating
 
 if TYPE_CHECKING:
     from flodl.hf.config_json import EncoderConfig
@@ -78,15 +79,12 @@ def _error(
     draw = torch.Generator().manual_seed(0)
     length = max(1, min(_LENGTH, config.max_position_embeddings - 4))
     ids = torch.randint(config.vocab_size, (_ROWS, length), generator=draw).to(device)
-    modes = [(module, module.training) for module in graph.modules()]
-    graph.eval()
     try:
-        with torch.inference_mode():
+        with evaluating(graph), torch.inference_mode():
             short: Any = graph(ids)
             exact: Any = torch.func.functional_call(graph, tensors, (ids,))
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in graph.modules():
             if isinstance(module, Graph):
                 module.observe()  # nobody asked for the tagged values of these rows
     return float((short.float() - exact).norm() / exact.norm())

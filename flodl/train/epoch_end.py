@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +11,10 @@ import torch
 from flodl import log
 from flodl.errors import DivergedError
 from flodl.launch.interrupt import Terminated
+from flodl.nn.modes import evaluating
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -45,7 +45,7 @@ def evaluate(
     if eval_fn is None:
         return {}
     try:
-        with _eval_mode(model), torch.no_grad(), averaged:
+        with evaluating(model), torch.no_grad(), averaged:
             values = eval_fn(model)
             if not isinstance(values, Mapping):
                 raise TypeError(
@@ -56,18 +56,6 @@ def evaluate(
     except Exception as error:
         error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
         raise
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        # One by one: a module that the user keeps in eval mode stays there.
-        for module, training in modes:
-            module.training = training
 
 
 def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:

@@ -100,7 +100,7 @@ class TrainerHandle:
 
     @property
     def model(self) -> nn.Module:
-        """The trained model itself, on its device and in training mode."""
+        """The trained model itself, on its device; its modules have the modes of the training."""
         return self._model
 
     @property

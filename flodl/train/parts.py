@@ -16,6 +16,7 @@ from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
+from flodl.nn.modes import begin_training
 from flodl.train.ema import WeightAverage
 from flodl.train.learning_rate import make_schedule
 from flodl.train.loss_scaling import CountedScaler
@@ -122,7 +123,7 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
     check_closure(optimizer, plan, world_size)
     if isinstance(loader, DataLoader):
         check_carried(plan, model, loader.batch_size, loader.num_samples)
-    model.train()
+    begin_training(model)
     steps = ENDLESS
     if loader.num_batches is not None:
         steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs

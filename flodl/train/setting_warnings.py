@@ -36,7 +36,11 @@ def warn_of_single_sample(model: nn.Module, samples: int, batch_size: int, *, ke
     """
     if not kept or samples % batch_size != 1 or batch_size == 1:
         return
-    names = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training
+    ]
     if names:
         log.warning(
             f"the last batch of an epoch is a single sample ({samples} samples, batch_size="

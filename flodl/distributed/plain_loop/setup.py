@@ -12,6 +12,7 @@ from flodl.distributed.plain_loop.shared_loop import SharedLoop, joined
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
 from flodl.launch.settings import DdpConfig
+from flodl.nn.modes import begin_training
 from flodl.train.learning_rate import (
     Schedule,
     ScheduledRate,
@@ -385,5 +386,5 @@ def prepare(
     attach = getattr(model, "set_optimizer", None)
     if callable(attach):
         attach(lambda _: made)
-    model.train()
+    begin_training(model)
     return TrainingSetup(model, made, own, SharedLoop(model, group, ranks, watch))

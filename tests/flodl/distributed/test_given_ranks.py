@@ -210,3 +210,27 @@ def test_an_unknown_metric_ends_all_ranks(ranks: Ranks) -> None:
 
 def train_for_the_best(group: Group) -> None:
     train_ranks(plan_of(described(Rates(), "cadence").keep_best("los")), group)
+
+
+@pytest.mark.parametrize("policy", ["sync", "async"])
+def test_ranks_keep_the_parts_of_a_model_in_their_modes(ranks: Ranks, policy: str) -> None:
+    for modes, mean in ranks(2, train_with_frozen_norm, policy):
+        assert modes == [True, False, True]
+        assert mean == [0.0, 0.0, 0.0]
+
+
+def train_with_frozen_norm(group: Group, policy: str) -> tuple[list[bool], list[float]]:
+    norm, last = nn.BatchNorm1d(3), nn.Linear(3, 1)
+    model = nn.Sequential(norm.eval().requires_grad_(False), last)
+    rates = Rates()
+    builder = Trainer.builder(model, lambda _: sgd(last), rates.train_fn).dataset(Numbers(64))
+    rates.optimizer = torch.optim.SGD(last.parameters(), lr=0.05)
+    builder.batch_size(8).num_epochs(2).progress(False).eval_fn(lambda _: {"one": 1.0})
+    builder.ddp({"policy": policy, "simulate_ms": (2.0, 2.0)})
+    train_ranks(plan_of(builder), group)
+    assert norm.running_mean is not None
+    return [module.training for module in model.modules()], norm.running_mean.tolist()
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.05)
