@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 
 import numpy as np
@@ -88,12 +88,14 @@ def is_iterable(source: object) -> bool:
     """Whether data can only be iterated from front to back, judged by the methods of the object.
 
     This holds for a ``DataLoader`` and an ``IterableDataset`` of torch, a function that makes an
-    iterator, and any other object with ``__iter__`` and without ``__len__``.
+    iterator, and any other object with ``__iter__`` that has no length or no index.
     """
     if isinstance(source, (torch.utils.data.DataLoader, torch.utils.data.IterableDataset)):
         return True
-    if isinstance(source, type) or hasattr(source, "__len__"):
+    if isinstance(source, (type, BatchDataSet, DataSet, Set)):
         return False
+    if hasattr(source, "__len__"):
+        return hasattr(source, "__iter__") and not hasattr(source, "__getitem__")
     return callable(source) or hasattr(source, "__iter__")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypedDict, final
+from typing import Any, TypeAlias, TypedDict, final
 
 import torch
 import torch.utils.data
@@ -16,7 +16,8 @@ from flodl.data.adapters import declared_names, is_iterable
 from flodl.data.batch import Batch
 from flodl.data.counts import positive_integer
 from flodl.data.form import BatchForm
-from flodl.data.samples import Members, fields, stacked
+from flodl.data.samples import Members, stacked
+from flodl.data.structure import moved, samples_in
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
 
@@ -38,6 +39,10 @@ def remedy_for(dataset: object) -> str:
     )
 
 
+BatchSize: TypeAlias = int | Callable[[Any], int]
+"""Samples per batch, or a function that counts the samples of a batch that a loader has made."""
+
+
 class _State(TypedDict):
     epoch: int
     batch: int
@@ -45,19 +50,25 @@ class _State(TypedDict):
     generator: Tensor | None
 
 
-def settled_batch_size(dataset: object, batch_size: int | None) -> int | None:
+def gives_batches(dataset: object, batch_size: BatchSize | None) -> bool:
+    """Whether data are batches already: those of a torch ``DataLoader``, or counted ones."""
+    return isinstance(dataset, torch.utils.data.DataLoader) or callable(batch_size)
+
+
+def settled_batch_size(dataset: object, batch_size: BatchSize | None) -> int | None:
     """Return the batch size of a training; a ``DataLoader`` of torch decides its own.
 
     Raises:
         ValueError: ``batch_size`` differs from that of the ``DataLoader``.
     """
+    wanted = None if callable(batch_size) else batch_size
     if not isinstance(dataset, torch.utils.data.DataLoader):
-        return batch_size
+        return wanted
     own = _size_of(dataset)
-    if batch_size is not None and own != batch_size:
+    if wanted is not None and own != wanted:
         told = "makes batches of its own" if own is None else f"has batch_size={own}"
         raise ValueError(
-            f"batch_size={batch_size}, but the torch DataLoader {told}, which decides: leave "
+            f"batch_size={wanted}, but the torch DataLoader {told}, which decides: leave "
             ".batch_size(…) out, or give the Trainer the data set of the loader "
             "(.dataset(loader.dataset))"
         )
@@ -80,20 +91,24 @@ def check_epochs(dataset: object, num_epochs: int) -> None:
 
 @final
 class IterableLoader:
-    """Makes batches of an iterable, or takes those of a ``DataLoader`` of torch.
+    """Makes batches of an iterable, or hands over those that a loader has made.
 
     The order is that of the source; this loader does not shuffle. If the source (or a sampler of
     torch's loader) has ``set_epoch``, it is called with the number of each epoch before the epoch
     begins. The tutorial on data loading says what flodl cannot promise for such data.
 
     Args:
-        dataset: A ``DataLoader`` of torch, whose batches are taken as they come. Otherwise samples:
-            an ``IterableDataset`` of torch, a streamed data set of the ``datasets`` library, a
-            function without arguments that returns an iterator, or another iterable.
-        batch_size: Samples per batch. A ``DataLoader`` has its own.
+        dataset: A ``DataLoader`` of torch, or with a function as ``batch_size`` any other iterable
+            of batches. These may have any structure: they are brought to the device and handed over
+            as the objects that they are. Otherwise samples: an ``IterableDataset`` of torch, a
+            streamed data set of the ``datasets`` library, a function without arguments that returns
+            an iterator, or another iterable.
+        batch_size: Samples per batch. A ``DataLoader`` has its own. Or a function: ``dataset`` then
+            yields batches, and the function returns the number of samples of one. Without it, the
+            first tensor of a batch tells the number by its dimension 0.
         device: The device for the batches.
-        names: Names of the tensors of a batch. Default: the names that the data set declares, the
-            keys of samples that are mappings, else ``"0"``, ``"1"``, ….
+        names: Names of the tensors of a batch that is made here. Default: the names that the data
+            set declares, the keys of samples that are mappings, else ``"0"``, ``"1"``, ….
         drop_last: Leave out a last batch that is not full. Default: ``True``.
         join_remainder: Without ``drop_last``, let a last batch of one sample join the one before
             it. Two samples more than the batch are then read before it is delivered.
@@ -106,7 +121,7 @@ class IterableLoader:
     def __init__(
         self,
         dataset: object,
-        batch_size: int | None = None,
+        batch_size: BatchSize | None = None,
         *,
         device: torch.device | str = "cpu",
         names: Sequence[str] | None = None,
@@ -121,13 +136,16 @@ class IterableLoader:
         self._dataset: Any = dataset
         self._device = torch.device(device)
         self._batch_size = settled_batch_size(dataset, batch_size)
-        self._makes_batches = isinstance(dataset, torch.utils.data.DataLoader)
-        if self._makes_batches:
-            for name, value in (("drop_last", drop_last), ("join_remainder", join_remainder)):
+        self._count = batch_size if callable(batch_size) else None
+        self._given = gives_batches(dataset, batch_size)
+        if self._given:
+            for name, value in {
+                "names": names, "drop_last": drop_last, "join_remainder": join_remainder
+            }.items():  # fmt: skip
                 if value is not None:
                     raise ValueError(
-                        f"{name}={value}: the torch DataLoader decides which batches there are; "
-                        "make it with that setting"
+                        f"{name}={value}: the {type(dataset).__name__} decides which batches there "
+                        "are, and they are handed over unchanged; make them with that setting"
                     )
         else:
             self._batch_size = positive_integer("batch_size", batch_size)
@@ -137,7 +155,7 @@ class IterableLoader:
         self._members = Members(declared)
         self._form = BatchForm(declared, self._members.names)
         self._transfer = transfer_to(self._device)
-        self._epoch = IterableEpoch(iter(()), self._form, "")
+        self._epoch = IterableEpoch(iter(()), self._samples, "")
         self._number = 0
 
     @property
@@ -147,13 +165,14 @@ class IterableLoader:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch if a ``DataLoader`` of map-style data knows them, else ``None``."""
+        """Batches of an epoch if a loader knows them, else ``None``."""
         loader = self._dataset
-        if not self._makes_batches or isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        inner = getattr(loader, "dataset", None)
+        if not self._given or isinstance(inner, torch.utils.data.IterableDataset):
             return None
         try:
             return len(loader)
-        except TypeError:  # a sampler without a length
+        except TypeError:  # no length, or that of a sampler without one
             return None
 
     @property
@@ -163,7 +182,10 @@ class IterableLoader:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Names of the tensors of a batch; ``None`` before the first one, if none are declared."""
+        """Names of the tensors of a batch that is made here.
+
+        ``None`` before the first one, if none are declared.
+        """
         return self._form.names
 
     @property
@@ -191,12 +213,12 @@ class IterableLoader:
                 f"checkpoint at the end of an epoch, or {remedy_for(self._dataset)}"
             )
         self._number = epoch
-        self._epoch = IterableEpoch(self._batches(epoch), self._form, self._told(epoch))
+        self._epoch = IterableEpoch(self._batches(epoch), self._samples, self._told(epoch))
         return self._epoch
 
     def state_dict(self) -> _State:
         """Return the latest epoch, and the state of a ``DataLoader``'s own generator."""
-        generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
+        generator = getattr(self._dataset, "generator", None) if self._given else None
         return {
             "epoch": self._number,
             "batch": self._epoch.batch,
@@ -207,7 +229,7 @@ class IterableLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the epoch of a saved state."""
         self._number = int(state["epoch"])
-        generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
+        generator = getattr(self._dataset, "generator", None) if self._given else None
         if generator is not None and state["generator"] is not None:
             generator.set_state(state["generator"])
 
@@ -222,7 +244,19 @@ class IterableLoader:
     def _told(self, epoch: int) -> str:
         return f"{type(self._dataset).__name__} gave no batch in epoch {epoch} (counted from 0)"
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+    def _samples(self, batch: Any) -> int:
+        """Count the samples of a batch."""
+        if self._count is None:
+            return samples_in(batch, self._batch_size)
+        count = self._count(batch)
+        if not isinstance(count, int):
+            raise TypeError(
+                f"the function given as batch_size returned a {type(count).__name__} for a "
+                f"{type(batch).__name__}: return the number of samples in the batch"
+            )
+        return count
+
+    def _batches(self, epoch: int) -> Iterator[Any]:
         for source in _with_epochs(self._dataset):
             source.set_epoch(epoch)
         source = self._dataset
@@ -233,18 +267,16 @@ class IterableLoader:
                     f"the function given as a data set returned a {type(source).__name__}, which "
                     "is not iterable: let it yield samples, or pass the data set itself"
                 )
-        made = self._given(source) if self._makes_batches else self._made(iter(source))
-        for number, batch in enumerate(made):
-            if self._makes_batches:
-                self._form.count(batch, f"batch {number}")
-            else:
-                self._form.check(batch, f"batch {number}")
-            yield self._transfer.receive(self._transfer.send(batch))
+        if self._given:
+            for batch in source:
+                yield moved(batch, self._device, lambda tensor: self._arrived((tensor,))[0])
+            return
+        for number, tensors in enumerate(self._made(iter(source))):
+            self._form.check(tensors, f"batch {number}")
+            yield Batch(self._arrived(tensors), self._form.names or ())
 
-    def _given(self, batches: Any) -> Iterator[tuple[Tensor, ...]]:
-        for number, batch in enumerate(batches):
-            where = f"batch {number}"
-            yield fields(self._members.ordered(batch, where), where)
+    def _arrived(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return self._transfer.receive(self._transfer.send(tensors))
 
     def _made(self, samples: Iterator[object]) -> Iterator[tuple[Tensor, ...]]:
         size, start = self._batch_size or 1, 0
@@ -269,18 +301,18 @@ class IterableEpoch:
         samples: Samples in them.
     """
 
-    def __init__(self, source: Iterator[tuple[Tensor, ...]], form: BatchForm, empty: str) -> None:
+    def __init__(self, source: Iterator[Any], count: Callable[[Any], int], empty: str) -> None:
         self._source = source
-        self._form = form
+        self._count = count
         self._empty = empty
-        self._ahead: deque[tuple[Tensor, ...]] = deque()
+        self._ahead: deque[Any] = deque()
         self.batch = 0
         self.samples = 0
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Any:
         if not self.ahead(1):
             if self.batch == 0 and self._empty:
                 raise DataError(
@@ -288,10 +320,10 @@ class IterableEpoch:
                     "used up before; pass a function that makes a new one for each epoch"
                 )
             raise StopIteration
-        tensors = self._ahead.popleft()
+        batch = self._ahead.popleft()
         self.batch += 1
-        self.samples += len(tensors[0]) if tensors[0].dim() else 1
-        return Batch(tensors, self._form.names or ())
+        self.samples += self._count(batch)
+        return batch
 
     def ahead(self, most: int) -> int:
         """Read up to ``most`` of the next batches, and return how many there are."""

@@ -82,7 +82,8 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
           map-style data set of torch, a ``Dataset`` of the ``datasets`` library. Each sample is
           read once per epoch.
         * On one device, data that can only be iterated. The batches of a ``DataLoader`` of torch
-          are taken as they are. Samples are put into batches in their order: those of an
+          are handed over as they are, and so are those of any iterable with a function as
+          :meth:`batch_size`. Samples are put into batches in their order: those of an
           ``IterableDataset``, of a streamed data set of the ``datasets`` library, or of a function
           that returns an iterator. See :class:`~flodl.data.IterableLoader`.
         """
@@ -101,13 +102,20 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
             positive_integer("cache", most_bytes)
         return self._set("cache", most_bytes)
 
-    def batch_size(self, batch_size: int) -> Self:
+    def batch_size(self, batch_size: int | Callable[[Any], int]) -> Self:
         """Set the samples per batch; the last batch of an epoch may be smaller.
 
         A single remaining sample joins the batch before it. A ``DataLoader`` of torch has its own
         batch size: leave this call out, or give the same number.
+
+        With a function, the data are batches already, as of any loader. The function gets a batch
+        and returns the number of its samples; reports use it. Without it, the number is the length
+        of the first tensor of a batch.
         """
-        return self._set("batch_size", positive_integer("batch_size", batch_size))
+        counts = callable(batch_size)
+        self._set("count_samples", batch_size if counts else None)
+        size = None if counts else positive_integer("batch_size", batch_size)
+        return self._set("batch_size", size)
 
     def num_epochs(self, num_epochs: int) -> Self:
         """Set the number of passes through the data set."""
@@ -334,6 +342,11 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         ranks, outside = self._rank_settings()
         settings = {**outside, **self._settings, "distributed": ranks}
         if not is_iterable(settings["dataset"]):
+            if settings.get("count_samples") is not None:
+                raise ValueError(
+                    f"batch_size is a function, but a {type(settings['dataset']).__name__} has "
+                    "samples and no batches: give .batch_size(…) a number"
+                )
             samples = len(as_batch_data_set(settings["dataset"]))
             drop_last = settings.get("loader_options", {}).get("drop_last", False)
             check_batch_size(settings["batch_size"], samples, drop_last=drop_last)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-import torch.utils.data
 
 from flodl import terminal
 from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
-from flodl.data.iterable import NOT_PROMISED, remedy_for
+from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
@@ -160,6 +159,7 @@ def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | Iterab
         size = plan.batch_size or 0
         return DataLoader(plan.dataset, size, device=device, seed=plan.seed, **options)
     kind, remedy = type(plan.dataset).__name__, remedy_for(plan.dataset)
+    counted = plan.count_samples or plan.batch_size
     for name in own.keys() - {"names", *LOADER_DEFAULTS}:
         raise ValueError(
             f"loader_options({name}=…) needs samples with numbers, and the data set is a {kind}, "
@@ -176,6 +176,6 @@ def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | Iterab
             f"data set is a {kind}, and {NOT_PROMISED}: leave it out (checkpoints at the end of "
             f"an epoch stay), or {remedy}"
         )
-    makes_batches = isinstance(plan.dataset, torch.utils.data.DataLoader)
-    chosen = dict(own) if makes_batches else {**LOADER_DEFAULTS, **own}
-    return IterableLoader(plan.dataset, plan.batch_size, device=device, **chosen)
+    given = gives_batches(plan.dataset, counted)
+    chosen = dict(own) if given else {**LOADER_DEFAULTS, **own}
+    return IterableLoader(plan.dataset, counted, device=device, **chosen)

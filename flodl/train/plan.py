@@ -110,7 +110,9 @@ class TrainingPlan:
     train_fn: TrainFn
     dataset: Any
     batch_size: int | None
-    """None if a ``DataLoader`` of torch does not state one size."""
+    """None if the data are batches that do not state one size."""
+    count_samples: Callable[[Any], int] | None = None
+    """Returns the number of samples of a batch; only for data that are batches."""
     num_epochs: int
     seed: int = 42
     device: torch.device | str | None = None

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.plan import TrainingPlan
 
 _NAMES: Mapping[str, tuple[str, torch.dtype | None]] = {
@@ -100,7 +99,7 @@ class FirstBatch:
         precision = plan.precision
         self.waits = begins and precision is not None and precision.compares
 
-    def look(self, model: nn.Module, batch: Batch) -> None:
+    def look(self, model: nn.Module, batch: Any) -> None:
         """Compare, and print the result; call it before the first step."""
         self.waits = False
         precision = self._plan.precision
@@ -120,7 +119,7 @@ class FirstBatch:
             f"(relative difference {apart:.1e})"
         )
 
-    def _loss(self, model: nn.Module, batch: Batch, dtype: torch.dtype | None) -> float:
+    def _loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> float:
         device = next((p.device for p in model.parameters()), torch.device("cpu")).type
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         states = generator_states()

@@ -16,6 +16,7 @@ import torch
 
 from flodl import log
 from flodl.data import DataLoader
+from flodl.data.structure import tensors_of
 from flodl.openmp import use_one_thread
 from flodl.train.digest_times import SHARE, DigestTimes
 from flodl.train.digests import HostCopies, combined, named_weights, order_digest
@@ -26,7 +27,7 @@ from flodl.train.trace_file import NAME, TraceFile
 from flodl.train.trace_stretch import Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -264,7 +265,7 @@ class StepTrace:
 
     # --- Digests -------------------------------------------------------------------------------
 
-    def look(self, model: nn.Module, batch: Iterable[Tensor], step: int) -> None:
+    def look(self, model: nn.Module, batch: object, step: int) -> None:
         """Take digests between two steps, if they are due.
 
         Args:
@@ -370,7 +371,7 @@ class StepTrace:
         if known is not None and self._file is not None:
             known.write(self._file)
 
-    def _tell_digests(self, model: nn.Module, batch: Iterable[Tensor] | None, step: int) -> int:
+    def _tell_digests(self, model: nn.Module, batch: object | None, step: int) -> int:
         """Take digests of the weights and of a batch; return the bytes copied from a GPU."""
         if self._file is None:
             return 0
@@ -379,7 +380,8 @@ class StepTrace:
             self._file.names([name for name, _ in named])
             self._named = True
         weights = HostCopies([tensor for _, tensor in named])
-        content = HostCopies([one.detach() for one in batch]) if batch is not None else None
+        tensors = None if batch is None else [one.detach() for one in tensors_of(batch)]
+        content = HostCopies(tensors) if tensors is not None else None
         if not weights.copied:
             self._hash(weights, content, step, first=first)
             return 0

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from flodl.data.structure import changed, tensors_of
 from flodl.distributed.plain_loop.joined_rows import Rejoiner, Slice, WholeBatch, take_rows
 from flodl.errors import DistributedError
 from flodl.graph import Graph
@@ -87,26 +88,37 @@ class Scatter:
         self._random.enter()
         if not self._shared:
             return None
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        whole = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        whole: list[Tensor] = []
+
+        def found(tensor: Tensor) -> Tensor:
+            whole.append(tensor)
+            return tensor
+
+        changed((args, kwargs), found)
         samples = next((tensor.shape[0] for tensor in whole if tensor.dim()), 0)
         if not samples:
+            hidden = [type(one).__name__ for one in (*args, *kwargs.values()) if tensors_of(one)]
+            told = f" (a {hidden[0]} hides its tensors)" if hidden and not whole else ""
             raise DistributedError(
-                f"{type(module).__name__} was called without a tensor of samples, so there is "
-                "nothing that the ranks could divide: pass the batch, dimension 0 first"
+                f"{type(module).__name__} was called without a tensor of samples{told}, so there "
+                "is nothing that the ranks could divide: pass the batch, dimension 0 first"
             )
         part = Slice(self._shares.cut(samples), self._group.rank)
         deep = self._calls % _COMPARE_EVERY == 0
         self._call = part, WholeBatch(whole, self._calls, self._group, deep=deep)
         self._watch.start()
-        taken = [
-            take_rows(leaf, part, self._group)
-            if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == samples
-            else leaf
-            for leaf in leaves
-        ]
-        changed: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(taken, structure)
-        return changed
+
+        def divides(value: Any) -> bool:
+            return isinstance(value, Tensor) or (_is_texts(value) and len(value) == samples)
+
+        def taken(value: Any) -> object:
+            if not isinstance(value, Tensor):
+                return value[part.computed]
+            by_rows = value.dim() and value.shape[0] == samples
+            return take_rows(value, part, self._group) if by_rows else value
+
+        divided: tuple[tuple[Any, ...], dict[str, Any]] = changed((args, kwargs), taken, divides)
+        return divided
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -150,6 +162,11 @@ def _give_back(graphs: Sequence[Graph], counts: Sequence[int], values: Sequence[
         tags = graph._captures.tags or ()
         graph._captures.tags = tuple(None if tag is None else next(joined) for tag in tags)
         start += count
+
+
+def _is_texts(value: object) -> bool:
+    """Whether this is a list of texts, such as the names of samples."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _refuse_unknown(leaves: Sequence[object]) -> None:

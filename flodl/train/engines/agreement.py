@@ -6,7 +6,7 @@ import copy
 import math
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.tuned import Forward
 
@@ -53,7 +52,7 @@ def disagreement(
     optimizer: Optimizer,
     settings: StepSettings,
     tuning: Tuning,
-    batch: Batch,
+    batch: Any,
     compiled: Forward | None = None,
 ) -> str:
     """Train copies for a few steps on one batch, plainly and with a tuning.
@@ -87,7 +86,7 @@ def _losses(
     optimizer: Optimizer,
     settings: StepSettings,
     tuning: Tuning,
-    batch: Batch,
+    batch: Any,
     compiled: Forward | None = None,
 ) -> list[float]:
     twin, mover = copy.deepcopy((model, optimizer))

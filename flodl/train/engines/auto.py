@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.live_steps import Steps
     from flodl.train.engines.products import Product
@@ -125,7 +124,7 @@ class AutoEngine(TunedEngine):
     def _too_short(self) -> bool:
         return self._steps < self._policy.least_steps
 
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
@@ -219,7 +218,7 @@ class AutoEngine(TunedEngine):
 
     # --- A decision that is known -------------------------------------------------------------
 
-    def _begin(self, batch: Batch) -> None:
+    def _begin(self, batch: Any) -> None:
         """Use a decision that is known for this training, or start the trials."""
         options = f"memory={self._memory} layout={self._layout} pure={self._pure is not None}"
         self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
@@ -247,7 +246,7 @@ class AutoEngine(TunedEngine):
             log.msg(f"engine auto decides again: {changed}")
         self._start(self._direct())
 
-    def _follow(self, known: Decision, batch: Batch) -> None:
+    def _follow(self, known: Decision, batch: Any) -> None:
         tuning = self._allowed(known.tuning)
         if tuning.compiled and not self._compile_again(batch):
             tuning = replace(tuning, compiled=False)
@@ -269,7 +268,7 @@ class AutoEngine(TunedEngine):
             rewritten=tuning.rewritten and bool(usable_rewrites(self._model)),
         )
 
-    def _compile_again(self, batch: Batch) -> bool:
+    def _compile_again(self, batch: Any) -> bool:
         pure = self._pure
         if pure is None or pure.refusal(batch):
             return False

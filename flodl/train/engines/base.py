@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flodl.data import Batch
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.learning_rate import Schedule
     from flodl.train.loss_scaling import CountedScaler
     from flodl.train.losses import LossLog
     from flodl.train.step_values import StepValues
 
-    TrainFn: TypeAlias = Callable[[Any, Batch], Tensor]
+    TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 class LossScaler(Protocol):
@@ -101,7 +100,7 @@ class StepEngine(ABC):
     settings: StepSettings
 
     @abstractmethod
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch, or on one part of a batch that is too large for the memory.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
@@ -15,7 +15,6 @@ from flodl.train.engines.update import Update
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import GradientWatch
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
@@ -46,7 +45,7 @@ class ClosureEngine(StepEngine):
         self._forward = forward_function(model, settings)
         self._update = Update(model, optimizer, settings)
 
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch; parts of a batch are refused before the training."""
         assert parts == 1 and closes  # noqa: S101, PT018 - see check_closure
         self._update.prepare(self.global_step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from flodl import log, terminal
 from flodl.monitor.ledger import Account
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
     from flodl.train.losses import LossLog
 
@@ -46,7 +45,7 @@ class CompiledEngine(TunedEngine):
         self._seconds = 0.0
         self._fallback = ""
 
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if self._pending:
             self._pending = False
@@ -58,7 +57,7 @@ class CompiledEngine(TunedEngine):
         facts = {**super().report(), "compile_seconds": round(self._seconds, 3)}
         return {**facts, "fallback": self._fallback} if self._fallback else facts
 
-    def _compile(self, batch: Batch) -> None:
+    def _compile(self, batch: Any) -> None:
         started = time.perf_counter()
         terminal.status("compiling")
         forward = compiled_forward(self._model, self.settings, recompiles=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flodl import log
 from flodl.data import Batch
+from flodl.data.structure import cloned
 from flodl.train.engines.cache import cache_folder
 from flodl.train.engines.forward import forward_function
 from flodl.train.engines.tracing import trace_own_thread_only
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from flodl.train.engines.base import StepSettings
 
-    Forward = Callable[[nn.Module, Batch], Tensor]
+    Forward = Callable[[nn.Module, Any], Tensor]
 
 _numbers = iter(range(2**62))
 
@@ -49,14 +50,15 @@ def compiled_forward(
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
     forward = forward_function(model, settings)
 
-    def region(model: nn.Module, tensors: tuple[Tensor, ...], names: tuple[str, ...]) -> Any:
+    def region(model: nn.Module, content: Any, names: tuple[str, ...] | None) -> Any:
+        batch = content if names is None else Batch(content, names)
         if torch.compiler.is_compiling():
             with collecting() as recorded:
-                loss = forward(model, Batch(tensors, names))
+                loss = forward(model, batch)
             return loss, recorded
         values = RecordedValues()
         with recording_into(values):
-            loss = forward(model, Batch(tensors, names))
+            loss = forward(model, batch)
         return loss, values.calls
 
     # torch counts compilations per code object and stops after eight, so every engine has its own.
@@ -70,10 +72,12 @@ def compiled_forward(
     as_it_is = torch._dynamo.run(own)
     chosen, ready = compiled, False
 
-    def call(model: nn.Module, batch: Batch) -> Tensor:
+    def call(model: nn.Module, batch: Any) -> Tensor:
         nonlocal chosen, ready
+        # A structure of a loader is an argument as it is; torch reads those that it knows.
+        given = (tuple(batch), batch.names) if isinstance(batch, Batch) else (batch, None)
         try:
-            loss, recorded = chosen(model, tuple(batch), batch.names)
+            loss, recorded = chosen(model, *given)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if not ready:
                 raise
@@ -85,7 +89,7 @@ def compiled_forward(
                 f"computes with) and cannot be compiled once more ({reason}): what is not compiled "
                 "runs plainly from here on"
             )
-            loss, recorded = chosen(model, tuple(batch), batch.names)
+            loss, recorded = chosen(model, *given)
         if not ready:
             ready, chosen = True, compiled if recompiles else as_it_is
         for name, value in recorded:
@@ -113,12 +117,12 @@ class BackgroundCompilation:
         error: The exception, if there was one, once :attr:`done`.
     """
 
-    def __init__(self, model: nn.Module, settings: StepSettings, batch: Batch) -> None:
+    def __init__(self, model: nn.Module, settings: StepSettings, batch: Any) -> None:
         trace_own_thread_only()
         self.forward = compiled_forward(model, settings)
         self.error: Exception | None = None
         self._model = copy.deepcopy(model)
-        self._batch = Batch([tensor.clone() for tensor in batch], batch.names)
+        self._batch = cloned(batch)
         self._thread = threading.Thread(target=self._run, name="flodl-compile", daemon=True)
         self._thread.start()
 
@@ -140,7 +144,7 @@ class BackgroundCompilation:
         del self._model, self._batch
 
 
-def warm(forward: Forward, model: nn.Module, batch: Batch) -> None:
+def warm(forward: Forward, model: nn.Module, batch: Any) -> None:
     """Compile forward and backward now; only the model's gradients and buffers change.
 
     Raises:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from flodl import log
-from flodl.data import Batch
+from flodl.data.structure import cloned, leaves_of, tensors_of
 from flodl.monitor.ledger import Account
 from flodl.nn.cuda_graph import cuda_graph_capture
 from flodl.train.engines.tuned import TunedEngine
@@ -65,7 +66,7 @@ class CudaGraphEngine(TunedEngine):
         else:
             _make_capturable(optimizer, device)
 
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if not self._refusal and (parts != 1 or not closes):
             self._give_up("a step of several parts is not one graph")
@@ -103,7 +104,7 @@ class CudaGraphEngine(TunedEngine):
         self._captured = None
         super().close()
 
-    def _aside(self, batch: Batch, losses: LossLog) -> None:
+    def _aside(self, batch: Any, losses: LossLog) -> None:
         """Run a plain step on a side stream, as a later capture requires."""
         side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
@@ -111,8 +112,12 @@ class CudaGraphEngine(TunedEngine):
             super().step(batch, losses)
         torch.cuda.current_stream(self._device).wait_stream(side)
 
-    def _capture(self, batch: Batch) -> _Capture | None:
+    def _capture(self, batch: Any) -> _Capture | None:
         """Capture the step, which runs nothing; the parameters do not change."""
+        other = next((x for x in leaves_of(batch) if not isinstance(x, (Tensor, NoneType))), None)
+        if other is not None:
+            self._give_up(f"a batch holds a {type(other).__name__}, which a graph would keep")
+            return None
         self._optimizer.zero_grad()
         try:
             self._captured = _Capture(batch, self._body)
@@ -124,7 +129,7 @@ class CudaGraphEngine(TunedEngine):
             self._lap(Account.COMPILE)
         return self._captured
 
-    def _body(self, batch: Batch) -> Tensor:
+    def _body(self, batch: Any) -> Tensor:
         loss = self._forward(self._model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.settings.max_grad_norm is not None:
@@ -143,9 +148,10 @@ class CudaGraphEngine(TunedEngine):
 class _Capture:
     """A captured step and the tensors that it reads and writes."""
 
-    def __init__(self, batch: Batch, body: Callable[[Batch], Tensor]) -> None:
-        self._inputs = Batch([tensor.clone() for tensor in batch], batch.names)
-        self._kinds = [(tensor.shape, tensor.dtype) for tensor in batch]
+    def __init__(self, batch: Any, body: Callable[[Any], Tensor]) -> None:
+        self._inputs = cloned(batch)
+        self._targets = tensors_of(self._inputs)
+        self._kinds = _kinds(batch)
         self._body = body
         # The plain steps before it, with their own batches, were the warm-up.
         self._graph = cuda_graph_capture(0, None, self._run)
@@ -153,16 +159,21 @@ class _Capture:
     def _run(self) -> None:
         self._loss = self._body(self._inputs)
 
-    def fits(self, batch: Batch) -> bool:
+    def fits(self, batch: Any) -> bool:
         """Whether a batch has the captured shapes and dtypes."""
-        return [(tensor.shape, tensor.dtype) for tensor in batch] == self._kinds
+        return _kinds(batch) == self._kinds
 
-    def replay(self, batch: Batch) -> Tensor:
+    def replay(self, batch: Any) -> Tensor:
         """Copy a batch in and run the step; return its loss, which the next replay overwrites."""
-        for target, source in zip(self._inputs, batch, strict=True):
+        for target, source in zip(self._targets, tensors_of(batch), strict=True):
             target.copy_(source, non_blocking=True)
         self._graph.replay()
         return self._loss
+
+
+def _kinds(batch: Any) -> list[object]:
+    """Shape and dtype of each tensor, and None for each value that is missing."""
+    return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves_of(batch)]
 
 
 def refusal(

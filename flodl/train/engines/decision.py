@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from flodl.data.structure import named_tensors
 from flodl.files import replace_text
 from flodl.processor import processor_facts
 from flodl.train.engines.cache import machine_key, project_folder
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
 
 _FILE = "engine.json"
@@ -185,7 +185,7 @@ def decision_key(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     settings: StepSettings,
-    batch: Batch,
+    batch: Any,
     options: str = "",
 ) -> dict[str, str]:
     """Return what a decision depends on: the program, the model, its batches and the machine.
@@ -205,13 +205,12 @@ def decision_key(
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
     autocast = [f"autocast {settings.autocast}"] if settings.autocast else []
     device = parameters[0].device if parameters else torch.device("cpu")
-    fields = zip(batch.names, batch, strict=True)
     return {
         "program": _program(settings.train_fn),
         "model": _digest(structure),
         "optimizer": type(optimizer).__qualname__,
         "settings": f"{options} clip={settings.max_grad_norm} scaler={settings.scaler is not None}",
-        "batch": ", ".join(f"{name} {_shape(tensor)}" for name, tensor in fields),
+        "batch": ", ".join(f"{name} {_shape(tensor)}" for name, tensor in named_tensors(batch)),
         "dtype": " ".join([*dtypes, *autocast]),
         "device": _device_name(device),
         "processor": machine_key(),

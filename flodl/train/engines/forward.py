@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
 
 
 def forward_function(
     model: nn.Module, settings: StepSettings
-) -> Callable[[nn.Module, Batch], Tensor]:
+) -> Callable[[nn.Module, Any], Tensor]:
     """Return the training function, under autocast if the settings ask for it."""
     train_fn, dtype = settings.train_fn, settings.autocast
     if dtype is None:
@@ -26,7 +25,7 @@ def forward_function(
     first = next(model.parameters(), None)
     device_type = first.device.type if first is not None else "cpu"
 
-    def forward(model: nn.Module, batch: Batch) -> Tensor:
+    def forward(model: nn.Module, batch: Any) -> Tensor:
         with torch.autocast(device_type, dtype):
             return train_fn(model, batch)
 

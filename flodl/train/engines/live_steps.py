@@ -6,9 +6,8 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
-from flodl.data import Batch
 from flodl.monitor.ledger import Account
 
 T = TypeVar("T")
@@ -21,7 +20,7 @@ class Taken(NamedTuple):
     """A completed step: its time in seconds, its batch, and the seconds of its phases."""
 
     seconds: float
-    batch: Batch
+    batch: Any
     phases: Mapping[Account, float]
 
 

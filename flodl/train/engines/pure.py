@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states
+from flodl.data.structure import tensors_of
 from flodl.monitor.ledger import Account
 from flodl.train.engines.agreement import disagreement, generators_kept
 from flodl.train.engines.compiling import BackgroundCompilation, compiled_forward, warm
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.live_steps import Steps
     from flodl.train.engines.tuned import Forward
@@ -50,7 +50,7 @@ class PureStep:
         self._generators = generator_states()
         self.seconds = 0.0
 
-    def refusal(self, batch: Batch) -> str:
+    def refusal(self, batch: Any) -> str:
         """Return why no trial on copies is possible; empty if it is."""
         has_state = getattr(self._model, "has_state", None)
         if callable(has_state) and has_state():
@@ -64,7 +64,7 @@ class PureStep:
             )
         return ""
 
-    def forward(self, batch: Batch) -> Steps[Forward]:
+    def forward(self, batch: Any) -> Steps[Forward]:
         """Compile forward and backward, and return the function once it agrees with the plain step.
 
         Raises:
@@ -77,7 +77,7 @@ class PureStep:
         self.check(batch, forward)
         return forward
 
-    def check(self, batch: Batch, forward: Forward) -> None:
+    def check(self, batch: Any, forward: Forward) -> None:
         """Compare a compiled step with the plain one on copies.
 
         Raises:
@@ -89,7 +89,7 @@ class PureStep:
         if reason:
             raise ValueError(reason)
 
-    def now(self, batch: Batch) -> Forward:
+    def now(self, batch: Any) -> Forward:
         """Compile while the training waits."""
         started = time.perf_counter()
         forward = compiled_forward(self._model, self._settings)
@@ -105,7 +105,7 @@ class PureStep:
             self._compilation.join(timeout=1.0)
             self._compilation = None
 
-    def _meanwhile(self, batch: Batch) -> Steps[Forward]:
+    def _meanwhile(self, batch: Any) -> Steps[Forward]:
         started = time.perf_counter()
         rewinding = Rewinding()
         compilation = BackgroundCompilation(self._model, self._settings, batch)
@@ -127,14 +127,14 @@ class PureStep:
             self._settings.ledger.lap(Account.COMPILE)
 
 
-def bytes_of_copies(model: nn.Module, optimizer: Optimizer, batch: Batch) -> int:
+def bytes_of_copies(model: nn.Module, optimizer: Optimizer, batch: Any) -> int:
     """Return the bytes of a copy of a training: model, gradients, optimizer, batch, times two.
 
     Times two, because the steps on the copies have their own activations.
     """
     states: list[Any] = [v for state in optimizer.state.values() for v in state.values()]
     parameters = list(model.parameters())
-    tensors = [*parameters, *parameters, *model.buffers(), *batch]
+    tensors = [*parameters, *parameters, *model.buffers(), *tensors_of(batch)]
     tensors += [value for value in states if isinstance(value, Tensor)]
     return 2 * sum(int(tensor.nbytes) for tensor in tensors)
 

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.data import Batch
     from flodl.train.engines.base import GradientWatch
     from flodl.train.engines.fused import OptimizerStep
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
 
-    Forward = Callable[[nn.Module, Batch], Tensor]
+    Forward = Callable[[nn.Module, Any], Tensor]
 
 T = TypeVar("T")
 _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
@@ -126,7 +125,7 @@ class TunedEngine(StepEngine):
         self._surround()
         return watch
 
-    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if self.tuning.channels_last and not self._lies_otherwise:
             self._lie_otherwise()
@@ -139,7 +138,7 @@ class TunedEngine(StepEngine):
         if limit is not None and limit.overruled:
             self.use(replace(self.tuning, threads=0))
 
-    def _watched(self, batch: Batch, losses: LossLog, parts: int, closes: bool) -> None:
+    def _watched(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         """Take a step whose calls are watched."""
         watch = self._watch
         if watch is None:
@@ -158,7 +157,7 @@ class TunedEngine(StepEngine):
         if closes and self._layout_refusal and self.tuning.channels_last:
             self.use(replace(self.tuning, channels_last=False))
 
-    def _carry_out(self, batch: Batch, losses: LossLog, parts: int, closes: bool) -> None:
+    def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
         loss = _inside(self._around_forward, self._forward, self._model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+
+from flodl.data.structure import tensors_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,11 +112,7 @@ def sentence(found: str) -> str:
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    return [
-        one
-        for one in tree_leaves(values)
-        if isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex())
-    ]
+    return [one for one in tensors_of(values) if one.is_floating_point() or one.is_complex()]
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -121,11 +121,11 @@ def test_values_that_no_tensor_can_hold_are_refused(value: Any) -> None:
         batch_of((1, value), (1, value))
 
 
-def test_a_batch_of_torchs_loader_has_the_same_dtypes() -> None:
+def test_a_batch_of_torchs_loader_is_what_its_collate_function_returned() -> None:
     loader = torch.utils.data.DataLoader(
         Samples(Point(0.1, 1), Point(0.2, 2)), 2, collate_fn=lambda rows: [[r.x for r in rows]]
     )
-    (batch,) = IterableLoader(loader)
-    assert batch[0].dtype == torch.float64
+    assert list(IterableLoader(loader)) == [[[0.1, 0.2]]]
     (named,) = IterableLoader(torch.utils.data.DataLoader(Samples(Point(0.1, 1)), 1))
-    assert named.names == ("x", "y")
+    assert isinstance(named, Point)
+    assert named.x.dtype == torch.float64

@@ -123,7 +123,7 @@ def test_the_batches_of_a_loader_of_torch_are_taken_as_they_are() -> None:
 
     dropping = torch.utils.data.DataLoader(Numbers(5), batch_size=2, drop_last=True)  # type: ignore[arg-type]
     assert values(IterableLoader(dropping)) == [[0, 1], [2, 3]]
-    with pytest.raises(ValueError, match=r"drop_last=True: the torch DataLoader decides"):
+    with pytest.raises(ValueError, match=r"drop_last=True: the DataLoader decides"):
         IterableLoader(dropping, drop_last=True)
 
 

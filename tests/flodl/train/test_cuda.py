@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
+import torch.utils.data
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import record_scalar
@@ -60,3 +64,24 @@ def test_a_bad_loss_on_the_gpu_is_named_by_its_first_step() -> None:
     with pytest.raises(DivergedError, match="epoch 1, step 1") as failure:
         training(train_fn).device("cuda").run()
     assert (failure.value.epoch, failure.value.step) == (1, 1)
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("engine", ["eager", "cuda_graph"])
+def test_a_batch_of_a_loader_of_torch_arrives_on_the_device_as_it_is(
+    engine: str, pinned: bool
+) -> None:
+    def step(model: nn.Module, batch: Pair) -> Tensor:
+        assert isinstance(batch, Pair)
+        assert batch.x.is_cuda
+        return nn.functional.mse_loss(model(batch.x), batch.y)
+
+    samples = [Pair(torch.full([4], i / 10), torch.full([1], i / 10)) for i in range(24)]
+    loader = torch.utils.data.DataLoader(samples, batch_size=4, pin_memory=pinned)  # type: ignore[arg-type,var-annotated]
+    builder = Trainer.builder(nn.Linear(4, 1), lambda p: torch.optim.Adam(p, 0.1), step)
+    builder.dataset(loader).num_epochs(2).device("cuda").engine(engine).progress(False).run()
