@@ -156,7 +156,7 @@ def choose(word: str, places: Sequence[Path]) -> Run:
         return runs[0]
     if word.startswith(BEST_OF):
         metric = Metric.parse(word.removeprefix(BEST_OF))
-        ranked = [run for run in by_metric(metric, runs) if _has_number(run, metric)]
+        ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
         if not ranked:
             raise unmeasured(metric, runs) if runs else _none(places)
         return ranked[0]
@@ -203,7 +203,8 @@ def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:
     return [run for run, best in sorted(values, key=lambda pair: metric.order(pair[1].value))]
 
 
-def _has_number(run: Run, metric: Metric) -> bool:
+def has_number(run: Run, metric: Metric) -> bool:
+    """Whether a run measured a metric, and in some epoch not as nan or infinity."""
     best = run.metrics.best(metric)
     return best is not None and math.isfinite(best.value)
 

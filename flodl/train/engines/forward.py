@@ -34,14 +34,14 @@ def forward_function(
 
 
 def without_backward(
-    forward: Callable[[nn.Module, Batch], Tensor], optimizer: Optimizer
-) -> Callable[[nn.Module, Batch], Tensor]:
+    forward: Callable[[nn.Module, Any], Tensor], optimizer: Optimizer
+) -> Callable[[nn.Module, Any], Tensor]:
     """Return a training function that is refused if it computes the gradients itself.
 
     A plain backward would fail later, and one that keeps the graph would count twice.
     """
 
-    def checked(model: nn.Module, batch: Batch) -> Tensor:
+    def checked(model: nn.Module, batch: Any) -> Tensor:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         before = [(p.grad, -1 if p.grad is None else p.grad._version) for p in parameters]
         loss = forward(model, batch)
