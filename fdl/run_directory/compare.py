@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -93,6 +94,8 @@ def plain(value: object) -> str:
         return value.isoformat(timespec="seconds")
     if isinstance(value, tuple):
         return ",".join(map(str, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -132,7 +135,7 @@ def _ordered(left: float, operator: str, right: float) -> bool:
 
 def _as_number(value: object) -> float | None:
     """A number, also one that a record keeps as text; a truth value is not a number."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or value != value:  # nan is neither below nor above a number
         return None
     if isinstance(value, int | float):
         return float(value) if isinstance(value, float) or abs(value) < 1 << 1023 else None

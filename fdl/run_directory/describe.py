@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
@@ -12,7 +13,7 @@ from fdl.errors import FdlError
 from fdl.run_directory import acts
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
-from fdl.run_directory.metrics import Metric
+from fdl.run_directory.metrics import Metric, in_json
 from fdl.run_directory.settings import Setting, settings
 from fdl.run_directory.text import best_value, duration, epochs, number, printable
 from fdl.tables import headed, table
@@ -62,7 +63,7 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
         "tags": list(run.notes.tags),
         "note": run.notes.note or None,
         "error": run.error or None,
-        "metrics": _finite(run.last_metrics),
+        "metrics": {name: in_json(value) for name, value in run.last_metrics.items()},
     }
     if whole:
         summary["best"] = {
@@ -78,12 +79,7 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
 
 
 def _best_json(best: Best, unit: str) -> dict[str, object]:
-    return {**_finite({"value": best.value}), unit: best.epoch}
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics for JSON, which has no nan and no infinity: they become null."""
-    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
+    return {"value": in_json(best.value), unit: best.epoch}
 
 
 def page(run: Run, resume: str = "") -> Group:
@@ -183,12 +179,12 @@ class Comparison:
     def winners(self, name: str) -> list[int]:
         """The positions of the runs that have the best value of a metric."""
         metric = Metric.parse(name)
-        ranks = [metric.rank(best.value) if best else None for best in self.metrics[name]]
+        ranks = [metric.order(best.value) if best else None for best in self.metrics[name]]
         known = [rank for rank in ranks if rank is not None]
-        # A single value has nothing to win against.
-        return (
-            [place for place, rank in enumerate(ranks) if rank == min(known)] if known[1:] else []
-        )
+        # A single value has nothing to win against, and nan or infinity wins against nothing.
+        if not known[1:] or min(known) == metric.order(math.nan):
+            return []
+        return [place for place, rank in enumerate(ranks) if rank == min(known)]
 
     def as_json(self) -> dict[str, object]:
         """The comparison as JSON data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,7 +156,7 @@ def choose(word: str, places: Sequence[Path]) -> Run:
         return runs[0]
     if word.startswith(BEST_OF):
         metric = Metric.parse(word.removeprefix(BEST_OF))
-        ranked = by_metric(metric, runs)
+        ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
         if not ranked:
             raise unmeasured(metric, runs) if runs else _none(places)
         return ranked[0]
@@ -199,11 +200,22 @@ def _refuse_broken(path: Path) -> None:
 def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:
     """The runs that measured a metric, the best one first; among equals the newest first."""
     values = [(run, best) for run in runs if (best := run.metrics.best(metric))]
-    return [run for run, best in sorted(values, key=lambda pair: metric.rank(pair[1].value))]
+    return [run for run, best in sorted(values, key=lambda pair: metric.order(pair[1].value))]
 
 
-def unmeasured(metric: Metric, runs: Iterable[Run]) -> UsageError:
-    """The error that no run measured a metric."""
+def has_number(run: Run, metric: Metric) -> bool:
+    """Whether a run measured a metric, and in some epoch not as nan or infinity."""
+    best = run.metrics.best(metric)
+    return best is not None and math.isfinite(best.value)
+
+
+def unmeasured(metric: Metric, runs: Sequence[Run]) -> UsageError:
+    """The error that no run measured a metric, or only values that are no numbers."""
+    if any(run.metrics.best(metric) for run in runs):
+        return UsageError(
+            f"no run has a finite `{metric.name}`: it is nan or infinite in all epochs",
+            hint="name another metric, or the run: `fdl runs list` shows both",
+        )
     from fdl.suggest import nearest
 
     names = dict.fromkeys(name for run in runs for name in run.metrics.names)

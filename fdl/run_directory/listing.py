@@ -9,6 +9,7 @@ from rich.text import Text
 
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
+from fdl.run_directory.metrics import in_json
 from fdl.run_directory.quantity import FACT, LAST, SETTING, Known, Quantity
 from fdl.run_directory.run import DAMAGED, DEAD, RUNNING
 from fdl.run_directory.text import best_value, duration, epochs, measured, number, printable
@@ -228,15 +229,15 @@ def _all(runs: Sequence[Run]) -> list[Quantity]:
 
 
 def as_json(runs: Sequence[Run], columns: Sequence[Quantity]) -> list[dict[str, object]]:
-    """The values of some columns for each run, for JSON: dates as text, infinities as null."""
+    """The values of some columns for each run, for JSON: dates and infinities as text."""
     return [{one.spelling: _json(one.value(run)) for one in columns} for run in runs]
 
 
 def _json(value: object) -> object:
     if isinstance(value, datetime):
         return plain(value)
-    if isinstance(value, float) and abs(value) == float("inf"):
-        return None
+    if isinstance(value, float):
+        return in_json(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -146,13 +146,9 @@ class Metrics:
         return {name: found[name] for name in self.names if name in found}
 
     def best(self, metric: Metric) -> Best | None:
-        """The best value of a metric over all epochs; nan is ignored."""
-        found = [
-            Best(row[metric.name], epoch)
-            for epoch, row in self.rows
-            if not math.isnan(row.get(metric.name, math.nan))
-        ]
-        return min(found, key=lambda one: (metric.rank(one.value), one.epoch), default=None)
+        """The best value of a metric over all epochs; nan or infinity only without others."""
+        found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
+        return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
 
 
 class Metric(NamedTuple):
@@ -186,9 +182,16 @@ class Metric(NamedTuple):
         """Whether one value can be better than another; a learning rate is only recorded."""
         return self.name not in _RECORDED
 
-    def rank(self, value: float) -> float:
-        """A number that grows as the value gets worse."""
-        return -value if self.higher else value
+    def order(self, value: float) -> tuple[bool, float]:
+        """A key that grows as the value gets worse; nan and infinities are worse than numbers."""
+        if not math.isfinite(value):
+            return True, 0.0
+        return False, -value if self.higher else value
+
+
+def in_json(value: float) -> float | str:
+    """A metric for JSON, which has no nan and no infinity: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _value(cell: object) -> float | None:

@@ -21,7 +21,8 @@ def sorted_by(text: str, runs: Sequence[Run]) -> list[Run]:
 
     Args:
         text: A quantity. ``NAME:max`` begins with the highest value, ``NAME:min`` with the lowest.
-            Without a direction the best value of a metric comes first, and else the lowest.
+            Without a direction the best value of a metric comes first, and else the lowest. Metrics
+            that are nan or infinite follow the others.
         runs: The runs. Among equal values their order stays.
 
     Raises:
@@ -29,9 +30,11 @@ def sorted_by(text: str, runs: Sequence[Run]) -> list[Run]:
     """
     quantity, higher = _parsed(text, Known(runs))
     valued = [(run, value) for run in runs if (value := quantity.value(run)) is not None]
-    ranked = sorted(valued, key=lambda pair: _key(pair[1]), reverse=higher)
+    broken = [run for run, value in valued if quantity.is_metric and not _is_finite(value)]
+    sound = [pair for pair in valued if pair[0] not in broken]
+    ranked = sorted(sound, key=lambda pair: _key(pair[1]), reverse=higher)
     missing = [run for run in runs if quantity.value(run) is None]
-    return [*(run for run, _ in ranked), *missing]
+    return [*(run for run, _ in ranked), *broken, *missing]
 
 
 def _parsed(text: str, known: Known) -> tuple[Quantity, bool]:
@@ -42,6 +45,10 @@ def _parsed(text: str, known: Known) -> tuple[Quantity, bool]:
     if quantity.kind == BEST:
         return quantity, quantity.higher
     return quantity, quantity.is_metric and Metric.parse(quantity.name).higher
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _key(value: object) -> tuple[int, float, str]:

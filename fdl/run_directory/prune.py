@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.clean import Rule
-from fdl.run_directory.find import by_metric, unmeasured
+from fdl.run_directory.find import by_metric, has_number, unmeasured
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.quantity import Known
 from fdl.run_directory.run import CHECKPOINTS, DEAD, LATEST, RUNNING, read
@@ -39,12 +39,12 @@ class KeepBest(NamedTuple):
     group: str = ""
 
     def others(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs that are not among the best. Runs without the metric are not compared.
+        """The runs that are not among the best. Runs without a number for it are not compared.
 
         Raises:
             UsageError: No run measured the metric, or none knows the group.
         """
-        ranked = by_metric(self.metric, runs)
+        ranked = [run for run in by_metric(self.metric, runs) if has_number(run, self.metric)]
         if runs and not ranked:
             raise unmeasured(self.metric, runs)
         group = Known(runs).resolve(self.group) if self.group and runs else None

@@ -14,7 +14,6 @@ backquotes, and in a list a name with a comma must.
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime
 from functools import cached_property
@@ -93,17 +92,13 @@ class Quantity(NamedTuple):
     higher: bool = False
 
     def value(self, run: Run) -> object:
-        """The value of a run: number, text, date, tuple of tags, or JSON data; None if missing.
-
-        A metric that is nan counts as missing.
-        """
+        """The value of a run: number, text, date, tuple of tags, or JSON data; None if missing."""
         if self.kind == FACT:
             return FACTS[self.name](run)
         if self.kind == SETTING:
             return values(run).get(self.name)
         if self.kind == LAST:
-            last = run.metrics.latest().get(self.name, math.nan)
-            return None if math.isnan(last) else last
+            return run.metrics.latest().get(self.name)
         best = run.metrics.best(Metric(self.name, self.higher))
         return best.value if best else None
 

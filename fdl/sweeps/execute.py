@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -301,12 +302,8 @@ def summarize(sweep: Sweep) -> int:
     goal = Metric.parse(sweep.settings["goal"]) if sweep.settings["goal"] else None
     if goal:
         last = {name: run.metrics.last().get(goal.name) for name, run in found.items()}
-        ranked = {
-            name: goal.rank(value)
-            for name, value in last.items()
-            if value == value and value is not None
-        }
-        names.sort(key=lambda name: ranked.get(name, float("inf")))
+        ranked = {name: goal.order(value) for name, value in last.items() if value is not None}
+        names.sort(key=lambda name: ranked.get(name, goal.order(math.nan)))
     shown = names[:_MOST_COLUMNS]
     if len(shown) > 1:
         comparison = Comparison(

@@ -107,6 +107,18 @@ def fill(target: Tensor, value: Tensor) -> None:
     local.copy_(part)
 
 
+@torch.no_grad()
+def become(target: Tensor, value: Tensor) -> None:
+    """Copy a whole tensor into ``target``, which takes its shape and type.
+
+    Modules may replace or resize their buffers while they train, so a new model may have them in
+    another size than a trained one.
+    """
+    if target.dtype is not value.dtype or target.shape != value.shape:
+        target.data = torch.empty_like(value, device=target.device)
+    fill(target, value)
+
+
 def sharing_ranks(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """Ranks of the processes that hold parts of tensors; empty if one process holds everything."""
     ranks: set[int] = set()

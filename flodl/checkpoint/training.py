@@ -136,6 +136,11 @@ class TrainingFile:
         """
         return decode(self.description[field], self.tensor)
 
+    def holds(self, name: str) -> bool:
+        """Whether the file has a tensor of the model with a qualified name."""
+        header = self.container.header
+        return name in self._entries() or name in header.aliases
+
     def tensor(self, name: str) -> Tensor:
         """Copy a tensor of the training, so that the file need not stay mapped.
 
@@ -151,7 +156,9 @@ class TrainingFile:
     def model_values(
         self, model: Mapping[str, Tensor], hash: str | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Pair every tensor of a model with its value in the file, which must match exactly.
+        """Pair every tensor of a model with its value in the file.
+
+        Parameters must match exactly. Buffers may have another shape or type.
 
         Args:
             model: Tensors by qualified name, including further names of shared ones.
@@ -171,12 +178,13 @@ class TrainingFile:
         stored = {entry.name: entry for entry in header.model_entries}
         stored |= {alias: entries[name] for alias, name in header.aliases.items()}
         self._check_names(stored, model)
-        misfits = [name for name, tensor in model.items() if stored[name].shape != tensor.shape]
+        fixed = {name: one for name, one in model.items() if isinstance(one, nn.Parameter)}
+        misfits = [name for name, tensor in fixed.items() if stored[name].shape != tensor.shape]
         if misfits:
             raise ShapeMismatch(describe_misfits(misfits, stored, model))
         for name, tensor in model.items():
             kept, own = _kind(stored[name]), _kind(tensor)
-            if kept != own:
+            if kept != own and (name in fixed or stored[name].layout is not tensor.layout):
                 raise CheckpointError(
                     f"{self.where} cannot be resumed: {name} is {kept} in the file and {own} in "
                     "the model; build the model the way it was built"

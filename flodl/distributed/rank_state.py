@@ -337,7 +337,8 @@ _FOLLOW_STEPS = ("optimizer", "scaler", "average", "schedule")
 
 def _moving_parts(parts: Assembly) -> dict[str, Any]:
     """Return the parts with a state that changes while batches are trained."""
-    moving = {"optimizer": parts.optimizer, **stateful(parts.parts({}))}
+    every = parts.parts({})
+    moving = {"optimizer": every.named_optimizer(), **stateful(every)}
     del moving["loader"]
     return moving
 

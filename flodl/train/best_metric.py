@@ -54,12 +54,12 @@ class Best:
     higher_is_better: bool = False
 
     def epoch(self, history: Sequence[EpochMetrics]) -> BestEpoch | None:
-        """Return the best epoch so far; None if no epoch reported the metric."""
+        """Return the best epoch so far; None if no epoch reported a finite value."""
         found = [
             BestEpoch(self.metric, value, metrics.epoch)
             for metrics in history
             if self.metric == "loss" or self.metric in metrics.scalars
-            if not math.isnan(value := watched_value(metrics, self.metric, "keep_best"))
+            if math.isfinite(value := watched_value(metrics, self.metric, "keep_best"))
         ]
         sign = -1.0 if self.higher_is_better else 1.0
         return min(found, key=lambda one: sign * one.value, default=None)
@@ -72,5 +72,5 @@ class Best:
         """
         sign = -1.0 if self.higher_is_better else 1.0
         values = [sign * watched_value(epoch, self.metric, "keep_best") for epoch in history]
-        before = [value for value in values[:-1] if not math.isnan(value)]
-        return not math.isnan(values[-1]) and all(values[-1] < value for value in before)
+        before = [value for value in values[:-1] if math.isfinite(value)]
+        return math.isfinite(values[-1]) and all(values[-1] < value for value in before)

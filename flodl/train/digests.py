@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, final
 
+import numpy as np
 import torch
 
 from flodl.checkpoint.sharded import local_part
@@ -30,7 +31,8 @@ def tensor_hash(tensor: Tensor) -> bytes:
         # A copy only if the tensor is laid out otherwise, as with channels last.
         plain = tensor.resolve_conj().resolve_neg()
         words = plain.contiguous().reshape(-1).view(torch.uint8)
-        found.update(words.numpy().data)
+        # Tensor.numpy() would forbid the model to resize the tensor from now on.
+        found.update(np.from_dlpack(words).data)
     return found.digest()
 
 

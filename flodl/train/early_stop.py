@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, TypeAlias, final, get_args
 
 from flodl.graph.trend import Trend
@@ -21,8 +22,9 @@ StopMode: TypeAlias = Literal["stalled", "converged", "not improving"]
 class EarlyStop(Callback):
     """Stops when the trend of a metric has settled for several epochs in a row.
 
-    The decision depends only on the history. A resumed training therefore stops at the same epoch
-    as an uninterrupted one.
+    An epoch whose value is nan or infinite has not improved; later trends leave it out. The
+    decision depends only on the history. A resumed training therefore stops at the same epoch as an
+    uninterrupted one.
 
     Args:
         metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
@@ -76,7 +78,9 @@ class EarlyStop(Callback):
 
     def _look(self, run: TrainingRun, epochs: Sequence[EpochMetrics]) -> None:
         values = [watched_value(epoch, self._metric, "early_stop") for epoch in epochs]
-        if self._settled(values):
+        if self._settled(values) and not math.isfinite(values[-1]):
+            run.stop(f"{self._metric} is {values[-1]}, which is no improvement")
+        elif self._settled(values):
             run.stop(
                 f"{self._metric} {self._mode} over {self._window} epochs"
                 + (f", {self._patience} epochs in a row" if self._patience > 1 else "")
@@ -87,7 +91,9 @@ class EarlyStop(Callback):
         return all(end >= self._window and self._verdict(values[:end]) for end in ends)
 
     def _verdict(self, values: Sequence[float]) -> bool:
-        trend = Trend(self._sign * value for value in values)
+        if not math.isfinite(values[-1]):
+            return True
+        trend = Trend(self._sign * value for value in values if math.isfinite(value))
         if self._mode == "stalled":
             return trend.stalled(self._window, self._tolerance)
         if self._mode == "converged":

@@ -12,14 +12,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch import nn
 
-from flodl.checkpoint.sharded import fill, is_sharded, local_part, reshard
+from flodl.checkpoint.sharded import become, local_part, reshard
 from flodl.errors import ShapeMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 @final
@@ -27,11 +28,13 @@ class WeightAverage:
     """The exponential moving average of the floating and complex parameters and buffers of a model.
 
     Other buffers and parameters without a gradient stay as the model has them: integers, sparse
-    tensors, and types that torch does not average.
+    tensors, and types that torch does not average. The average of a tensor that gets another size
+    or type begins again with its new value. Elements of a buffer without a finite average, such as
+    a minimum that begins at infinity, are those of the model.
 
     Args:
-        model: The model, on its device. The names and shapes of its tensors must not change during
-            the lifetime of this object. A module may replace a buffer by another tensor.
+        model: The model, on its device. The names of its parameters must not change during the
+            lifetime of this object. A module may replace, resize or drop a buffer.
         decay: Weight of the past, in [0, 1): 0.999 looks back over about 1000 steps.
 
     Raises:
@@ -50,11 +53,17 @@ class WeightAverage:
             )
         homes = _homes(model)
         self._decay = float(decay)
+        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._model = model
-        self._sharded = any(map(is_sharded, tensors.values()))
         self._names = list(tensors)
         self._homes = [homes[name] for name in tensors]
-        self._average = [tensor.detach().clone() for tensor in tensors.values()]
+        self._average = [_copied(tensor) for tensor in tensors.values()]
+        self._loose = [
+            place
+            for place, tensor in enumerate(tensors.values())
+            if not isinstance(tensor, nn.Parameter)
+        ]
+        """Places of the tensors that may get another size or type, or be dropped."""
         self._updates = 0
         self._applied = False
 
@@ -71,11 +80,15 @@ class WeightAverage:
     @torch.no_grad()
     def update(self) -> None:
         """Add the weights of the model to the average: call it once after each optimizer step."""
+        weights = self._weights()
+        for place in self._loose:
+            if not _alike(self._average[place], weights[place]):
+                self._average[place] = _copied(weights[place])
+        averages, present = self._pairs(self._average, weights)
         if self._updates == 0:
-            torch._foreach_copy_(self._own(self._average), self._own(self._weights()))
+            torch._foreach_copy_(averages, present)
         else:
-            average, weights = self._own(self._average), self._own(self._weights())
-            torch._foreach_lerp_(average, weights, 1.0 - self._decay)
+            torch._foreach_lerp_(averages, present, 1.0 - self._decay)
         self._updates += 1
 
     @contextmanager
@@ -85,18 +98,18 @@ class WeightAverage:
             raise RuntimeError("applied() inside of applied(): the model has the average already")
         reshard(self._model)
         weights = self._weights()
-        kept = [tensor.detach().clone() for tensor in weights]
+        kept = [_copied(tensor) for tensor in weights]
         self._applied = True
         try:
             with torch.no_grad():
-                torch._foreach_copy_(self._own(weights), self._own(self._average))
+                self._put(weights)
             yield
         finally:
             reshard(self._model)
-            for (holder, key), tensor in zip(self._homes, weights, strict=True):
+            for (holder, key), tensor, value in zip(self._homes, weights, kept, strict=True):
                 holder[key] = tensor
-            with torch.no_grad():
-                torch._foreach_copy_(self._own(weights), self._own(kept))
+                if tensor is not None and value is not None:
+                    become(tensor, value)
             self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +117,11 @@ class WeightAverage:
         return {
             "decay": self._decay,
             "updates": self._updates,
-            "tensors": dict(zip(self._names, self._average, strict=True)),
+            "tensors": {
+                name: tensor
+                for name, tensor in zip(self._names, self._average, strict=True)
+                if tensor is not None
+            },
         }
 
     @torch.no_grad()
@@ -115,24 +132,64 @@ class WeightAverage:
             ShapeMismatch: The saved average has other tensors; nothing was changed.
         """
         tensors: Mapping[str, Tensor] = state["tensors"]
-        shapes = {n: list(t.shape) for n, t in zip(self._names, self._average, strict=True)}
-        saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        loose = {self._names[place] for place in self._loose}
+        known = zip(self._names, self._average, strict=True)
+        shapes = {n: list(t.shape) for n, t in known if t is not None and n not in loose}
+        saved = {name: list(t.shape) for name, t in tensors.items() if name not in loose}
         if shapes != saved:
             wrong = sorted(n for n in {*shapes, *saved} if shapes.get(n) != saved.get(n))
             raise ShapeMismatch(
                 f"the saved weight average does not fit the model at {', '.join(wrong[:3])}"
                 f"{' and more' if wrong[3:] else ''}; build the model the way it was built before"
             )
-        for name, tensor in zip(self._names, self._average, strict=True):
-            fill(tensor, tensors[name])
+        for place, (name, tensor) in enumerate(zip(self._names, self._average, strict=True)):
+            value = tensors.get(name)
+            if tensor is None or value is None:
+                self._average[place] = None if value is None else value.to(self._device, copy=True)
+            else:
+                become(tensor, value)
         self._updates = int(state["updates"])
 
-    def _own(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The parts of the tensors in this process: the average is computed element by element."""
-        return [local_part(tensor) for tensor in tensors] if self._sharded else tensors
+    def _pairs(
+        self, values: Sequence[Tensor | None], weights: Sequence[Tensor | None]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return values with the weights of their form; of sharded ones the parts in this process.
 
-    def _weights(self) -> list[Tensor]:
-        return [holder[key] for holder, key in self._homes]
+        The average is computed element by element.
+        """
+        found = [
+            (value, weight)
+            for value, weight in zip(values, weights, strict=True)
+            if value is not None and weight is not None
+        ]
+        pairs = [[local_part(one) for one in side] for side in zip(*found, strict=True)]
+        return (pairs[0], pairs[1]) if pairs else ([], [])
+
+    def _put(self, weights: Sequence[Tensor | None]) -> None:
+        """Write the average into the weights."""
+        values = list(self._average)
+        for place in self._loose:
+            value, weight = values[place], weights[place]
+            if not _alike(value, weight):  # changed since the last step: it has no average
+                values[place] = None
+            elif value is not None and weight is not None:
+                values[place] = torch.where(value.isfinite(), value, weight)
+        averages, present = self._pairs(values, weights)
+        torch._foreach_copy_(present, averages)
+
+    def _weights(self) -> list[Tensor | None]:
+        return [holder.get(key) for holder, key in self._homes]
+
+
+def _copied(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()
+
+
+def _alike(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether both are missing, or have the same size and type."""
+    if one is None or other is None:
+        return one is other
+    return one.shape == other.shape and one.dtype is other.dtype
 
 
 _AVERAGED = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import torch
+from torch import nn
 
-from flodl.checkpoint.sharded import fill, reshard, whole
+from flodl.checkpoint.sharded import become, fill, reshard, whole
 from flodl.errors import ShapeMismatch, StateError
 from flodl.graph import Graph
 from flodl.monitor.drawing import facts_of
@@ -16,7 +17,7 @@ from flodl.monitor.drawing import facts_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from flodl.monitor import EpochMetrics, Monitor
     from flodl.train.ema import WeightAverage
@@ -53,7 +54,8 @@ class TrainedState:
         params = _pairs("parameters", model.named_parameters(), self.params)
         buffers = _pairs("buffers", model.named_buffers(), self.buffers)
         for target, value in (*params, *buffers):
-            fill(target, value)
+            # A buffer that the training has resized gets its size here, too.
+            (fill if target.shape == value.shape else become)(target, value)
 
 
 def _pairs(
@@ -66,7 +68,7 @@ def _pairs(
             "model the way the trained one was built"
         )
     for (name, target), value in zip(targets.items(), values, strict=True):
-        if target.shape != value.shape:
+        if target.shape != value.shape and isinstance(target, nn.Parameter):
             raise ShapeMismatch(
                 f"{kind}: {name} has shape {list(target.shape)} in the model and "
                 f"{list(value.shape)} in the trained state"

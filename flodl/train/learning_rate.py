@@ -86,7 +86,10 @@ class ScheduledRate:
         rate = self._schedule.lr(step)
         groups = self._optimizer.param_groups
         if len(groups) > len(self._ratios):
-            self._take_in(groups[len(self._ratios) :])
+            added = groups[len(self._ratios) :]
+            self._take_in(added)
+            for group in added:
+                group.setdefault(FIRST_RATE, float(group["lr"]))
         for group, ratio in zip(groups, self._ratios, strict=True):
             set_rate(group, rate * ratio)
         return float(rate)
@@ -176,6 +179,9 @@ class SteeredRate:
         if first and self._engine is not None:
             self._engine.set_schedule(self)
 
+
+FIRST_RATE = "initial_lr"
+"""Option of a parameter group, as torch's schedulers name it: its rate when it was added."""
 
 AT_ZERO = (
     "the schedule is at a rate of 0 now, and lr=… scales the schedule; try again in some steps"

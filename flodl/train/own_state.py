@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from flodl.checkpoint.extra_state import extra_modules, extra_states, placed, set_extra_states
-from flodl.checkpoint.optimizer import scatter
+from flodl.checkpoint.optimizer import NAMES, NamedOptimizer, parameters_by_name
 from flodl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -44,7 +44,21 @@ def made(registered: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
 
 def registered_states(parts: Parts) -> dict[str, Any]:
     """Return the states of the registered objects, by name."""
-    return {name: value.state_dict() for name, value in parts.registered.items()}
+    return {name: _by_name(value, parts).state_dict() for name, value in parts.registered.items()}
+
+
+def named_optimizer(parts: Parts, optimizer: Optimizer) -> NamedOptimizer:
+    """Return an optimizer with the names of parameters in the model and in registered modules."""
+    named = parameters_by_name(parts.model)
+    for name, value in parts.registered.items():
+        if isinstance(value, nn.Module):
+            inside = parameters_by_name(value)
+            named |= {f"{name}: {key}": parameter for key, parameter in inside.items()}
+    return NamedOptimizer(optimizer, named)
+
+
+def _by_name(value: Any, parts: Parts) -> Any:
+    return named_optimizer(parts, value) if isinstance(value, Optimizer) else value
 
 
 def check_registered(where: str, saved: Any, parts: Parts) -> None:
@@ -65,19 +79,21 @@ def check_registered(where: str, saved: Any, parts: Parts) -> None:
             f"{where} has the state {name!r}, and this program registers none of that name: "
             f"call .state({name!r}, object) with the object that continues from it"
         )
+    for name, value in parts.registered.items():
+        if isinstance(value, Optimizer) and isinstance(saved[name], dict) and NAMES in saved[name]:
+            named_optimizer(parts, value).check(saved[name][NAMES], f"{where}: state({name!r})")
 
 
-def loadable(value: Any, state: Any) -> Any:
-    """Return a state from a file in the form that ``load_state_dict`` of the object takes."""
+def loadable(value: Any, state: Any, parts: Parts) -> tuple[Any, Any]:
+    """Return what loads the state of a registered object, and a state from a file in its form."""
     if isinstance(value, Optimizer):
-        scatter(state["state"], value)
-        return state
+        return named_optimizer(parts, value), state
     current = value.state_dict()
     state = placed(state, current)
     if isinstance(value, nn.Module):
         state = OrderedDict(state)
         state._metadata = getattr(current, "_metadata", None)  # versions of the modules in it
-    return state
+    return value, state
 
 
 def of_rank(parts: Parts) -> dict[str, Any]:
@@ -88,5 +104,6 @@ def of_rank(parts: Parts) -> dict[str, Any]:
 def set_of_rank(parts: Parts, state: Mapping[str, Any]) -> None:
     """Restore what :func:`of_rank` returned."""
     for name, value in parts.registered.items():
-        value.load_state_dict(loadable(value, state["registered"][name]))
+        loader, own = loadable(value, state["registered"][name], parts)
+        loader.load_state_dict(own)
     set_extra_states(extra_modules(parts.model), state["extra_state"])

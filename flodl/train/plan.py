@@ -173,7 +173,8 @@ def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
         raise TypeError(
             f"the model factory returned a {type(model).__name__}, not a torch.nn.Module"
         )
-    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    named = chain(model.named_parameters(), model.named_buffers())
+    lazy = [name for name, tensor in named if is_lazy(tensor)]
     if lazy:
         raise ValueError(
             f"the parameters of the model have no shape yet ({', '.join(lazy[:3])}"

@@ -10,7 +10,7 @@ import torch
 
 from flodl import log
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.checkpoint.sharded import is_sharded
+from flodl.checkpoint.sharded import become, is_sharded
 from flodl.train.metrics import RecordedValues, recording_into
 
 if TYPE_CHECKING:
@@ -132,6 +132,5 @@ class FirstBatch:
                 return float(self._plan.train_fn(twin, copy.deepcopy(batch)).detach())
         finally:
             set_generator_states(states)
-            with torch.no_grad():
-                for buffer, before in buffers:  # train_fn may use a model that it knows by name
-                    buffer.copy_(before)
+            for buffer, before in buffers:  # train_fn may use a model that it knows by name
+                become(buffer, before)

@@ -12,7 +12,7 @@ from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
 from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.files import remove_leftovers
-from flodl.train.learning_rate import set_rate
+from flodl.train.learning_rate import FIRST_RATE, set_rate
 from flodl.train.loop_state import LoopState
 from flodl.train.resume_checks import check_epochs, check_optimizer
 from flodl.train.run_records import checkpoint_in
@@ -116,12 +116,16 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         restored, state = _restored(source, plan, assembly)
     position = restored.position
     if position.step:
+        # Without the groups that the program has added: it may add one before this epoch.
+        drop_groups(assembly.optimizer, len(rates))
         before_epoch(position.epoch)
         TrainingState.restore(source, assembly.parts({}))
     state.apply_modes(assembly.model)
     first_rates = None
     if assembly.schedule is not None:
         # A schedule keeps the ratios of the rates at the very beginning.
+        added = assembly.optimizer.param_groups[len(rates) :]
+        rates += [float(group.get(FIRST_RATE, group["lr"])) for group in added]
         set_rates(assembly.optimizer, rates)
         first_rates = rates
     within = f" and {position.step} batches" if position.step else ""
@@ -140,6 +144,14 @@ def _restored(source: Path, plan: TrainingPlan, assembly: Assembly) -> tuple[Res
     check_optimizer(source, built, assembly.optimizer, plan)
     check_epochs(source, restored.position, plan)
     return restored, state
+
+
+def drop_groups(optimizer: torch.optim.Optimizer, first: int) -> None:
+    """Drop the parameter groups from ``first`` on, and their state."""
+    for group in optimizer.param_groups[first:]:
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)
+    del optimizer.param_groups[first:]
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:

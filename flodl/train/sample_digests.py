@@ -6,6 +6,7 @@ import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING, final
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def _bytes_of(tensor: Tensor) -> list[memoryview]:
     """The bytes of each row."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     width = plain.nbytes // max(1, len(plain))
-    whole = plain.reshape(-1).view(torch.uint8).numpy().data if width else memoryview(b"")
+    whole = memoryview(b"")
+    if width:  # Tensor.numpy() would forbid the program to resize its tensor from now on
+        whole = np.from_dlpack(plain.reshape(-1).view(torch.uint8)).data
     return [whole[at * width : (at + 1) * width] for at in range(len(plain))]
 
 

@@ -25,14 +25,21 @@ from flodl.checkpoint.generators import (
     generator_states,
     set_generator_states,
 )
-from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
-from flodl.checkpoint.sharded import fill, reshard
+from flodl.checkpoint.names import qualify
+from flodl.checkpoint.optimizer import NamedOptimizer, describe_optimizer, read_optimizer
+from flodl.checkpoint.sharded import become, reshard
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.errors import CheckpointError
 from flodl.graph import Graph
-from flodl.train.own_state import check_registered, loadable, of_rank, registered_states
+from flodl.train.own_state import (
+    check_registered,
+    loadable,
+    named_optimizer,
+    of_rank,
+    registered_states,
+)
 from flodl.train.resume_data import (
     SAME_DATA,
     check_same_data,
@@ -94,6 +101,10 @@ class Parts:
     schedule: object | None = None
     registered: Mapping[str, HasState] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def named_optimizer(self) -> NamedOptimizer:
+        """Return the optimizer with the names of its parameters."""
+        return named_optimizer(self, self.optimizer)
 
 
 @final
@@ -250,11 +261,13 @@ class TrainingState:
         file = TrainingFile.open(path)
         try:
             position = _position(file.value("position"))
-            values = file.model_values(_model_tensors(parts.model), label_and_hash(parts.model)[1])
+            unset = _unset_buffers(parts.model, file)
+            hash = label_and_hash(parts.model)[1]
+            values = file.model_values(_model_tensors(parts.model) | unset.tensors, hash)
             modules = extra_modules(parts.model)
             extra_state = file.extra_states(modules)
             described = file.description["optimizer"]
-            optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
+            optimizer = read_optimizer(described, parts.named_optimizer(), file.tensor, file.where)
             random = part_of_rank(RANKS, file, parts.model) or file.value("random")
             check_generator_states(random)
             carried = _checked_carried(file.value("carried"), parts.model)
@@ -273,18 +286,19 @@ class TrainingState:
             with ExitStack() as undo:
                 for name, part in stateful(parts).items():
                     _load(part, states[name], undo)
-                _load(parts.optimizer, optimizer, undo)
+                _load(parts.named_optimizer(), optimizer, undo)
                 for name, part in parts.registered.items():
-                    _load(part, loadable(part, registered[name]), undo)
+                    _load(*loadable(part, registered[name], parts), undo)
                 undo.callback(set_observed_states, parts.model, observed_states(parts.model))
                 set_observed_states(parts.model, observed)
                 undo.callback(set_generator_states, generator_states())
                 set_generator_states(random)
                 with restored_on_error([tensor for tensor, _ in values] if modules else ()):
                     for tensor, value in values:
-                        fill(tensor, value)
+                        become(tensor, value)
                     set_extra_states(modules, extra_state)
                 undo.pop_all()
+                unset.register()
         except CheckpointError:
             raise
         except (
@@ -339,7 +353,7 @@ def _described(
         facts[OWN] = ranks_own(of_rank(parts), parts.model)
     description = describe_training(facts, named)
     prefix = f"{TRAINING_PREFIX}optimizer/"
-    description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
+    description["optimizer"] = describe_optimizer(parts.named_optimizer(), prefix, named)
     return named, description, extra
 
 
@@ -348,6 +362,37 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors_by_name(
         model.named_parameters(remove_duplicate=False), persistent_buffers(model, tied=True)
     )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _UnsetBuffers:
+    """Buffers that are None in a model and have values in a file.
+
+    Attributes:
+        tensors: What they become, by qualified name.
+        homes: Where modules keep them, in the same order.
+    """
+
+    tensors: dict[str, Tensor]
+    homes: list[tuple[dict[str, Tensor | None], str]]
+
+    def register(self) -> None:
+        """Give them to their modules."""
+        for (buffers, key), tensor in zip(self.homes, self.tensors.values(), strict=True):
+            buffers[key] = tensor
+
+
+def _unset_buffers(model: nn.Module, file: TrainingFile) -> _UnsetBuffers:
+    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    found = _UnsetBuffers({}, [])
+    for path, module in model.named_modules():
+        for key, buffer in module._buffers.items():
+            name = qualify(f"{path}.{key}" if path else key)
+            if buffer is None and file.holds(name):
+                found.tensors[name] = torch.empty(0, device=home)
+                found.homes.append((module._buffers, key))
+    return found
 
 
 def label_and_hash(model: nn.Module) -> tuple[str, str | None]:
@@ -459,6 +504,8 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
             check_same_data(file.where, states[name], current)
             check_same_order(file.where, states[name], part)
         saved, current = without_order(states[name]), without_order(current)
+        if name == "average":  # it checks its tensors itself: buffers may change their form
+            saved, current = ({**one, "tensors": {}} for one in (saved, current))
         if problem := _difference(saved, current, name):
             raise CheckpointError(
                 f"{file.where} does not fit this training: {problem}; {_REMEDIES[name]}"

@@ -48,7 +48,12 @@ def histogram_of(values: Any, bins: int = 64, *, scale: float = 1.0) -> Reader:
         return _count_on_device(tensor, bins, scale)
     if str(tensor.dtype) in ("torch.bfloat16", "torch.bool"):  # NumPy lacks the first
         tensor = tensor.float()
-    return _ready(count_array(tensor.numpy(), bins, scale))
+    return _ready(count_array(_shared(tensor), bins, scale))
+
+
+def _shared(tensor: Any) -> np.ndarray[Any, Any]:
+    """Return a tensor as an array; its owner can still resize it, unlike after ``numpy()``."""
+    return np.from_dlpack(tensor)
 
 
 def histograms_of(tensors: Sequence[tuple[Any, float]], bins: int = 64) -> list[Reader]:
@@ -62,7 +67,7 @@ def histograms_of(tensors: Sequence[tuple[Any, float]], bins: int = 64) -> list[
         What :func:`histogram_of` returns for each tensor.
     """
     small = [(tensor, scale) for tensor, scale in tensors if _is_small(tensor)]
-    arrays = [tensor.numpy().ravel(order="K") for tensor, _ in small]
+    arrays = [_shared(tensor).ravel(order="K") for tensor, _ in small]
     counted = iter(count_together(arrays, bins, [scale for _, scale in small]))
     return [
         _ready(next(counted)) if _is_small(tensor) else histogram_of(tensor, bins, scale=scale)

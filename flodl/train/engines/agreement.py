@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.sharded import become
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import LossLog
@@ -133,12 +134,14 @@ def _untouched(model: nn.Module) -> Iterator[list[str]]:
             for name, value, before in buffers:
                 # Not with version counters: batch normalisation writes without changing them.
                 if _differs(value, before):
-                    value.copy_(before)
+                    become(value, before)
                     touched.append(name)
 
 
 def _differs(now: Tensor | None, before: Tensor | None) -> bool:
     if now is None or before is None:
         return now is not before
+    if now.shape != before.shape or now.dtype is not before.dtype:
+        return True
     # A nan that stays a nan is not a difference.
     return not torch.equal(now, before) and not torch.allclose(now, before, 0, 0, equal_nan=True)

@@ -9,7 +9,7 @@ import torch
 from flodl.monitor.ledger import Account
 from flodl.nn.clip import limited_norm
 from flodl.train.engines.base import StepEngine, StepSettings
-from flodl.train.engines.forward import forward_function, scalar_loss
+from flodl.train.engines.forward import forward_function, scalar_loss, without_backward
 from flodl.train.engines.update import Update
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ClosureEngine(StepEngine):
         self.global_step = 0
         self._model = model
         self._optimizer = optimizer
-        self._forward = forward_function(model, settings)
+        self._forward = without_backward(forward_function(model, settings), optimizer)
         self._update = Update(model, optimizer, settings)
 
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:

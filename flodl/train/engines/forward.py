@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
+    from torch.optim import Optimizer
 
     from flodl.train.engines.base import StepSettings
 
@@ -30,6 +31,31 @@ def forward_function(
             return train_fn(model, batch)
 
     return forward
+
+
+def without_backward(
+    forward: Callable[[nn.Module, Any], Tensor], optimizer: Optimizer
+) -> Callable[[nn.Module, Any], Tensor]:
+    """Return a training function that is refused if it computes the gradients itself.
+
+    A plain backward would fail later, and one that keeps the graph would count twice.
+    """
+
+    def checked(model: nn.Module, batch: Any) -> Tensor:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        before = [(p.grad, -1 if p.grad is None else p.grad._version) for p in parameters]
+        loss = forward(model, batch)
+        for parameter, (grad, version) in zip(parameters, before, strict=True):
+            now = parameter.grad
+            if now is not None and (now is not grad or now._version != version):
+                raise ValueError(
+                    "train_fn called backward(): the Trainer does that itself. Return the loss "
+                    "and leave out backward(), step() and zero_grad(). To call them yourself, "
+                    "write your own loop with Trainer.setup(…)"
+                )
+        return loss
+
+    return checked
 
 
 def scalar_loss(loss: object) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from flodl.monitor.ledger import Account
 from flodl.train.engines import heap
 from flodl.train.engines.base import StepEngine, StepSettings
-from flodl.train.engines.forward import forward_function, scalar_loss
+from flodl.train.engines.forward import forward_function, scalar_loss, without_backward
 from flodl.train.engines.fused import fused_step, place_step_counts
 from flodl.train.engines.fused_check import CheckedStep
 from flodl.train.engines.rewritten import RewrittenGraphs, usable_rewrites
@@ -63,6 +63,7 @@ class TunedEngine(StepEngine):
         self._forward: Forward = self._plain_forward
         self._update = Update(model, optimizer, settings)
         self._lap = settings.ledger.lap if settings.ledger is not None else None
+        self._looked = False
         self._scaler = settings.scaler
         self._checked_fused: CheckedStep | None = None
         self._watch: StepWatch | None = None
@@ -159,7 +160,10 @@ class TunedEngine(StepEngine):
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
-        loss = _inside(self._around_forward, self._forward, self._model, batch)
+        forward = self._forward
+        if not self._looked:
+            forward, self._looked = without_backward(forward, self._optimizer), True
+        loss = _inside(self._around_forward, forward, self._model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
         losses.add(loss.detach())

@@ -13,7 +13,7 @@ from torch import Tensor
 from flodl import log
 from flodl.checkpoint.forms import CASTABLE, Parted
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.checkpoint.sharded import fill
+from flodl.checkpoint.sharded import become, fill
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.training import describe_training
 from flodl.checkpoint.values import decode
@@ -82,7 +82,7 @@ class Snapshot:
             "observed": observed_states(parts.model),
             "states": {name: part.state_dict() for name, part in _moving(parts).items()},
             "own": of_rank(parts),
-            "optimizer": parts.optimizer.state_dict(),
+            "optimizer": parts.named_optimizer().state_dict(),
             "extra": parts.extra,
         }
         description = describe_training(facts, named)
@@ -116,7 +116,7 @@ class Snapshot:
             fill(parameter, self.tensors[_MODEL + name])
             parameter.grad = None
         self._restore_buffers(parts.model)
-        parts.optimizer.load_state_dict(self._value("optimizer"))
+        parts.named_optimizer().load_state_dict(self._value("optimizer"))
         states = self._value("states")
         for name, part in _moving(parts).items():
             part.load_state_dict(states[name])
@@ -134,12 +134,11 @@ class Snapshot:
                 if buffer is not None and id(buffer) in done:
                     continue  # modules share it
                 kept = self.tensors.get(f"{_MODEL}{path}.{key}" if path else _MODEL + key)
-                if buffer is not None and kept is not None and kept.shape == buffer.shape:
-                    fill(buffer, kept)
+                if buffer is not None and kept is not None:
+                    become(buffer, kept)
                     done.add(id(buffer))
                     continue
-                device = home if buffer is None else buffer.device
-                module._buffers[key] = None if kept is None else kept.to(device, copy=True)
+                module._buffers[key] = None if kept is None else kept.to(home, copy=True)
 
     def _value(self, name: str) -> Any:
         return decode(self.description[name], lambda key: self.tensors[key].clone())

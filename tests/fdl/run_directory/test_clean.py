@@ -94,7 +94,7 @@ def test_a_running_run_and_what_is_no_run_stay(runs, fdl):
     assert fdl("runs", "clean", "--yes", "--keep", "0").exit == 0
     assert left(runs) == ["2025-01-01T10-00-00", "README", "notes"]
     refused = fdl("runs", "clean", "--yes", "--state", "running")
-    assert refused.exit == 1
+    assert refused.exit == 2
     assert "a run that is running is never removed" in refused.err
 
 

@@ -117,7 +117,7 @@ def test_a_file_store_of_mlflow(home, fdl):
         "lr": 0.1, "optimizer": "adam", "api_token": "<secret>",
     }  # fmt: skip
     assert "sesame" not in (home / "out/imported/bold-fox/config.json").read_text()
-    assert document["metrics"] == {"acc": None, "train/loss": 0.5}
+    assert document["metrics"] == {"acc": "inf", "train/loss": 0.5}
     assert document["best"]["train/loss"] == {"value": 0.5, "step": 1}
     assert (home / "out/imported/bold-fox/metrics.csv").read_text().splitlines() == [
         "step,acc,train/loss",
@@ -208,7 +208,7 @@ def test_a_csv_log_of_lightning_has_epochs_and_steps(home, fdl):
     run = home / "out/imported/logs-version_0"
     document = json.loads(fdl("runs", "show", "logs-version_0", "--json").out)
     assert document["epochs"] == 2
-    assert document["metrics"] == {"train_loss": None, "val_loss": 0.7}
+    assert document["metrics"] == {"train_loss": "nan", "val_loss": 0.7}
     assert document["best"]["train_loss"] == {"value": 0.5, "epoch": 1}
     assert document["config"]["lr"] == {"value": 0.1, "origin": str(log / "hparams.yaml")}
     assert document["config"]["layers"]["value"] == [1, 2]

@@ -155,7 +155,7 @@ def test_json_says_the_same(project, fdl):
                 "tags": [],
                 "note": None,
                 "error": "ValueError: no",
-                "metrics": {"loss": None},
+                "metrics": {"loss": "inf"},
             }
         ],
     }

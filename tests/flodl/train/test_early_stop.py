@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,12 @@ def test_a_run_cut_off_when_it_was_to_stop_trains_no_more_after_a_resume(tmp_pat
 
     further = training(epochs=8).resume(run.last_checkpoint).run()
     assert len(further.poll_metrics()) == 8, "without the condition it goes on"
+
+
+@pytest.mark.parametrize("mode", ["stalled", "converged", "not improving"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_no_improvement(mode: str, value: float) -> None:
+    stop = EarlyStop("acc", window=2, patience=2, mode=mode, higher_is_better=True)
+    assert not stop._settled([0.1, 0.3, value])
+    assert stop._settled([0.1, 0.3, value, value])
+    assert not stop._settled([0.1, value, 0.5, 0.9])

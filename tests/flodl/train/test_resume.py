@@ -302,7 +302,11 @@ MISFITS = {
     "layers": ({"model": deep}, CheckpointError, r"the file lacks 5/weight, 5/bias"),
     "dtype": ({"model": double}, CheckpointError, r"0/weight is torch.float32 in the file and"),
     "optimizer": ({"optimizer": sgd}, CheckpointError, "the state of AdamW, which SGD cannot"),
-    "groups": ({"optimizer": two_groups}, CheckpointError, r"in groups of \[6\], the optimizer"),
+    "groups": (
+        {"optimizer": two_groups},
+        CheckpointError,
+        r"a group of the file has 0\.bias, 0\.weight",
+    ),
     "samples": ({"n": 14}, CheckpointError, "n was 11 and is 14"),
     "batch": ({"batch_size": 4}, CheckpointError, "batch_size was 3 and is 4"),
     "seed": ({"seed": 6}, CheckpointError, "seed was 5 and is 6"),

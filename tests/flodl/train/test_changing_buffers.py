@@ -1,0 +1,146 @@
+"""Models whose buffers change size, type or presence train the same, whatever looks on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.ao.quantization as quantization
+from torch import Tensor, nn
+
+from flodl import RunDirectory, Trainer
+from flodl.train import TrainerBuilder
+
+from .programs import line
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Lazy modules", "ignore:.*quantization", "ignore:Please use quant_min"
+)
+
+
+def quantised() -> nn.Module:
+    net = nn.Sequential(quantization.QuantStub(), nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+    net.qconfig = quantization.get_default_qat_qconfig("x86")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return quantization.prepare_qat(net.train())
+
+
+class Remembering(nn.Module):
+    """A network that keeps something of every batch that it sees."""
+
+    def __init__(self, first: Tensor | None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+        self.register_buffer("kept", first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.keep(x.detach())
+        known = 0.0 if self.kept is None or not self.kept.numel() else self.kept.double().mean()
+        out: Tensor = self.layers(x) + 0.1 * float(known)
+        return out
+
+    def keep(self, x: Tensor) -> None:
+        raise NotImplementedError
+
+
+class Queue(Remembering):
+    def keep(self, x: Tensor) -> None:
+        self.kept = torch.cat([self.kept, x])[-30:]
+
+
+class InPlace(Remembering):
+    def keep(self, x: Tensor) -> None:
+        self.kept.resize_(len(self.kept) + 1).fill_(float(x.mean()))
+
+
+class Typed(Remembering):
+    def keep(self, x: Tensor) -> None:
+        self.kept = self.kept.double() + x.double().mean()
+
+
+class Counted(Remembering):
+    def keep(self, x: Tensor) -> None:
+        self.kept = self.kept + x.mean()  # an integer becomes a floating number
+
+
+class Late(Remembering):
+    def keep(self, x: Tensor) -> None:
+        self.kept = x.mean() if self.kept is None else self.kept + x.mean()
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "quantised": quantised,
+    "queue": lambda: Queue(torch.zeros(0, 1)),
+    "in place": lambda: InPlace(torch.zeros(1)),
+    "typed": lambda: Typed(torch.zeros(1)),
+    "counted": lambda: Counted(torch.zeros((), dtype=torch.int64)),
+    "late": lambda: Late(None),
+}
+
+
+def step(model: nn.Module, batch: Any) -> Tensor:
+    return (model(batch["x"]) - batch["y"]).square().mean()
+
+
+def training(kind: str, epochs: int = 2) -> TrainerBuilder:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, 0.01)
+
+    return (
+        Trainer.builder(lambda _: MODELS[kind](), optimizer, step)
+        .dataset(line(20))
+        .batch_size(4)
+        .num_epochs(epochs)
+        .device("cpu")
+        .engine("eager")
+        .progress(False)
+    )
+
+
+def values(model: nn.Module) -> dict[str, Tensor]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def assert_same(one: nn.Module, other: nn.Module) -> None:
+    first, second = values(one), values(other)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert tensor.dtype is second[name].dtype, name
+        assert torch.equal(tensor, second[name]), name
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_everything_that_looks_on_leaves_the_training_as_it_is(kind: str, tmp_path: Path) -> None:
+    plain = training(kind).run().model
+    watched = (
+        training(kind)
+        .run_dir(RunDirectory.create(tmp_path))
+        .checkpoint_steps(3)
+        .ema(0.9)
+        .guards(every=2)
+        .keep_best("loss")
+        .histograms(every=2)
+        .run()
+    )
+    assert_same(watched.model, plain)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_resumed_training_ends_like_an_uninterrupted_one(kind: str, tmp_path: Path) -> None:
+    whole = training(kind, 4).ema(0.9).run()
+    run = RunDirectory.create(tmp_path)
+    training(kind, 2).ema(0.9).run_dir(run).run()
+    resumed = training(kind, 4).ema(0.9).resume(run.last_checkpoint).run()
+    assert_same(resumed.model, whole.model)
+    first, second = whole.average(), resumed.average()
+    for one, other in zip(
+        first.params + first.buffers, second.params + second.buffers, strict=True
+    ):
+        assert torch.equal(one, other)
