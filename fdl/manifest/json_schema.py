@@ -65,8 +65,8 @@ _OPTION = {
     "flags": _words("Every spelling with its dashes; the first long one is used"),
     "negatives": _words("The spellings that turn a flag off"),
     "nargs": {
-        "description": "Words that one option takes: a number, `*` or `+`",
-        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", None]}],
+        "description": "Words that one option takes: a number, `*`, `+` or `?`",
+        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", "?", None]}],
     },
     "counted": _switch("Whether the flag may be repeated and its number counts"),
     "required": _switch("Whether the program refuses to start without it"),

@@ -297,9 +297,9 @@ def _spellings(row: Row, key: str, path: Path) -> list[str]:
 def _nargs(row: Row, path: Path) -> Any:
     nargs = row.get("nargs")
     whole = isinstance(nargs, int) and not isinstance(nargs, bool) and nargs >= 1
-    if nargs is None or whole or nargs in ("*", "+"):
+    if nargs is None or whole or nargs in ("*", "+", "?"):
         return nargs
-    raise ContractError((*path, "nargs"), "must be a number of words, `*` or `+`")
+    raise ContractError((*path, "nargs"), "must be a number of words, `*`, `+` or `?`")
 
 
 def _row(document: object, path: Path, known: Iterable[str]) -> Row:

@@ -74,7 +74,8 @@ class Parameter:
         flags: Every spelling that the program declares, in its order: ``("--num_epochs", "-n")``.
             Empty for a program that takes ``--name`` and ``-short``.
         negatives: The spellings that turn a flag off: ``("--no-shuffle",)``.
-        nargs: Words that one option takes: a number, ``*`` or ``+``; None for one word.
+        nargs: Words that one option takes: a number, ``*``, ``+``, or ``?`` for one that may be
+            absent; None for one word.
         counted: Whether the flag may be repeated, and its number counts: ``-vvv``.
         place: ``file:line`` of the declaration, the file relative to the project; empty if unknown.
         computed: What the source computes, so that reading it gives no value: names out of
@@ -106,7 +107,7 @@ class Parameter:
         group: str = "",
         flags: Sequence[str] = (),
         negatives: Sequence[str] = (),
-        nargs: int | Literal["*", "+"] | None = None,
+        nargs: int | Literal["*", "+", "?"] | None = None,
         counted: bool = False,
         place: str = "",
         computed: Sequence[str] = (),

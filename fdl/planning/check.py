@@ -152,7 +152,8 @@ class _Tail:
             self._allow(one, attached)
             return
         # `*` and `+` take all words up to the next flag.
-        most = 1 if one.nargs is None else one.nargs if isinstance(one.nargs, int) else len(rest)
+        most = len(rest) if one.nargs in ("*", "+") else 1
+        most = one.nargs if isinstance(one.nargs, int) else most
         while most and rest and one.may_take(rest[0]):
             self._allow(one, rest.pop(0))
             most -= 1

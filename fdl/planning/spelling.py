@@ -92,7 +92,7 @@ class Spelling(Record):
         items = [text(item.value) for item in value if item.value is not None]
         if not items:
             return []
-        if one is not None and one.nargs is not None:
+        if one is not None and one.nargs not in (None, "?"):
             return [[name, *items]]
         repeated = one is not None and one.shape == "list" and not one.commas
         if repeated or any("," in item for item in items):
@@ -103,7 +103,7 @@ class Spelling(Record):
         if one is None:
             takes_word = not switch
         else:
-            bare = one.shape == "optional" and one.default is not UNSET
+            bare = one.nargs == "?" or (one.shape == "optional" and one.default is not UNSET)
             takes_word = one.shape != "flag" and not (bare and value)
         if takes_word:
             return [valued(name, text(value))]

@@ -97,7 +97,7 @@ def _option(draft: Draft, action: argparse.Action, program: str, group: str) -> 
         choices=_choices(action, type_, choices, many=many),
         help=_help(action, program),
         group=group,
-        nargs=action.nargs if action.nargs in ("*", "+") or _several(action.nargs) else None,
+        nargs=action.nargs if action.nargs in ("*", "+", "?") or _several(action.nargs) else None,
         required=action.required,
     )
 

@@ -164,6 +164,8 @@ def _row(call: Call, action: str, group: object) -> Row:
     several = nargs in ("*", "+", "...", "A...") or (isinstance(nargs, int) and nargs >= 1)
     flag = action in _SWITCHES or action == "pair" or nargs == 0
     words = "*" if nargs in ("...", "A...") else nargs if several and nargs != 1 else None
+    if nargs == "?":
+        words = nargs
     if nargs is COMPUTED:
         words = COMPUTED
     text = named.get("help")
