@@ -271,6 +271,9 @@ class _Options:
     def _values(self, one: Parameter, node: Node) -> None:
         for item in _items(node):
             text = spelled(item.value)
+            if one.separator.isspace() and len(text.split()) > 1:
+                end = f"`{one.display}` takes blanks as the end of a value"
+                raise self._refused(item, f"`{text}` has a blank, and {end}")
             if problem := _refusal(self._schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
 
@@ -300,9 +303,8 @@ def _items(node: Node) -> list[Node]:
 
 def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
-    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
-    for part in parts if one.choices else ():
-        if part and not any(_same(choice, part) for choice in one.choice_texts()):
+    for part in one.parts(text) if one.choices else ():
+        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
@@ -314,9 +316,8 @@ def _not_a_number(one: Parameter, text: str) -> str:
     """Why a text is not a number of the declared type; empty for an option of another type."""
     if one.type not in ("int", "float"):
         return ""
-    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
     try:
-        for part in filter(None, parts):
+        for part in filter(None, one.parts(text)):
             one.convert(part)
     except ValueError as problem:
         return str(problem)
@@ -330,8 +331,8 @@ def _guess(one: Parameter, text: str) -> str:
     return close or "choose one of them"
 
 
-def _same(choice: str, text: str) -> bool:
+def _same(one: Parameter, choice: str, text: str) -> bool:
     """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
-    if choice == text:
+    if one.means(choice, text):
         return True
     return is_number(choice) and is_number(text) and float(choice) == float(text)

@@ -181,6 +181,7 @@ def _row(call: Call, action: str, group: object) -> Row:
         group=group,
         place=call.place,
         doubtful=not flag and (doubtful or action == "own"),
+        words={} if flag else _words_of(call),
     )
     if flag:
         row.choices = ()
@@ -191,6 +192,15 @@ def _row(call: Call, action: str, group: object) -> Row:
         names = [one for one in call.arguments if isinstance(one, str) and one.startswith("--")]
         row.negatives = [f"--no-{one[2:]}" for one in names]
     return row
+
+
+def _words_of(call: Call) -> dict[str, str]:
+    """How true and false are written: ``bool`` makes True of every word but the empty one."""
+    type_ = next((one.value for one in call.node.keywords if one.arg == "type"), None)
+    words = {"false": ""} if type_ is not None and call.module.origin(type_) == "bool" else {}
+    if call.named.get("nargs") == "?" and call.named.get("const") is None:
+        words["true"] = "true"
+    return words
 
 
 def type_of(call: Call) -> tuple[str, bool]:

@@ -9,13 +9,16 @@ from fdl.schema.static.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from fdl.schema.static.interpret import Definition, Interpreter
     from fdl.schema.static.source import Module
 
 HUGGING_FACE, TYRO, SIMPLE = "hugging face", "tyro", "simple-parsing"
+
+BY_NAME = (TYRO, SIMPLE)
+"""Libraries that take the name of a member of an enumeration, and not its value."""
 
 _TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path"}
 _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
@@ -24,13 +27,24 @@ _DEEPEST = 12
 
 
 class Annotation(Record):
-    """What an annotation says about a field."""
+    """What an annotation says about a field.
+
+    Attributes:
+        type: Of one value.
+        many: Whether it is a list.
+        choices: Members of a literal, or values of an enumeration.
+        optional: Whether it may be None.
+        doubtful: Whether the type is the program's own.
+        names: Names of the members of an enumeration.
+        inner: The class that it names.
+    """
 
     type: str = "string"
     many: bool = False
     choices: object = ()
     optional: bool = False
     doubtful: bool = False
+    names: Sequence[str] = ()
     inner: ast.expr | None = None
 
 
@@ -86,13 +100,18 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
             return Annotation(kind, choices=[one for one in values if one is not None])
         if base in _LISTS:
             one = annotation(inner[0], module, interpreter)
-            return Annotation(one.type, True, one.choices, doubtful=one.doubtful)
+            return Annotation(one.type, True, one.choices, doubtful=one.doubtful, names=one.names)
         return Annotation(doubtful=True)
     name = module.origin(node).rpartition(".")[2]
     if name in _TYPES:
         return Annotation(_TYPES[name])
-    choices = _members(node, module, interpreter)
-    return Annotation(choices=choices or (), doubtful=not choices, inner=node)
+    found = members(node, module, interpreter)
+    return Annotation(
+        choices=[value for _, value in found],
+        doubtful=not found,
+        inner=node,
+        names=[name for name, _ in found],
+    )
 
 
 def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
@@ -113,11 +132,11 @@ def _union(parts: list[ast.expr], module: Module, interpreter: Interpreter) -> A
     doubtful = first.doubtful or len(said) > 1
     kind = first.type if len(said) == 1 else "string"
     choices = first.choices if len(said) == 1 else ()
-    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.inner)
+    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.names, first.inner)
 
 
-def _members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[Any]:
-    """The values of an enumeration."""
+def members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[tuple[str, object]]:
+    """The names and values of an enumeration."""
     found = interpreter.definition(node, module)
     if found is None or not isinstance(found.node, ast.ClassDef):
         return []
@@ -125,9 +144,11 @@ def _members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[A
     if not any(base.endswith("Enum") for base in bases):
         return []
     return [
-        item.value.value
+        (target.id, interpreter.value(item.value, {}, found.module))
         for item in found.node.body
-        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant)
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
     ]
 
 
@@ -219,7 +240,7 @@ def _add(
     row = Row(
         type=said.type,
         default=None if default is ... else default,
-        choices=said.choices,
+        choices=said.names if said.names and rules in BY_NAME else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
         nargs="+" if said.many and rules == HUGGING_FACE else "*" if said.many else None,
