@@ -188,6 +188,7 @@ def _signature_of_fire(program: Program, found: Definition, interpreter: Interpr
             negatives=[f"--no{one.arg}"] if kind == "bool" else (),
             place=found.module.place(one),
             doubtful=kind == "string",
+            literal=True,
         )
         program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
     program.strict = program.strict and arguments.kwarg is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from fdl.light_record import Record
 from fdl.schema.static.rows import COMPUTED, Program, Row
@@ -66,6 +67,9 @@ def declare(
         if not name or "ClassVar" in text or "InitVar" in text:
             continue
         said = annotation(node.annotation, module, interpreter)
+        if rules == TYRO and (classes := _classes(node.annotation, module, interpreter)):
+            _add_union(program, f"{prefix}{name}", classes, interpreter)
+            continue
         nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
         if nested is not None and prefix.count(".") < 4:
             declare(program, nested, interpreter, rules, f"{prefix}{name}.")
@@ -73,6 +77,46 @@ def declare(
         default, help_, init = _default(node.value, module, interpreter)
         if init is not False:
             _add(program, prefix + name, said, default, help_, module.place(node), rules)
+
+
+def _classes(
+    node: ast.expr, module: Module, interpreter: Interpreter
+) -> dict[str, Definition | None]:
+    """The classes of a union, by the words that choose them; empty for another annotation."""
+    parts = list(_alternatives(node))
+    if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    found: dict[str, Definition | None] = {}
+    for one in parts:
+        is_none = isinstance(one, ast.Constant) and one.value is None
+        nested = (
+            None if is_none else _nested(annotation(one, module, interpreter), module, interpreter)
+        )
+        if nested is None and not is_none:
+            return {}
+        found[_hyphenated(nested.node.name) if nested else "none"] = nested
+    return found if any(found.values()) and len(found) > 1 else {}
+
+
+def _hyphenated(name: str) -> str:
+    """The name of a class as tyro types it: ``adam-w`` for ``AdamW``, ``sgd`` for ``SGD``."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1-\2", name))
+    return words.lower().replace("_", "-")
+
+
+def _add_union(
+    program: Program, name: str, classes: dict[str, Definition | None], interpreter: Interpreter
+) -> None:
+    """Add a subcommand for each class. That of a second union stands behind that of the first."""
+    outer = [program]
+    while any(one.commands for one in outer):
+        outer = [inner for one in outer for inner in one.commands.values()]
+    for one in outer:
+        for word, found in classes.items():
+            inner = Program()
+            if found is not None:
+                declare(inner, found, interpreter, TYRO, f"{name}.")
+            one.commands[f"{name.replace('_', '-')}:{word}"] = inner
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -248,5 +292,6 @@ def _add(
         negatives=off,
         place=place,
         doubtful=said.doubtful,
+        words={"null": "None"} if rules == TYRO else {},
     )
     program.option(spellings, row)
