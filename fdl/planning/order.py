@@ -65,7 +65,7 @@ def _separator(tail: Sequence[str]) -> int:
 
 def _closed_last(made: list[Group]) -> list[Group]:
     """Lists first. If there is nothing else, a last one with a single value is made one word."""
-    made = sorted(made, key=lambda one: not _is_open(one))
+    made = sorted(made, key=lambda one: one.declared is not None and not _is_open(one))
     if made and _is_open(made[-1]) and len(made[-1].tokens) == 2:
         made[-1].tokens = ["=".join(made[-1].tokens)]
     return made
@@ -75,7 +75,8 @@ def _is_open(group: Group) -> bool:
     """Whether the next word may be a value of this argument."""
     one = group.declared
     if one is None or one.kind == "arg":
-        return one is None
+        # Of an unknown option, nothing is assumed.
+        return False
     if one.nargs == "?":
         return len(group.tokens) == 1 and "=" not in group.tokens[0]
     return one.nargs in ("*", "+") and "=" not in group.tokens[0]
