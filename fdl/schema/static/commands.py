@@ -216,6 +216,7 @@ def _typer(
         choices=said.choices if said else (),
         help=keywords.get("help", ""),
         many=bool(said and said.many),
+        nargs=said.nargs if said else None,
         counted=keywords.get("count") is True,
         required=required,
         group=keywords.get("rich_help_panel", ""),

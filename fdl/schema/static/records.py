@@ -37,6 +37,7 @@ class Annotation(Record):
         optional: Whether it may be None.
         doubtful: Whether the type is the program's own.
         names: Names of the members of an enumeration.
+        nargs: The number of values of a tuple; None for any number.
         inner: The class that it names.
     """
 
@@ -47,6 +48,7 @@ class Annotation(Record):
     doubtful: bool = False
     names: Sequence[str] = ()
     inner: ast.expr | None = None
+    nargs: int | None = None
 
 
 def declare(
@@ -142,6 +144,12 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
             same = {type(one).__name__ for one in values if one is not None}
             kind = _TYPES.get(same.pop(), "string") if len(same) == 1 else "string"
             return Annotation(kind, choices=[one for one in values if one is not None])
+        several = [one for one in inner if ast.unparse(one) != "..."]
+        if base in ("tuple", "Tuple") and len(several) == len(inner) > 1:
+            said = [annotation(one, module, interpreter) for one in inner]
+            is_mixed = len({one.type for one in said}) > 1
+            kind = "string" if is_mixed else said[0].type
+            return Annotation(kind, True, doubtful=is_mixed, nargs=len(inner))
         if base in _LISTS:
             one = annotation(inner[0], module, interpreter)
             return Annotation(one.type, True, one.choices, doubtful=one.doubtful, names=one.names)
@@ -287,7 +295,7 @@ def _add(
         choices=said.names if said.names and rules in BY_NAME else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
-        nargs="+" if said.many and rules == HUGGING_FACE else "*" if said.many else None,
+        nargs=said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None,
         required=default is ... and not said.optional,
         negatives=off,
         place=place,
