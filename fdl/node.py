@@ -98,6 +98,12 @@ class Node:
         return self.value
 
 
+class Null(str):
+    """The program's own null, written ``!null``: a value to pass, and not a key to remove."""
+
+    __slots__ = ()
+
+
 class Removed:
     """A key that a layer deleted.
 

@@ -13,7 +13,7 @@ import sys
 import time
 
 from fdl import light_json
-from fdl.node import Node, Removed
+from fdl.node import Node, Null, Removed
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -152,10 +152,16 @@ def make_folder(folder: str) -> None:
         stream.write("*\n")
 
 
+# A mapping of a manifest has records as values.
+_NULL = {"!null": 0}
+
+
 def _encoded(node: Node, files: dict[str, int]) -> list[object]:
     value: object = node.value
     if isinstance(node.value, dict):
         value = {key: _encoded(child, files) for key, child in node.value.items()}
+    elif isinstance(node.value, Null):
+        value = _NULL
     elif isinstance(node.value, list):
         value = [_encoded(child, files) for child in node.value]
     file = files.setdefault(node.file, len(files))
@@ -168,7 +174,9 @@ def _encoded(node: Node, files: dict[str, int]) -> list[object]:
 
 def _decoded(record: list, files: list[str]) -> Node:  # type: ignore[type-arg]
     value = record[0]
-    if isinstance(value, dict):
+    if value == _NULL:
+        value = Null("null")
+    elif isinstance(value, dict):
         value = {key: _decoded(child, files) for key, child in value.items()}
     elif isinstance(value, list):
         value = [_decoded(child, files) for child in value]

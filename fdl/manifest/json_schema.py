@@ -7,7 +7,7 @@ from typing import Any
 
 from fdl.manifest.schema import json_schema
 from fdl.output import json_text
-from fdl.parameters.contract import LIST_TYPES, STYLES
+from fdl.parameters.contract import LIST_TYPES, STYLES, VALUES
 from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -50,6 +50,14 @@ _SHARED = {
     "completer": _text("Shell snippet that prints one completion candidate per line"),
     "place": _text("`file:line` of the declaration"),
     "computed": _words("Keys whose value only the running program knows"),
+    "ignore_case": _switch("Whether choices may be typed in upper and lower case"),
+    "literal": _switch("Whether the program reads values as Python literals"),
+    "words": {
+        "description": "How true, false and null are written",
+        "type": ["object", "null"],
+        "properties": {one: {"type": ["string", "null"]} for one in VALUES},
+        "additionalProperties": False,
+    },
 }
 _OPTION = {
     **_SHARED,
@@ -62,11 +70,12 @@ _OPTION = {
     "bare": _switch("Whether the default is what the option means without a value"),
     "group": _text("Heading of the option on a help page"),
     "commas": _switch("Whether one word may hold several values of a list, split at commas"),
+    "separator": _text("What joins the values of a list, if one word must hold all of them"),
     "flags": _words("Every spelling with its dashes; the first long one is used"),
     "negatives": _words("The spellings that turn a flag off"),
     "nargs": {
-        "description": "Words that one option takes: a number, `*` or `+`",
-        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", None]}],
+        "description": "Words that one option takes: a number, `*`, `+` or `?`",
+        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", "?", None]}],
     },
     "counted": _switch("Whether the flag may be repeated and its number counts"),
     "required": _switch("Whether the program refuses to start without it"),

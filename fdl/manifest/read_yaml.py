@@ -20,7 +20,7 @@ from yaml.events import (
 
 from fdl.manifest.scalars import resolve
 from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
-from fdl.node import Node
+from fdl.node import Node, Null
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ _LIST_TAGS = ("!append", "!prepend")
 _MERGE_BY = "!merge-by:"
 _SECRET = "!secret"
 _PUBLIC = "!public"
+_NULL = "!null"
 _QUOTED = ("'", '"', "|", ">")
-_OWN_TAGS = "!append, !prepend, !merge-by:KEY, !secret, !public"
+_OWN_TAGS = "!append, !prepend, !merge-by:KEY, !null, !secret, !public"
 
 # A part of the parser's message -> what to do about it.
 _HINTS = (
@@ -214,6 +215,8 @@ class _Builder:
             raise self.refusal(mark, str(error), "quote it if it is text") from None
         if tag in (None, _SECRET, _PUBLIC):
             return value
+        if tag == _NULL and value is None:
+            return Null("null")
         if tag not in _TYPES:
             raise self.unsupported(event)
         # bool is a subclass of int, but `!!int true` is wrong.

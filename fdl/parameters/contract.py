@@ -41,6 +41,8 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
+VALUES = ("true", "false", "null")
+"""The values whose words a program may choose."""
 STYLES = ("kebab", "snake", "keyvalue", "hydra")
 """How a program without declared spellings takes its settings: ``--batch-size 8``,
 ``--batch_size 8``, ``batch_size=8``, and ``key=value`` in Hydra's grammar."""
@@ -48,10 +50,13 @@ STYLES = ("kebab", "snake", "keyvalue", "hydra")
 _DOCUMENT_KEYS = (
     "description", "args", "options", "commands", "style", "collapsed", "strict", "origins",
 )  # fmt: skip
-_SHARED_KEYS = ("type", "description", "default", "choices", "completer", "place", "computed")
+_SHARED_KEYS = (
+    "type", "description", "default", "choices", "completer", "place", "computed", "ignore_case",
+    "literal", "words",
+)  # fmt: skip
 _OPTION_KEYS = (
-    *_SHARED_KEYS, "short", "env", "commas", "bare", "group", "flags", "negatives", "nargs",
-    "counted", "required",
+    *_SHARED_KEYS, "short", "env", "commas", "separator", "bare", "group", "flags", "negatives",
+    "nargs", "counted", "required",
 )  # fmt: skip
 _ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
 
@@ -237,6 +242,7 @@ def _argument(document: object, path: Path, closed: bool) -> Parameter:
         help=_text(row, "description", path),
         place=_text(row, "place", path),
         computed=_words(row, "computed", path),
+        **_written(row, path),
     )
 
 
@@ -275,7 +281,19 @@ def _option(
         counted=_switch(row, "counted", path, False),
         place=_text(row, "place", path),
         computed=_words(row, "computed", path),
+        separator=_text(row, "separator", path),
+        **_written(row, path),
     )
+
+
+def _written(row: Row, path: Path) -> Row:
+    """How the values of an argument are written."""
+    words = _row(row.get("words", {}), (*path, "words"), VALUES)
+    return {
+        "ignore_case": _switch(row, "ignore_case", path, False),
+        "literal": _switch(row, "literal", path, False),
+        "words": {one: _text(words, one, (*path, "words")) for one in words},
+    }
 
 
 def _words(row: Row, key: str, path: Path) -> list[str]:
@@ -297,9 +315,9 @@ def _spellings(row: Row, key: str, path: Path) -> list[str]:
 def _nargs(row: Row, path: Path) -> Any:
     nargs = row.get("nargs")
     whole = isinstance(nargs, int) and not isinstance(nargs, bool) and nargs >= 1
-    if nargs is None or whole or nargs in ("*", "+"):
+    if nargs is None or whole or nargs in ("*", "+", "?"):
         return nargs
-    raise ContractError((*path, "nargs"), "must be a number of words, `*` or `+`")
+    raise ContractError((*path, "nargs"), "must be a number of words, `*`, `+` or `?`")
 
 
 def _row(document: object, path: Path, known: Iterable[str]) -> Row:

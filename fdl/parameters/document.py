@@ -72,6 +72,7 @@ def _option(one: Parameter) -> dict[str, Any]:
         "flags": list(one.flags),
         "negatives": list(one.negatives),
         "nargs": one.nargs,
+        "separator": one.separator,
         "counted": one.counted,
         "required": one.required,
     }
@@ -85,6 +86,9 @@ def _described(one: Parameter) -> dict[str, Any]:
     is_told = default is not None and default != [] and not one.hides(default)
     made = {
         "choices": [plain(choice) for choice in one.choices],
+        "ignore_case": one.ignore_case,
+        "literal": one.literal,
+        "words": dict(one.words),
         "completer": one.completer,
         "place": one.place,
         "computed": list(one.computed),

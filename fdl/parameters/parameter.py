@@ -9,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, Final, Literal
 
     Kind = Literal["option", "arg"]
@@ -66,6 +66,11 @@ class Parameter:
         choices: Allowed values; members of an ``Enum`` count by their values.
         env: Environment variable read when argv has nothing.
         commas: Whether one word can hold several values of a list option, separated by commas.
+        separator: What joins the values of a list into one word, if that is the only way; a value
+            that contains it is quoted as in CSV.
+        ignore_case: Whether choices may be typed in upper and lower case.
+        literal: Whether the program reads a word as a Python literal, so that text needs quotes.
+        words: How ``true``, ``false`` and ``null`` are written, if not as these words.
         variadic: Takes all remaining positionals.
         required: Whether a positional must be given.
         completer: Shell snippet that prints one completion candidate per line.
@@ -74,7 +79,8 @@ class Parameter:
         flags: Every spelling that the program declares, in its order: ``("--num_epochs", "-n")``.
             Empty for a program that takes ``--name`` and ``-short``.
         negatives: The spellings that turn a flag off: ``("--no-shuffle",)``.
-        nargs: Words that one option takes: a number, ``*`` or ``+``; None for one word.
+        nargs: Words that one option takes: a number, ``*``, ``+``, or ``?`` for one that may be
+            absent; None for one word.
         counted: Whether the flag may be repeated, and its number counts: ``-vvv``.
         place: ``file:line`` of the declaration, the file relative to the project; empty if unknown.
         computed: What the source computes, so that reading it gives no value: names out of
@@ -83,8 +89,8 @@ class Parameter:
 
     __slots__ = (
         "choices", "commas", "completer", "computed", "counted", "default", "env", "flags", "group",
-        "help", "kind", "name", "nargs", "negatives", "place", "required", "shape", "short", "type",
-        "variadic",
+        "help", "ignore_case", "kind", "literal", "name", "nargs", "negatives", "place", "required",
+        "separator", "shape", "short", "type", "variadic", "words",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +105,10 @@ class Parameter:
         choices: Sequence[Any] = (),
         env: str | None = None,
         commas: bool = True,
+        separator: str = "",
+        ignore_case: bool = False,
+        literal: bool = False,
+        words: Mapping[str, str] | None = None,
         variadic: bool = False,
         required: bool | None = None,
         completer: str | None = None,
@@ -106,7 +116,7 @@ class Parameter:
         group: str = "",
         flags: Sequence[str] = (),
         negatives: Sequence[str] = (),
-        nargs: int | Literal["*", "+"] | None = None,
+        nargs: int | Literal["*", "+", "?"] | None = None,
         counted: bool = False,
         place: str = "",
         computed: Sequence[str] = (),
@@ -119,6 +129,10 @@ class Parameter:
         self.short = short
         self.choices = tuple(choices)
         self.env = env
+        self.separator = separator
+        self.ignore_case = ignore_case
+        self.literal = literal
+        self.words = words or {}
         self.commas = commas and kind == "option" and shape == "list"
         self.variadic = variadic
         self.required = (
@@ -207,13 +221,23 @@ class Parameter:
         """
         if self.choices:
             for choice in self.choices:
-                if choice_text(choice) == text:
+                if self.means(choice_text(choice), text):
                     return choice
             raise ValueError(self.refusal(text, f"allowed: {', '.join(self.choice_texts())}"))
         try:
             return converted(text, self.type)
         except ValueError:
             raise ValueError(self.refusal(text, f"not {IN_WORDS[self.type]}")) from None
+
+    def means(self, choice: str, text: str) -> bool:
+        """Whether a word is a choice, perhaps in upper or lower case."""
+        return choice == text or (self.ignore_case and choice.casefold() == text.casefold())
+
+    def parts(self, text: str) -> list[str]:
+        """The values that one word holds."""
+        if self.separator.isspace():
+            return text.split()
+        return [part.strip() for part in text.split(",")] if self.commas else [text]
 
     def split(self, text: str) -> list[Any]:
         """The values of a list in one word: separated by commas, blanks dropped.

@@ -9,6 +9,7 @@ from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.node import origin
 from fdl.planning.generate import flag_of, groups, settings
+from fdl.planning.order import before_subcommand, before_words
 from fdl.planning.spelling import AS_WRITTEN, Spelling
 
 TYPE_CHECKING = False
@@ -56,7 +57,9 @@ def arguments(
         schema: The known arguments of the program, or None.
 
     Raises:
-        ManifestError: ``entry`` is empty or does not split into words.
+        ManifestError: ``entry`` is empty or does not split into words, or a list would take the
+            name of a subcommand.
+        UsageError: A list would take a typed argument.
     """
     tokens = _entry_tokens(level.entry, level.root)
     spec = level.commands[preset] if preset else None
@@ -77,8 +80,12 @@ def arguments(
         generated[place][1].append(group)
     argv: list[str] = []
     flags: list[Flag] = []
-    for segment, made in generated:
+    for number, (segment, made) in enumerate(generated, 1):
         argv += segment
+        if number < len(generated):
+            made = before_subcommand(made, generated[number][0][0], level.root)  # noqa: PLW2901
+        else:
+            made = before_words(made, tail[moved:], level.root)  # noqa: PLW2901
         for group in made:
             flags.append(flag_of(group, len(argv), level.root))
             argv += group.tokens

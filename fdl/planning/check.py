@@ -8,11 +8,11 @@ Imported on the warm path, if there is a schema.
 from __future__ import annotations
 
 from fdl.errors import ManifestError, UsageError
-from fdl.node import origin
+from fdl.node import Null, origin
 from fdl.parameters.contract import spelled, spellings
 from fdl.parameters.parameter import is_number
 from fdl.planning.empty import refuse_empty
-from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
+from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened, written
 from fdl.planning.typed_ranks import OPTIONS
 from fdl.prepass import before_command
 from fdl.select.classify import SECTIONS
@@ -21,7 +21,7 @@ from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from fdl.node import Node
     from fdl.parameters.contract import Schema
@@ -152,7 +152,8 @@ class _Tail:
             self._allow(one, attached)
             return
         # `*` and `+` take all words up to the next flag.
-        most = 1 if one.nargs is None else one.nargs if isinstance(one.nargs, int) else len(rest)
+        most = len(rest) if one.nargs in ("*", "+") else 1
+        most = one.nargs if isinstance(one.nargs, int) else most
         while most and rest and one.may_take(rest[0]):
             self._allow(one, rest.pop(0))
             most -= 1
@@ -215,7 +216,9 @@ def check_options(schema: Schema, level: Level, preset: str | None) -> None:
     _Options(level, spelling, schema, f"`{level.typed()}`").check(level.manifest.node)
     if preset is not None:
         whose = f"preset `{level.typed(preset)}`"
-        _Options(level, spelling, schema, whose).check(level.commands[preset])
+        above = level.manifest.node.get("options")
+        inherited = [key for key, _ in flattened(above.mapping.items() if above else ())]
+        _Options(level, spelling, schema, whose).check(level.commands[preset], inherited)
 
 
 class _Options:
@@ -227,9 +230,12 @@ class _Options:
         self._schema = schema
         self._whose = whose
 
-    def check(self, holder: Node) -> None:
+    def check(self, holder: Node, inherited: Iterable[str] = ()) -> None:
         options = holder.get("options")
-        for key, node in flattened(options.mapping.items() if options else ()):
+        section = options.mapping.items() if options else ()
+        if self._schema.style == "hydra":
+            self._nulls(section, inherited)
+        for key, node in flattened(section):
             if key.startswith(AS_WRITTEN):
                 continue
             one = self._spelling.declared(key)
@@ -240,6 +246,18 @@ class _Options:
             else:
                 self._values(one, node)
 
+    def _nulls(self, section: Iterable[tuple[str, Node]], inherited: Iterable[str]) -> None:
+        """Refuse a null that removes nothing, where null is a value that people set."""
+        names = [name for key in inherited for name in (key, *_above(key))]
+        for key, node in written(section):
+            removes = node.losers or key in names
+            if node.value is None and not node.empty and not removes and key[0] not in AS_WRITTEN:
+                raise self._refused(
+                    node,
+                    f"`null` removes an inherited option, and `{key}` has none",
+                    f"{key}: !null passes the program's own null",
+                )
+
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
         outer = self._spelling.declared(above) if above else None
@@ -249,6 +267,7 @@ class _Options:
         if section in SECTIONS and above and not self._spelling.bare:
             home = f"`{section}` stands beside `options`, and not in it"
             raise self._refused(node, f"the program has no option `{key}`", home)
+        self._of_subcommand(key, node)
         if not self._schema.strict:
             return
         known = [word.lstrip("-") for word in self._schema.spellings]
@@ -256,6 +275,23 @@ class _Options:
         every = f"`{self._level.typed()} --help` lists its options"
         problem = f"the program has no option `{key}`"
         raise self._refused(node, problem, did_you_mean(key, names, every))
+
+    def _of_subcommand(self, key: str, node: Node) -> None:
+        """Refuse an option of a subcommand if none is chosen."""
+        commands = self._schema.commands
+        homes = [
+            name
+            for name, inner in commands.items()
+            if Spelling(inner, self._level.style).declared(key) is not None
+        ]
+        if homes:
+            listed = " and ".join(f"`{name}`" for name in homes)
+            what = "the subcommands" if len(homes) > 1 else "the subcommand"
+            raise self._refused(
+                node,
+                f"`{key}` is an option of {what} {listed}",
+                f"subcommand: {homes[0]}",
+            )
 
     def _flag(self, one: Parameter, node: Node) -> None:
         if isinstance(node.value, bool) or (one.counted and isinstance(node.value, int)):
@@ -270,6 +306,11 @@ class _Options:
     def _values(self, one: Parameter, node: Node) -> None:
         for item in _items(node):
             text = spelled(item.value)
+            if isinstance(item.value, Null) and (one.literal or "null" in one.words):
+                continue
+            if one.separator.isspace() and len(text.split()) > 1:
+                end = f"`{one.display}` takes blanks as the end of a value"
+                raise self._refused(item, f"`{text}` has a blank, and {end}")
             if problem := _refusal(self._schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
 
@@ -283,6 +324,12 @@ class _Options:
         return ManifestError(
             f"{origin(node, self._level.root)}: {self._whose}: {problem}", hint=hint
         )
+
+
+def _above(key: str) -> list[str]:
+    """The mappings around a dotted key."""
+    words = key.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
 
 
 def _declared_at(one: Parameter) -> str:
@@ -299,9 +346,8 @@ def _items(node: Node) -> list[Node]:
 
 def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
-    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
-    for part in parts if one.choices else ():
-        if part and not any(_same(choice, part) for choice in one.choice_texts()):
+    for part in one.parts(text) if one.choices else ():
+        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
@@ -313,9 +359,8 @@ def _not_a_number(one: Parameter, text: str) -> str:
     """Why a text is not a number of the declared type; empty for an option of another type."""
     if one.type not in ("int", "float"):
         return ""
-    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
     try:
-        for part in filter(None, parts):
+        for part in filter(None, one.parts(text)):
             one.convert(part)
     except ValueError as problem:
         return str(problem)
@@ -329,8 +374,8 @@ def _guess(one: Parameter, text: str) -> str:
     return close or "choose one of them"
 
 
-def _same(choice: str, text: str) -> bool:
+def _same(one: Parameter, choice: str, text: str) -> bool:
     """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
-    if choice == text:
+    if one.means(choice, text):
         return True
     return is_number(choice) and is_number(text) and float(choice) == float(text)

@@ -88,7 +88,7 @@ def removed_by(section: str, preset: Node | None, base: Section) -> dict[str, No
     """The settings of a manifest that a preset removes: name -> its null."""
     found = preset.get(section) if preset else None
     nulls = {key: node for key, node in written(found.mapping.items() if found else ())
-             if node.value is None and not node.empty}  # fmt: skip
+             if node.value is None and not node.empty and not key.startswith("~")}  # fmt: skip
     return {
         name: node
         for key, node in nulls.items()

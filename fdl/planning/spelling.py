@@ -6,7 +6,7 @@ A declared spelling is kept. For other options ``style:`` decides; without it, `
 from __future__ import annotations
 
 from fdl.light_record import Record
-from fdl.node import text
+from fdl.node import Null, text
 from fdl.parameters.parameter import UNSET, is_number
 
 TYPE_CHECKING = False
@@ -82,17 +82,21 @@ class Spelling(Record):
         if self.bare and not key.startswith("-"):
             return [[_assignment(name, node, hydra=self._style == "hydra")]]
         if one is not None and one.kind == "arg":
-            return [[text(item.value)] for item in _items(node)]
+            return [[_word(item.value, one)] for item in _items(node)]
         if isinstance(value, bool):
             return self._switch(name, value, one, switch=switch)
         if one is not None and one.counted and isinstance(value, int):
             return [[name]] * value
         if not isinstance(value, list):
-            return [valued(name, text(value))]
-        items = [text(item.value) for item in value if item.value is not None]
+            return [valued(name, _word(value, one))]
+        items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
             return []
-        if one is not None and one.nargs is not None:
+        if one is not None and one.literal:
+            return [[name, f"[{','.join(items)}]"]]
+        if one is not None and one.separator:
+            return [valued(name, _joined(items, one.separator))]
+        if one is not None and one.nargs not in (None, "?"):
             return [[name, *items]]
         repeated = one is not None and one.shape == "list" and not one.commas
         if repeated or any("," in item for item in items):
@@ -104,9 +108,10 @@ class Spelling(Record):
             takes_word = not switch
         else:
             bare = one.shape == "optional" and one.default is not UNSET
+            bare = bare or (one.nargs == "?" and "true" not in one.words)
             takes_word = one.shape != "flag" and not (bare and value)
         if takes_word:
-            return [valued(name, text(value))]
+            return [valued(name, _word(value, one))]
         if value:
             return [[name]]
         if one is None or one.default is False:
@@ -126,11 +131,12 @@ def flattened(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[
     """Settings in mappings as dotted keys: ``optimizer.lr``. Nulls are left out.
 
     A key without a value switches a flag on. Where the program has no such flag, it is refused.
+    A key such as ``~callbacks`` needs no value: in Hydra's grammar, it deletes.
     """
     for key, node in written(section, above):
         if node.value is not None:
             yield key, node
-        elif node.empty:
+        elif node.empty or key.startswith("~"):
             yield key, node.at(True)
 
 
@@ -149,6 +155,35 @@ def _plain(name: str) -> str:
 
 def _items(node: Node) -> Sequence[Node]:
     return node.value if isinstance(node.value, list) else [node]
+
+
+def _word(value: object, one: Parameter | None) -> str:
+    """A value as the program reads it."""
+    if one is None:
+        return text(value)
+    plain = value if isinstance(value, Null) else text(value)
+    if (isinstance(value, bool | Null)) and plain in one.words:
+        return one.words[plain]
+    return _literal(value) if one.literal else plain
+
+
+def _literal(value: object) -> str:
+    """A value as a literal of Python; text is quoted where it would be read as something else."""
+    if isinstance(value, Null):
+        return "None"
+    if not isinstance(value, str):
+        return str(value)
+    plain = value[:1].isalpha() and all(char.isalnum() or char in "_-./: " for char in value)
+    return value if plain and value not in ("True", "False", "None") else repr(value)
+
+
+def _joined(items: Sequence[str], separator: str) -> str:
+    if separator.isspace():
+        return separator.join(items)
+    quoted = (item.replace('"', '""') for item in items)
+    return separator.join(
+        f'"{item}"' if separator in item or '"' in item else item for item in quoted
+    )
 
 
 def valued(name: str, value: str) -> list[str]:
@@ -172,7 +207,7 @@ def _assignment(name: str, node: Node, *, hydra: bool) -> str:
 def _hydra(node: Node) -> str:
     """A value in Hydra's override grammar; quoted if it would be read as something else."""
     value = node.value
-    if value is None:
+    if value is None or isinstance(value, Null):
         return "null"
     if not isinstance(value, str):
         return text(value)

@@ -147,7 +147,10 @@ class Target:
         if self._spelling.bare and not flag.startswith("-"):
             return [f"{flag}={value}"]
         if value not in ("true", "false") or not (one.shape == "flag" if one else bare):
-            return valued(flag, value)
+            word = one.words.get(value, value) if one else value
+            # Arguments may follow, and a list would take them.
+            is_open = one is not None and one.nargs in ("*", "+")
+            return [f"{flag}={word}"] if is_open else valued(flag, word)
         if value == "true":
             return [flag]
         negatives = one.negatives if one else ()

@@ -97,9 +97,18 @@ def _option(draft: Draft, action: argparse.Action, program: str, group: str) -> 
         choices=_choices(action, type_, choices, many=many),
         help=_help(action, program),
         group=group,
-        nargs=action.nargs if action.nargs in ("*", "+") or _several(action.nargs) else None,
+        nargs=action.nargs if action.nargs in ("*", "+", "?") or _several(action.nargs) else None,
         required=action.required,
+        words=_words_of(action),
     )
+
+
+def _words_of(action: argparse.Action) -> dict[str, str]:
+    """How true and false are written: ``bool`` makes True of every word but the empty one."""
+    words = {"false": ""} if action.type is bool else {}
+    if action.nargs == "?" and action.const is None:
+        words["true"] = "true"
+    return words
 
 
 def _several(nargs: int | str | None) -> bool:

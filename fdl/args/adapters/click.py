@@ -118,7 +118,8 @@ def _option(draft: Draft, one: Any, completer: str | None) -> None:
         type=type_,
         many=many,
         default=_default(one, type_, many=many),
-        choices=allowed(choices, type_, many=many) if exact else (),
+        choices=allowed(choices, type_, many=many),
+        ignore_case=not exact,
         env=_env(one),
         completer=completer,
         help=_help(one),
@@ -139,14 +140,15 @@ def _argument(draft: Draft, one: Any, completer: str | None) -> None:
         variadic=variadic,
         opaque=one.nargs not in (1, -1) or bool(getattr(one, "hidden", False)),
         default=_default(one, type_, many=variadic),
-        choices=allowed(choices, type_, many=variadic) if exact else (),
+        choices=allowed(choices, type_, many=variadic),
+        ignore_case=not exact,
         completer=completer,
         help=_help(one),
     )
 
 
 def _type(one: Any) -> tuple[str, list[Any], bool]:
-    """The schema's word for one value, the choices as typed, and whether these are all."""
+    """The schema's word for one value, the choices as typed, and whether case counts."""
     if not hasattr(one, "type"):
         return _annotated(one)
     bases = [base.__name__ for base in type(one.type).__mro__]
@@ -165,11 +167,11 @@ def _annotated(one: Any) -> tuple[str, list[Any], bool]:
 
     info = one.type_descriptor.parameter_info
     if getattr(info, "parser", None) or getattr(info, "click_type", None):
-        return "string", [], False
+        return "string", [], True
     try:
         found = describe(one.type_descriptor.annotation)
     except TypeError:
-        return "string", [], False
+        return "string", [], True
     if found.choices:
         texts = [str(getattr(choice, "value", choice)) for choice in found.choices]
         return "string", texts, bool(getattr(info, "case_sensitive", True))

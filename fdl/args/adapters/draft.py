@@ -23,7 +23,7 @@ from fdl.parameters.parameter import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 # What every program is taken to understand, whatever its schema says.
 _ALWAYS_KNOWN = frozenset(("-h", "--help", "-V", "--version", "--fdl-schema", "--refresh-schema"))
@@ -73,6 +73,8 @@ class Draft:
         nargs: Any = None,
         counted: bool = False,
         required: bool = False,
+        ignore_case: bool = False,
+        words: Mapping[str, str] | None = None,
     ) -> None:
         """Add an option that ``strings`` (``-x``, ``--example``) name; see :class:`Parameter`.
 
@@ -107,6 +109,8 @@ class Draft:
             nargs=nargs,
             counted=counted,
             required=required,
+            ignore_case=ignore_case,
+            words=words,
         )
 
     def flag(self, strings: Sequence[str], off: Sequence[str], default: Any, **said: Any) -> None:
@@ -158,6 +162,7 @@ class Draft:
         choices: Sequence[Any] = (),
         completer: str | None = None,
         help: str = "",
+        ignore_case: bool = False,
     ) -> None:
         """Add a positional argument; see :class:`Parameter`.
 
@@ -178,6 +183,7 @@ class Draft:
                 required=required,
                 completer=completer,
                 help=help,
+                ignore_case=ignore_case,
             )
         )
 

@@ -216,11 +216,13 @@ def _typer(
         choices=said.choices if said else (),
         help=keywords.get("help", ""),
         many=bool(said and said.many),
+        nargs=said.nargs if said else None,
         counted=keywords.get("count") is True,
         required=required,
         group=keywords.get("rich_help_panel", ""),
         place=module.place(one),
         doubtful=bool(said and said.doubtful),
+        ignore_case=keywords.get("case_sensitive") is False,
     )
     name = one.arg.replace("_", "-")
     if kind == "Argument" or (kind == "" and required and type_ != "bool"):
@@ -268,6 +270,7 @@ def _click(
         negatives=[flag for flag in off if flag],
         place=module.place(node),
         doubtful=doubtful and not is_flag,
+        ignore_case=_ignores_case(type_node, found, interpreter),
     )
     if is_flag and not off:
         row.default = None
@@ -292,6 +295,15 @@ def _click_type(
         return "string", interpreter.value(node.args[0], {}, found.module), False
     known = {**_CLICK_TYPES, "str": "string", "int": "int", "float": "float", "bool": "string"}
     return known.get(name, "string"), (), name not in known
+
+
+def _ignores_case(node: ast.expr | None, found: Definition, interpreter: Interpreter) -> bool:
+    """Whether a ``click.Choice`` takes its words in upper and lower case."""
+    if not isinstance(node, ast.Call):
+        return False
+    named = {one.arg: one.value for one in node.keywords}
+    second = node.args[1] if len(node.args) > 1 else named.get("case_sensitive")
+    return second is not None and interpreter.value(second, {}, found.module) is False
 
 
 def _command_name(

@@ -164,6 +164,8 @@ def _row(call: Call, action: str, group: object) -> Row:
     several = nargs in ("*", "+", "...", "A...") or (isinstance(nargs, int) and nargs >= 1)
     flag = action in _SWITCHES or action == "pair" or nargs == 0
     words = "*" if nargs in ("...", "A...") else nargs if several and nargs != 1 else None
+    if nargs == "?":
+        words = nargs
     if nargs is COMPUTED:
         words = COMPUTED
     text = named.get("help")
@@ -179,6 +181,7 @@ def _row(call: Call, action: str, group: object) -> Row:
         group=group,
         place=call.place,
         doubtful=not flag and (doubtful or action == "own"),
+        words={} if flag else _words_of(call),
     )
     if flag:
         row.choices = ()
@@ -189,6 +192,15 @@ def _row(call: Call, action: str, group: object) -> Row:
         names = [one for one in call.arguments if isinstance(one, str) and one.startswith("--")]
         row.negatives = [f"--no-{one[2:]}" for one in names]
     return row
+
+
+def _words_of(call: Call) -> dict[str, str]:
+    """How true and false are written: ``bool`` makes True of every word but the empty one."""
+    type_ = next((one.value for one in call.node.keywords if one.arg == "type"), None)
+    words = {"false": ""} if type_ is not None and call.module.origin(type_) == "bool" else {}
+    if call.named.get("nargs") == "?" and call.named.get("const") is None:
+        words["true"] = "true"
+    return words
 
 
 def type_of(call: Call) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 
 from fdl.schema.program import script_of
-from fdl.schema.static import commands, hydra, records
+from fdl.schema.static import absl, commands, hydra, records
 from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
 from fdl.schema.static.rows import COMPUTED, Program, Row
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     Declare = Callable[[Program, Definition, Interpreter], None]
 
-_ABSL = {"string": "string", "integer": "int", "float": "float", "bool": "bool",
-         "boolean": "bool", "enum": "string", "list": "string", "multi_string": "string",
-         "multi_integer": "int", "multi_float": "float"}  # fmt: skip
 _LIGHTNING = ("fit", "validate", "test", "predict")
 
 
@@ -62,7 +59,7 @@ class _Reader:
         self.files: list[str] = []
         self._parsers: list[Parser] = []
         self._decorated = commands.Decorated()
-        self._flags = Program()
+        self._flags = absl.Flags()
         self._interpreter = Interpreter(library, self._known(), self._take)
 
     def read(self, module: Module, function: str) -> Program | None:
@@ -70,8 +67,8 @@ class _Reader:
             self._interpreter.run(module, function)
         except RecursionError:
             return None
-        if self._flags.options:
-            return self._flags
+        if self._flags.program.options:
+            return self._flags.program
         found = self._parsers + [
             commands.as_parser(one) for one in self._commands(module, function)
         ]
@@ -106,9 +103,14 @@ class _Reader:
             "*.LightningCLI": self._lightning,
             "omegaconf.OmegaConf.from_cli": self._key_value,
         }
-        for name, kind in _ABSL.items():
-            known[f"*.DEFINE_{name}"] = partial(self._absl, kind, name)
+        for name in absl.KINDS:
+            known[f"*.DEFINE_{name}"] = partial(self._flags.define, name, self._members)
+        for name in absl.OTHERS:
+            known[f"*.{name}"] = self._flags.define_other
         return known
+
+    def _members(self, node: ast.expr, module: Module) -> list[str]:
+        return [name for name, _ in records.members(node, module, self._interpreter)]
 
     def _keep(self, parser: Parser) -> Parser:
         self._parsers.append(parser)
@@ -142,24 +144,6 @@ class _Reader:
 
     def _typer(self, call: Call) -> Thing:
         return self._decorated.make_typer(self._interpreter.at_end, call)
-
-    def _absl(self, kind: str, name: str, call: Call) -> object:
-        flag, default = call.get(0, "name"), call.get(1, "default")
-        if not isinstance(flag, str):
-            self._flags.strict = False
-            return COMPUTED
-        at_help = 3 if name == "enum" else 2
-        row = Row(
-            type=kind,
-            default=default,
-            choices=call.get(2, "enum_values", ()) if name == "enum" else (),
-            help=call.get(at_help, "help", ""),
-            many=name.startswith("multi") or name == "list",
-            negatives=[f"--no{flag}"] if kind == "bool" else (),
-            place=call.place,
-        )
-        self._flags.option([f"--{flag}"], row)
-        return COMPUTED
 
     def _lightning(self, call: Call) -> object:
         """Its subcommands are known; what each takes depends on the model's class."""
@@ -204,6 +188,7 @@ def _signature_of_fire(program: Program, found: Definition, interpreter: Interpr
             negatives=[f"--no{one.arg}"] if kind == "bool" else (),
             place=found.module.place(one),
             doubtful=kind == "string",
+            literal=True,
         )
         program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
     program.strict = program.strict and arguments.kwarg is None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from fdl.light_record import Record
 from fdl.schema.static.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from fdl.schema.static.interpret import Definition, Interpreter
     from fdl.schema.static.source import Module
 
 HUGGING_FACE, TYRO, SIMPLE = "hugging face", "tyro", "simple-parsing"
+
+BY_NAME = (TYRO, SIMPLE)
+"""Libraries that take the name of a member of an enumeration, and not its value."""
 
 _TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path"}
 _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
@@ -24,14 +28,27 @@ _DEEPEST = 12
 
 
 class Annotation(Record):
-    """What an annotation says about a field."""
+    """What an annotation says about a field.
+
+    Attributes:
+        type: Of one value.
+        many: Whether it is a list.
+        choices: Members of a literal, or values of an enumeration.
+        optional: Whether it may be None.
+        doubtful: Whether the type is the program's own.
+        names: Names of the members of an enumeration.
+        nargs: The number of values of a tuple; None for any number.
+        inner: The class that it names.
+    """
 
     type: str = "string"
     many: bool = False
     choices: object = ()
     optional: bool = False
     doubtful: bool = False
+    names: Sequence[str] = ()
     inner: ast.expr | None = None
+    nargs: int | None = None
 
 
 def declare(
@@ -52,6 +69,9 @@ def declare(
         if not name or "ClassVar" in text or "InitVar" in text:
             continue
         said = annotation(node.annotation, module, interpreter)
+        if rules == TYRO and (classes := _classes(node.annotation, module, interpreter)):
+            _add_union(program, f"{prefix}{name}", classes, interpreter)
+            continue
         nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
         if nested is not None and prefix.count(".") < 4:
             declare(program, nested, interpreter, rules, f"{prefix}{name}.")
@@ -59,6 +79,46 @@ def declare(
         default, help_, init = _default(node.value, module, interpreter)
         if init is not False:
             _add(program, prefix + name, said, default, help_, module.place(node), rules)
+
+
+def _classes(
+    node: ast.expr, module: Module, interpreter: Interpreter
+) -> dict[str, Definition | None]:
+    """The classes of a union, by the words that choose them; empty for another annotation."""
+    parts = list(_alternatives(node))
+    if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    found: dict[str, Definition | None] = {}
+    for one in parts:
+        is_none = isinstance(one, ast.Constant) and one.value is None
+        nested = (
+            None if is_none else _nested(annotation(one, module, interpreter), module, interpreter)
+        )
+        if nested is None and not is_none:
+            return {}
+        found[_hyphenated(nested.node.name) if nested else "none"] = nested
+    return found if any(found.values()) and len(found) > 1 else {}
+
+
+def _hyphenated(name: str) -> str:
+    """The name of a class as tyro types it: ``adam-w`` for ``AdamW``, ``sgd`` for ``SGD``."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1-\2", name))
+    return words.lower().replace("_", "-")
+
+
+def _add_union(
+    program: Program, name: str, classes: dict[str, Definition | None], interpreter: Interpreter
+) -> None:
+    """Add a subcommand for each class. That of a second union stands behind that of the first."""
+    outer = [program]
+    while any(one.commands for one in outer):
+        outer = [inner for one in outer for inner in one.commands.values()]
+    for one in outer:
+        for word, found in classes.items():
+            inner = Program()
+            if found is not None:
+                declare(inner, found, interpreter, TYRO, f"{name}.")
+            one.commands[f"{name.replace('_', '-')}:{word}"] = inner
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -84,15 +144,26 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
             same = {type(one).__name__ for one in values if one is not None}
             kind = _TYPES.get(same.pop(), "string") if len(same) == 1 else "string"
             return Annotation(kind, choices=[one for one in values if one is not None])
+        several = [one for one in inner if ast.unparse(one) != "..."]
+        if base in ("tuple", "Tuple") and len(several) == len(inner) > 1:
+            said = [annotation(one, module, interpreter) for one in inner]
+            is_mixed = len({one.type for one in said}) > 1
+            kind = "string" if is_mixed else said[0].type
+            return Annotation(kind, True, doubtful=is_mixed, nargs=len(inner))
         if base in _LISTS:
             one = annotation(inner[0], module, interpreter)
-            return Annotation(one.type, True, one.choices, doubtful=one.doubtful)
+            return Annotation(one.type, True, one.choices, doubtful=one.doubtful, names=one.names)
         return Annotation(doubtful=True)
     name = module.origin(node).rpartition(".")[2]
     if name in _TYPES:
         return Annotation(_TYPES[name])
-    choices = _members(node, module, interpreter)
-    return Annotation(choices=choices or (), doubtful=not choices, inner=node)
+    found = members(node, module, interpreter)
+    return Annotation(
+        choices=[value for _, value in found],
+        doubtful=not found,
+        inner=node,
+        names=[name for name, _ in found],
+    )
 
 
 def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
@@ -113,11 +184,11 @@ def _union(parts: list[ast.expr], module: Module, interpreter: Interpreter) -> A
     doubtful = first.doubtful or len(said) > 1
     kind = first.type if len(said) == 1 else "string"
     choices = first.choices if len(said) == 1 else ()
-    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.inner)
+    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.names, first.inner)
 
 
-def _members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[Any]:
-    """The values of an enumeration."""
+def members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[tuple[str, object]]:
+    """The names and values of an enumeration."""
     found = interpreter.definition(node, module)
     if found is None or not isinstance(found.node, ast.ClassDef):
         return []
@@ -125,9 +196,11 @@ def _members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[A
     if not any(base.endswith("Enum") for base in bases):
         return []
     return [
-        item.value.value
+        (target.id, interpreter.value(item.value, {}, found.module))
         for item in found.node.body
-        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant)
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
     ]
 
 
@@ -219,13 +292,14 @@ def _add(
     row = Row(
         type=said.type,
         default=None if default is ... else default,
-        choices=said.choices,
+        choices=said.names if said.names and rules in BY_NAME else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
-        nargs="+" if said.many and rules == HUGGING_FACE else "*" if said.many else None,
+        nargs=said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None,
         required=default is ... and not said.optional,
         negatives=off,
         place=place,
         doubtful=said.doubtful,
+        words={"null": "None"} if rules == TYRO else {},
     )
     program.option(spellings, row)

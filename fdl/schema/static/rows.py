@@ -8,7 +8,7 @@ from flodl_shared.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, Final
 
 
@@ -75,7 +75,15 @@ class Program:
         if not self._aligned:
             return
         made = {**row.document(name), "name": name, "required": required}
-        for key in ("nargs", "counted", "negatives", "group", "commas", *(["default"] * required)):
+        for key in (
+            "nargs",
+            "counted",
+            "negatives",
+            "group",
+            "commas",
+            "separator",
+            *(["default"] * required),
+        ):
             made.pop(key, None)
         made["type"] = made["type"].removeprefix("list[").removesuffix("]")
         self.arguments.append({**made, **({"variadic": True} if variadic else {})})
@@ -109,6 +117,10 @@ class Row(Record):
         group: Heading of the option.
         place: ``file:line`` of the declaration.
         doubtful: Whether the type is the program's own.
+        separator: What joins the values of a list, if one word must hold all of them.
+        ignore_case: Whether choices may be typed in upper and lower case.
+        literal: Whether the program reads values as Python literals.
+        words: How ``true``, ``false`` and ``null`` are written, if not as these words.
     """
 
     type: str = "string"
@@ -123,6 +135,10 @@ class Row(Record):
     group: object = ""
     place: str = ""
     doubtful: bool = False
+    separator: str = ""
+    ignore_case: bool = False
+    literal: bool = False
+    words: Mapping[str, str] = {}
 
     def document(self, name: str) -> dict[str, Any]:
         """The row of the argument with this name."""
@@ -140,13 +156,16 @@ class Row(Record):
             computed.append("choices")
         elif choices:
             made["choices"] = choices
-        if self.many and self.nargs is None:
+        if self.separator:
+            made["separator"] = self.separator
+        elif self.many and self.nargs is None:
             made["commas"] = False
         if self.nargs is COMPUTED:
             computed.append("nargs")
         elif self.nargs is not None:
             made.update(nargs=self.nargs, commas=False)
-        made.update({"counted": True} if self.counted else {})
+        for key in ("counted", "ignore_case", "literal", "words"):
+            made.update({key: getattr(self, key)} if getattr(self, key) else {})
         made.update({"required": True} if self.required is True else {})
         made.update({"negatives": list(self.negatives)} if self.negatives else {})
         made.update(

@@ -320,7 +320,7 @@ def test_a_click_command_says_what_it_takes(schema):
             },
             "lr": {"type": "float", "default": 0.5},
             "mode": {"type": "string", "default": "fast", "choices": ["fast", "exact"]},
-            "loose": {"type": "string"},
+            "loose": {"type": "string", "choices": ["A", "B"], "ignore_case": True},
             "shuffle": {"type": "bool", "default": True, "negatives": ["--keep-order"]},
             "dry": {"type": "bool"},
             "tag": {"type": "list[string]", "commas": False},

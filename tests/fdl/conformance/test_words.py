@@ -1,0 +1,79 @@
+"""How true, false, null and choices are written is the program's own affair."""
+
+from __future__ import annotations
+
+BOOLS = """
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--debug", type=bool, default=False)
+p.add_argument("--amp", type=bool, default=True)
+p.add_argument("--wd", type=float, nargs="?", const=0.1, default=0.0)
+p.add_argument("--log", type=bool, nargs="?", const=True, default=False)
+p.add_argument("--maybe", type=bool, nargs="?")
+a = p.parse_args()
+print(a.debug, a.amp, a.wd, a.log, a.maybe)
+"""
+
+
+def test_false_is_the_empty_word_of_type_bool(driven):
+    call = driven(
+        BOOLS,
+        """
+        off: {options: {debug: false, amp: false, log: false}}
+        on: {options: {debug: true, amp: true, log: true, maybe: true}}
+        wd: {options: {wd: true}}
+        some: {options: {wd: 0.5}}
+        """,
+    )
+    assert call("off") == "False False 0.0 False None"
+    assert call("on") == "True True 0.0 True True"
+    assert call("wd") == "False True 0.1 False None"
+    assert call("some") == "False True 0.5 False None"
+
+
+CLICK = """
+import click
+
+@click.command()
+@click.option("--mode", type=click.Choice(["Fast", "Slow"], case_sensitive=False), default="Fast")
+@click.option("--exact", type=click.Choice(["Fast", "Slow"]), default="Fast")
+@click.argument("what", type=click.Choice(["Fit"], False), default="Fit")
+def main(mode, exact, what):
+    print(mode, exact, what)
+
+main()
+"""
+TYPER = """
+from enum import Enum
+from typing import Annotated
+import typer
+
+class Kind(str, Enum):
+    A = "alpha"
+    B = "beta"
+
+def main(kind: Annotated[Kind, typer.Option(case_sensitive=False)] = Kind.A):
+    print(kind.value)
+
+typer.run(main)
+"""
+
+
+def test_choices_without_case_are_taken_in_any_case(driven):
+    call = driven(
+        CLICK,
+        "slow: {options: {mode: slow}}\nfit: {options: {what: FIT}}\np: {options: {exact: Fast}}",
+    )
+    assert call("slow") == "Slow Fast Fit"
+    assert call("fit") == call("p", "FIT") == "Fast Fast Fit"
+    assert call("p", "--mode", "SLOW") == "Slow Fast Fit"
+    assert "invalid value `slow` for `--exact` -- allowed: Fast, Slow" in call(
+        "p", "--exact", "slow"
+    )
+    assert "did you mean `Slow`" in call("p", "--mode", "slo")
+
+
+def test_typer_takes_members_in_any_case(driven):
+    call = driven(TYPER, "beta: {options: {kind: BETA}}\np: {options: {kind: alpha}}")
+    assert call("beta") == call("p", "--kind", "BETA") == "beta"
+    assert "invalid value `gamma`" in call("p", "--kind", "gamma")
