@@ -210,7 +210,7 @@ def has_number(run: Run, metric: Metric) -> bool:
 
 
 def unmeasured(metric: Metric, runs: Sequence[Run]) -> UsageError:
-    """The error that no run measured a metric, or only values that are no numbers."""
+    """The error that no run measured a metric, or that none of its values is finite."""
     if any(run.metrics.best(metric) for run in runs):
         return UsageError(
             f"no run has a finite `{metric.name}`: it is nan or infinite in all epochs",

@@ -493,13 +493,13 @@ def test_why_run_takes_arguments_environments_and_force(project, fdl):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [([], "no command is given"), (["tarin"], "did you mean `fdl train`?")],
+    ("words", "code", "message"),
+    [([], 2, "no command is given"), (["tarin"], 1, "did you mean `fdl train`?")],
 )
-def test_why_run_of_nothing_is_refused(project, fdl, words, message):
+def test_why_run_of_nothing_is_refused(project, fdl, words, code, message):
     project(CHAIN)
     done = fdl("why-run", *words)
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (code, "")
     assert message in done.err
 
 

@@ -331,7 +331,7 @@ def test_a_sweep_names_no_run_outside_of_it(sweep, fdl, outside, form):
     assert fdl("sweep", "list").exit == 0
     for verb in ("resume", "show"):
         done = fdl("sweep", verb, "runs/sent")
-        assert done.exit == 1
+        assert done.exit == 2
         assert "runs/sent is not a sweep: sweep.json is damaged, or names a run outside" in done.err
 
 

@@ -110,19 +110,19 @@ def test_as_one_json_document(project, fdl):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "said"),
     [
-        ((), "no command is given"),
-        (("test",), "`fdl test` is a shell command: it starts once"),
-        (("nope",), "unknown command: nope"),
-        (("train", "--sync-ms", "5"), "--sync-ms needs --simulate"),
-        (("train", "--ranks", "x"), "--ranks takes `auto` or a whole number from 1, not `x`"),
+        ((), 2, "no command is given"),
+        (("test",), 2, "`fdl test` is a shell command: it starts once"),
+        (("nope",), 1, "unknown command: nope"),
+        (("train", "--sync-ms", "5"), 2, "--sync-ms needs --simulate"),
+        (("train", "--ranks", "x"), 2, "--ranks takes `auto` or a whole number from 1, not `x`"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(project, fdl, words, said):
+def test_what_cannot_be_planned_is_refused(project, fdl, words, code, said):
     project(FILES)
     done = fdl("plan", *words)
-    assert (done.exit, done.out) == (2, "")
+    assert (done.exit, done.out) == (code, "")
     assert done.err.startswith(f"error: {said}")
 
 
