@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-from flodl_shared.masking import KNOWN
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +54,8 @@ def ask(prompt: str) -> str | None:
     try:
         with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:
             sys.stdout.flush()
+            from flodl_shared.masking import KNOWN
+
             sys.stderr.write(KNOWN.text(prompt))
             sys.stderr.flush()
             _wait_for(terminal)

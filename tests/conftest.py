@@ -38,6 +38,7 @@ os.environ["FLODL_CACHE_DIR"] = _CACHE.name
 # A machine of a real cluster has its programs where all others are. Only tests that ask for a
 # cluster find one.
 _PROGRAMS = tempfile.TemporaryDirectory(prefix="flodl-path-")
+Path(_PROGRAMS.name).chmod(0o755)  # some programs run as another user
 cluster_programs.hide(Path(_PROGRAMS.name))
 
 # A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests

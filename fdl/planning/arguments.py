@@ -8,7 +8,7 @@ from __future__ import annotations
 from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.node import origin
-from fdl.planning.generate import flag_of, groups, settings
+from fdl.planning.generate import flag_of, groups, present, settings
 from fdl.planning.order import before_subcommand, before_words
 from fdl.planning.spelling import AS_WRITTEN, Spelling
 
@@ -75,7 +75,13 @@ def arguments(
     generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
     made_by: dict[object, Group] = {}
     for group in groups(settings(level.manifest.node, spec), spelling):
-        _refuse_second(made_by, group, level.root)
+        first = _first(made_by, group)
+        if first is not None and _wins(spec, first) == _wins(spec, group):
+            raise _twice(first, group, level.root)
+        if first is not None and _wins(spec, first):
+            continue
+        for _, others in generated if first is not None else ():
+            others[:] = [one for one in others if one is not first]
         place = before.get(group.declared.name, -1) if group.declared else -1
         generated[place][1].append(group)
     argv: list[str] = []
@@ -92,19 +98,26 @@ def arguments(
     return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path)
 
 
-def _refuse_second(made_by: dict[object, Group], group: Group, root: str) -> None:
-    """Refuse two settings for one option: only the last one would count.
-
-    Raises:
-        ManifestError: The message has the places of both.
-    """
+def _first(made_by: dict[object, Group], group: Group) -> Group | None:
+    """The setting before this one that sets the same option under another name."""
     option: object = id(group.declared) if group.declared else group.name
     first = made_by.setdefault(option, group)
     if first.field == group.field or (group.declared and group.declared.kind == "arg"):
-        return
+        return None
     if first.name.startswith(AS_WRITTEN) and not first.name.startswith("--"):
-        return
-    raise ManifestError(
+        return None
+    return first
+
+
+def _wins(preset: Node | None, group: Group) -> bool:
+    """Whether the preset sets it, and so replaces what the manifest sets for the same option."""
+    section, _, name = group.field.partition(".")
+    return name in present(section, preset)
+
+
+def _twice(first: Group, group: Group, root: str) -> ManifestError:
+    """The error for two settings of one option: only the last one would count."""
+    return ManifestError(
         f"{origin(group.node, root)}: `{group.field}` and `{first.field}` "
         f"({origin(first.node, root)}) set the same option `{group.name}`",
         hint="keep one of them",

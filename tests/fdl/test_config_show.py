@@ -200,7 +200,7 @@ def test_text_that_looks_like_a_boolean_stays_quoted_and_removed_keys_stand_at_t
     assert removed == ["# removed: training.epochs (fdl.yml:4) by fdl.ci.yml:5"]
     assert all(line.startswith("# removed: ") for line in lines[-2:])
     unknown = fdl("config", "show", "nope")
-    assert (unknown.exit, unknown.out) == (2, "")
+    assert (unknown.exit, unknown.out) == (1, "")
     assert "unknown command: nope" in unknown.err
 
 

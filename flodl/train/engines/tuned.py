@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -160,10 +161,12 @@ class TunedEngine(StepEngine):
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
-        forward = self._forward
-        if not self._looked:
-            forward, self._looked = without_backward(forward, self._optimizer), True
-        loss = _inside(self._around_forward, forward, self._model, batch)
+        if self._looked:
+            loss = _inside(self._around_forward, self._forward, self._model, batch)
+        else:  # outside of what watches the forward pass, because it looks at gradients
+            self._looked = True
+            forward = partial(_inside, self._around_forward, self._forward)
+            loss = without_backward(forward, self._optimizer)(self._model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
         losses.add(loss.detach())

@@ -128,7 +128,7 @@ def test_cpu_and_cuda_contradict_each_other(libtorch, store):
     assert "--cpu and --cuda contradict each other" in done.err
     assert libtorch("download", "--cuda", "twelve").exit == 2
     unknown = libtorch("download", "--cuda", "11.8")
-    assert unknown.exit == 1
+    assert unknown.exit == 2
     assert "it has cpu, cu126, cu128" in unknown.err
     assert not store.exists()
 

@@ -110,7 +110,7 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         "write `commands: {NAME: {run: …}}`",
         "fdl.yml:3:1: unknown key `lr`; `lr` belongs in `training`",
         "fdl.yml:5:7: unknown key `commands.t.runn`; did you mean `run`?",
-        "fdl.yml:5:29: `commands.t.options.a` may only list scalars, no nulls, lists or mappings",
+        "fdl.yml:5:33: `commands.t.options.a.b` may only list scalars, no nulls, lists or mappings",
         "fdl.yml:5:42: `commands.t.options.c` may only list scalars, no nulls, lists or mappings",
         "fdl.yml:6:13: unknown key `commands.u.ddp.polcy`; did you mean `policy`?",
         "fdl.yml:6:32: `commands.u.ddp.mode` must be `solo-N` for one device, or one of `auto`, "
@@ -120,7 +120,7 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         'fdl.yml:7:30: `training.lr` must be a number, not the text "0.1"; remove the quotes',
         "fdl.yml:7:43: `training.seed` must be a whole number, not 1.5",
         "fdl.yml:7:48: unknown key `training.timeline`; `timeline` belongs in `ddp`",
-        "fdl.yml:7:64: `training.engine` must be `eager`, `auto`, `compiled` or `cuda_graph`, "
+        "fdl.yml:7:72: `training.engine` must be `eager`, `auto`, `compiled` or `cuda_graph`, "
         'not the text "fast"',
         "fdl.yml:8:19: `output.monitor` must be at most 65535, not 70000",
         "fdl.yml:8:31: `output.dir` must be text, not 5; put it between quotes",

@@ -72,7 +72,6 @@ def adopted(project, light_fdl):
         ("training: {lr: 0.1}\noptions: {lr: 0.2}\n", "3:15", "fdl.yml:2:16"),
         ("training: {batch_size: 4}\noptions: {batch-size: 8}\n", "3:23", "fdl.yml:2:24"),
         ("options: {batch_size: 4, batch-size: 8}\n", "2:", "`options.batch-size`"),
-        ("training: {lr: 0.1}\ncommands: {p: {options: {lr: 0.2}}}\n", "3:30", "fdl.yml:2:16"),
         ("commands: {p: {options: {epochs: }}}\n", "2:26", "`commands.p.options.epochs`"),
         ("commands: {p: {optoins: {epochs: 3}}}\n", "2:16", "did you mean `options`?"),
         ("commands: {p: {epochs: 3}}\n", "2:16", "belongs in `training`"),
@@ -84,6 +83,16 @@ def test_a_slip_is_an_error_with_its_place(adopted, manifest, place, said):
     assert f"fdl.yml:{place}" in done.err
     assert said in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("base", "own"), [("training", "options"), ("options", "training")], ids=" over ".join
+)
+def test_a_preset_replaces_a_setting_of_another_section(adopted, base, own):
+    manifest = f"{base}: {{lr: 0.1}}\ncommands: {{p: {{{own}: {{lr: 0.2}}}}}}\n"
+    done = adopted(f"{manifest}\n", "train", "p")
+    assert (done.exit, "'lr': 0.2," in done.out) == (0, True), done.err
+    assert done.err.endswith("--lr 0.2\n")
 
 
 @pytest.mark.parametrize(

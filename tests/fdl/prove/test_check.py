@@ -149,20 +149,20 @@ def test_json_has_the_documented_keys_and_no_others(tmp_path, fdl, machine):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "hint"),
+    ("arguments", "code", "message", "hint"),
     [
-        ([], "no libtorch variant is active", "fdl libtorch install"),
-        (["nowhere"], "cannot read", "fdl libtorch check DIR"),
-        (["builds/sm61"], "builds/sm61 is not installed", "fdl libtorch install"),
-        (["kit", "--archs", "x"], "`x` is not a GPU architecture", "fdl diagnose"),
+        ([], 1, "no libtorch variant is active", "fdl libtorch install"),
+        (["nowhere"], 1, "cannot read", "fdl libtorch check DIR"),
+        (["builds/sm61"], 1, "builds/sm61 is not installed", "fdl libtorch install"),
+        (["kit", "--archs", "x"], 2, "`x` is not a GPU architecture", "fdl diagnose"),
     ],
 )
 def test_what_cannot_be_checked_is_an_error_with_a_remedy(
-    tmp_path, fdl, machine, arguments, message, hint
+    tmp_path, fdl, machine, arguments, code, message, hint
 ):
     (tmp_path / "kit").mkdir()
     session = fdl("libtorch", "check", *arguments, env=machine())
-    assert session.exit == 1
+    assert session.exit == code
     assert session.out == ""
     assert f"error: {message}" in session.err
     assert hint in session.err

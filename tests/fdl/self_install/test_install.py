@@ -12,6 +12,7 @@ import pip
 import pytest
 
 import fdl as package
+import flodl_shared
 from fdl import __version__
 from fdl.self_install.launcher import text
 from tests.fdl.package_index import serve
@@ -245,7 +246,7 @@ def test_a_link_to_itself_is_refused(home, environment):
 
 def test_check_and_dev_exclude_each_other(install):
     done = install("--check", "--dev")
-    assert done.exit == 1
+    assert done.exit == 2
     assert "choose one" in done.err
 
 
@@ -296,7 +297,9 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
         site = prefix / SITE
         copy = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(package.__file__).parent, site / "fdl", ignore=copy)
+        for one in (package, flodl_shared):
+            folder = Path(one.__file__).parent
+            shutil.copytree(folder, site / folder.name, ignore=copy)
         info = site / f"flodl-{__version__}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
