@@ -31,7 +31,6 @@ from flodl.launch.settings import Policy
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import non_finite_parameters, require_finite
-from flodl.train.engines.cores import SpinWatch
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
@@ -122,7 +121,6 @@ class RankWorker:
             values=reporter.step_values,
         )
         self.rate.steered.drive(self.engine)
-        self._spin = SpinWatch(group.device)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
         self.steering = Steering(plan, parts, self.rate.steered)
@@ -224,7 +222,6 @@ class RankWorker:
         self.steering.close()
         self.checkpoints.end_trace(self.logs)
         self.engine.close()
-        self._spin.close()
         self.checkpoints.close()
         self._loader.close()
         self._ledger.lap(Account.LOGGING)
@@ -379,7 +376,6 @@ class RankWorker:
         """Call the step hooks and update the progress display."""
         reporter = self._reporter
         self.run.step += 1
-        self._spin.look()
         if closes:
             self._end_step()
         if not self.group.leads:

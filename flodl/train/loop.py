@@ -25,7 +25,6 @@ from flodl.train.checkpoints import (
     require_finite,
 )
 from flodl.train.due_times import DueTimes
-from flodl.train.engines.cores import SpinWatch
 from flodl.train.epoch_end import call_back, diverged, end_state, evaluate, model_metrics
 from flodl.train.guards.guard import Setback
 from flodl.train.guards.left_out import GuardedParts, repeated
@@ -136,7 +135,6 @@ class TrainingLoop:
     def run(self) -> None:
         """Train every epoch, then write the model."""
         self._ledger.lap(Account.SETUP)
-        self._spin = SpinWatch(self._worker.device)
         try:
             # Not earlier: while data loads, no step could end, so nothing would honour a request.
             with self._interrupt:
@@ -167,7 +165,6 @@ class TrainingLoop:
             self._steering.close()
             self._reporter.tell_facts(self._engine.report())
             self._engine.close()
-            self._spin.close()
             self._trace.close()
             self._keeper.finish()
             self._loader.close()
@@ -382,7 +379,6 @@ class TrainingLoop:
             # Before anyone sees the losses, and before a checkpoint holds what they have caused.
             self._guard.look(done, certain=self._due.checkpoint_due(step))
         run.step, run.global_step, run.loss = done, step, self._losses.latest
-        self._spin.look()
         if self._hooks.watches_steps:
             self._engine.present()
             self._hooks.call("on_step_end", run)

@@ -7,19 +7,10 @@ import time
 from contextlib import suppress
 from typing import final
 
-import torch
-
-from flodl.openmp import ShortSpin, other_programs_run
-
 _WAITED = "/proc/thread-self/schedstat"
 """Nanoseconds of the calling thread: running, and ready to run without a core."""
 
 _IDLE = "/proc/stat"
-
-_WAITED_PART = 0.1
-"""A training that waits for a core in more than this part of the time shares the machine."""
-_BETWEEN_LOOKS = 0.5
-"""Seconds."""
 
 
 @final
@@ -48,37 +39,6 @@ class CoreUse:
 
     def _seconds(self) -> float:
         return max(1e-6, time.perf_counter() - self._began)
-
-
-@final
-class SpinWatch:
-    """Lets the threads of a training spin only briefly while it has to wait for a core.
-
-    The results stay the same. On a GPU, and with one thread, it does nothing.
-
-    Args:
-        device: Where the training computes.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on = device.type == "cpu" and torch.get_num_threads() > 1
-        self._spin, self._use = ShortSpin(), CoreUse()
-        self._next = time.perf_counter() + _BETWEEN_LOOKS
-        if self._on and other_programs_run():
-            self._spin.hold()
-
-    def look(self) -> None:
-        """Look how the training got its core; call it often, it does so twice a second."""
-        if not self._on or time.perf_counter() < self._next:
-            return
-        # A thread that spins holds the core that another one waits for.
-        (self._spin.hold if self._use.waited() > _WAITED_PART else self._spin.release)()
-        self._use.restart()
-        self._next = time.perf_counter() + _BETWEEN_LOOKS
-
-    def close(self) -> None:
-        """Let threads spin as before."""
-        self._spin.release()
 
 
 def waited_seconds() -> float:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch
-from flodl.openmp import VARIABLES
 from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.engines.cores import CoreUse, idle_seconds
 from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
@@ -338,43 +337,3 @@ def test_a_thread_that_shares_its_core_waits(tmp_path):
     assert float(ran.stdout) > 0.2, ran.stderr
     assert idle_seconds() > 0
     assert CoreUse().idle() <= (os.cpu_count() or 1) + 1
-
-
-SHARED_TRAINING = """
-import os, threading, time
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-import torch
-from flodl.train import Callback
-from tests.flodl.train.programs import training
-
-torch.set_num_threads(2)
-other = os.fork()
-while not other:
-    pass
-
-class Watch(Callback):
-    end = time.monotonic() + 30
-    held = False
-
-    def on_step_end(self, run):
-        self.held = "flodl-spin" in [thread.name for thread in threading.enumerate()]
-        if self.held or time.monotonic() > self.end:
-            run.stop("seen")
-
-try:
-    watch = Watch()
-    training(n=3000, epochs=1000).callbacks(watch).progress(False).run()
-    print(watch.held, torch.get_num_threads())
-finally:
-    os.kill(other, 9)
-"""
-
-
-@pytest.mark.skipif(
-    not Path("/proc/thread-self/schedstat").is_file(), reason="the kernel counts nothing"
-)
-def test_a_training_that_shares_its_core_spins_briefly_and_keeps_its_threads():
-    env = {name: text for name, text in os.environ.items() if name not in VARIABLES}
-    env["PYTHONPATH"] = str(Path(__file__).parents[3])
-    ran = fork_server.python("-c", SHARED_TRAINING, env=env, torch=True, abrupt=True)
-    assert ran.stdout.strip().splitlines()[-1] == "True 2", ran.stderr
