@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.errors import FdlError, ManifestError
+from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
 from fdl.inspect.field import OVERRIDDEN, WINS
@@ -227,7 +227,7 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as problem:
-        raise FdlError(
+        raise UsageError(
             f"`--for` does not split into words: {problem}",
             hint="close the quotation or escape the character with a backslash",
         ) from None
@@ -264,12 +264,12 @@ def _keys(path: str) -> tuple[str, ...]:
     keys: list[str] = []
     for step in parse(path):
         if isinstance(step, int):
-            raise FdlError(
+            raise UsageError(
                 f"`{path}` is one item of a list", hint="set the whole list: `[first, second]`"
             )
         keys.append(step)
     if keys[0] in _LINKS:
-        raise FdlError(
+        raise UsageError(
             f"`{keys[0]}` decides which layers there are, so it is not a value of the manifest",
             hint="change it in the file by hand",
         )
@@ -280,15 +280,15 @@ def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
     from fdl.manifest.read_yaml import read_yaml
 
     if not text.strip():
-        raise FdlError("the new value is empty", hint="write '\"\"' for empty text, or null")
+        raise UsageError("the new value is empty", hint="write '\"\"' for empty text, or null")
     try:
         return NewValue(read_yaml(text, "VALUE"), text)
     except ManifestError as problem:
         # The message may repeat parts of the value.
         if any(is_secret_name(key) for key in path):
-            raise FdlError(f"the new value of `{dotted(path)}` is not valid YAML") from None
+            raise UsageError(f"the new value of `{dotted(path)}` is not valid YAML") from None
         hint = problem.hint or "put the text between quotes: '\"a: b\"'"
-        raise FdlError(f"the new value: {problem.message}", hint=hint) from None
+        raise UsageError(f"the new value: {problem.message}", hint=hint) from None
 
 
 def _home(layers: Layers, path: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.errors import FdlError, ManifestError
+from fdl.errors import ManifestError, UsageError
 from fdl.manifest import Found, Manifest
 from fdl.manifest.check import check
 from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
@@ -96,7 +96,8 @@ def settled(
     file of any manifest of the project.
 
     Raises:
-        FdlError: The manifest is broken, or ``where`` does not name one of its layers.
+        ManifestError: The manifest is broken.
+        UsageError: ``where`` does not name one of its layers.
     """
     found, env = of_command or project.found, project.env
     if where is None or where == _BASE:
@@ -119,14 +120,14 @@ def settled(
                 if os.path.realpath(file) not in wanted:
                     files.append(shown(file))
                 elif of_command and one is not found:
-                    raise FdlError(
+                    raise UsageError(
                         f"`--for` changes {shown(found.path)}, and `--where` names {shown(file)}",
                         hint="leave out one of the two",
                     )
                 else:
                     return layers, file, names
     known = dict.fromkeys((_BASE, *environments(found.directory), *files))
-    raise FdlError(
+    raise UsageError(
         f"`--where {where}` is not a file of this project", hint=f"one of {', '.join(known)}"
     )
 
