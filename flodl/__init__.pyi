@@ -255,6 +255,9 @@ from .train import (
     WeightAverage as WeightAverage,
     record_scalar as record_scalar,
 )
+from .train.best_model import (
+    load_best as load_best,
+)
 from .train.entry import (
     entry as entry,
 )

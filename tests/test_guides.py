@@ -33,7 +33,7 @@ GUIDES = [
 ]
 SLOW = (
     "adopt.md", "clusters.md", "cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md",
-    "sweeps.md", "tokenizers.md",
+    "sweeps.md", "tokenizers.md", "trained-model.md",
 )  # fmt: skip
 """They compile a program, install libtorch, import torch, or run a sweep or many commands."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)

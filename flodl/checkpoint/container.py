@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from mmap import PAGESIZE, mmap
 from typing import IO, Any
@@ -48,6 +48,7 @@ from flodl.checkpoint.header import (
     read_fields,
     unique,
 )
+from flodl.checkpoint.names import filed, qualify
 from flodl.checkpoint.sharded import local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
@@ -124,10 +125,10 @@ class Header:
     """The header before the tensors.
 
     Attributes:
-        stored: The stored tensors in file order.
-        entries: The tensors that these make, in file order.
+        stored: The stored tensors in file order, named as in the file.
+        entries: The tensors that these make, in file order, with qualified names.
         metadata: The strings of the file, including ``format`` and ``fdl_version``.
-        aliases: Further names of shared tensors, each with the name of an entry.
+        aliases: Further qualified names of shared tensors, each with the name of an entry.
     """
 
     stored: tuple[Entry, ...]
@@ -240,7 +241,7 @@ def write_container(
 
     Args:
         stream: Where to write; if ``rewindable``, it is at its beginning.
-        tensors: The tensors by stored name, each once.
+        tensors: The tensors by qualified name, each once; the file has their dotted names.
         metadata: The strings of the file, without the digest; secrets in them are masked.
         rewindable: Whether the header can be corrected after the tensors are written. If not, the
             tensors are read twice, which copies them twice from a GPU.
@@ -251,8 +252,9 @@ def write_container(
         CheckpointError: The tensors changed during the write.
     """
     entries = lay_out(tensors.items())
+    named = [replace(entry, name=filed(entry.name)) for entry in entries]
     metadata = {key: KNOWN.text(text) for key, text in metadata.items()}
-    blank = encode_header(entries, {**metadata, DIGEST: BLANK})
+    blank = encode_header(named, {**metadata, DIGEST: BLANK})
     pieces = _pieces(fetch, entries)
     if rewindable:
         versions = _versions(tensors)
@@ -263,11 +265,11 @@ def write_container(
         if _versions(tensors) != versions:
             raise CheckpointError(_CHANGED)
         stream.seek(0)
-        stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
+        stream.write(encode_header(named, {**metadata, DIGEST: digest}))
         stream.seek(0, os.SEEK_END)
         return
     digest = digest_of(chain([blank], pieces))
-    stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
+    stream.write(encode_header(named, {**metadata, DIGEST: digest}))
     if digest_while(blank, _pieces(fetch, entries), stream.write) != digest:
         raise CheckpointError(_CHANGED)
 
@@ -411,10 +413,14 @@ def _parse_header(raw: bytearray) -> Header:
     entries = [_entry(name, tensor) for name, tensor in stored.items()]
     ordered = tuple(sorted(entries, key=lambda entry: (entry.begin, entry.end)))
     made = _made(ordered, json.loads(metadata.get(FORMS, "{}"), object_pairs_hook=unique))
+    made = tuple(replace(entry, name=qualify(entry.name)) for entry in made)
     names = {entry.name for entry in made}
+    if len(names) < len(made):
+        raise ValueError("two of its tensors have one qualified name")
     aliases = json.loads(metadata.get("aliases", "{}"), object_pairs_hook=unique)
     if not is_text_mapping(aliases):
         raise ValueError("its aliases are not a mapping of names")
+    aliases = {qualify(alias): qualify(name) for alias, name in aliases.items()}
     for alias, name in aliases.items():
         if alias in names or name not in names:
             raise ValueError(f"alias {alias!r} does not lead to a stored tensor")

@@ -17,6 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from flodl.checkpoint.names import filed
 from flodl.checkpoint.sharded import has_memory, is_sharded, local_part
 
 FORMS = "forms"
@@ -99,7 +100,13 @@ class Parted:
 
     def strings(self) -> dict[str, str]:
         """Return the metadata strings that say how the tensors are put together."""
-        found = {"aliases": self.aliases, FORMS: self.forms}
+        found = {
+            "aliases": {filed(alias): filed(name) for alias, name in self.aliases.items()},
+            FORMS: {
+                filed(name): {**form, "parts": [filed(part) for part in form["parts"]]}
+                for name, form in self.forms.items()
+            },
+        }
         return {
             key: json.dumps(value, sort_keys=True, separators=(",", ":"))
             for key, value in found.items()

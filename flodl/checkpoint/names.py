@@ -1,4 +1,7 @@
-"""Qualified names: ``<module of the graph>/<path below it>``, the keys of a checkpoint."""
+"""Qualified names, ``<module of the graph>/<path below it>``, and the names in a file.
+
+A file has the names of ``module.state_dict()``, so that every reader of safetensors can use it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,15 @@ def qualify(name: str) -> str:
     are returned unchanged.
     """
     return name if "/" in name else name.replace(".", "/", 1)
+
+
+def filed(name: str) -> str:
+    """Turn a qualified name into the name in a file, which :func:`qualify` turns back.
+
+    ``encoder/weight`` becomes ``encoder.weight``.
+    """
+    dotted = name.replace("/", ".", 1)
+    return dotted if qualify(dotted) == name else name
 
 
 def persistent_buffers(module: nn.Module, *, tied: bool = False) -> Iterator[tuple[str, Tensor]]:

@@ -250,6 +250,13 @@ class Finish:
     folder: str = ""
     """The run directory, as a user would type it."""
 
+    @property
+    def use(self) -> str:
+        """How a program loads the best model; empty if the run kept none."""
+        if self.best is None or not self.folder or self.status != "complete":
+            return ""
+        return f'load_best("{self.folder}", model), see docs/guide/trained-model.md'
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form, non-finite values as null."""
         return {
@@ -258,6 +265,7 @@ class Finish:
             "epochs": self.epochs,
             "metrics": {name: finite(value) for name, value in self.metrics},
             "ledger": {account: finite(seconds) for account, seconds in self.ledger.items()},
+            "use": self.use,
         }
 
 

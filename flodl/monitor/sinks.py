@@ -108,6 +108,8 @@ class TerminalSink:
     def finish(self, summary: Finish) -> None:
         """Print the end of the run with its last metrics."""
         log.msg(lambda: "  " + finish_line(summary, _room()))
+        if summary.use:
+            log.msg(f"  use the best model: {summary.use}")
 
 
 class TextFileSink:

@@ -28,6 +28,7 @@ from flodl.train.program_record import (
     recorded_variables,
 )
 from flodl.train.run_records import (
+    BEST,
     LAST,
     RECORD,
     REHEARSAL,
@@ -243,7 +244,7 @@ class RunDirectory:
     @property
     def best_checkpoint(self) -> Path:
         """Path of the model of the best epoch."""
-        return self.path / "best.fdl"
+        return self.path / BEST
 
     @property
     def model_checkpoint(self) -> Path:

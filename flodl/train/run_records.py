@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LAST = "last.fdl"
+BEST = "best.fdl"
 RECORD = "run.json"
 REHEARSAL = "FLODL_REHEARSE"
 """If set, a training is only rehearsed; names the file that gets the result as JSON."""

@@ -337,7 +337,7 @@ def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, pac
     # A lying length field must not reserve what it claims.
     lying = changed(
         gzip.decompress(bomb)[:10_000],
-        **{"a/weight": entry(shape=(1 << 40,), offsets=(16, 16 + (1 << 42)))},
+        **{"a.weight": entry(shape=(1 << 40,), offsets=(16, 16 + (1 << 42)))},
     )
     saved.write_bytes(gzip.compress(lying) if packed else lying)
     with pytest.raises(CheckpointError, match="is truncated"):
