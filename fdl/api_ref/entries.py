@@ -55,7 +55,8 @@ class Entry:
             members of an enum.
         builder_methods: Names of the methods that finish or configure a builder: ``build``,
             ``done``, ``with_…``; they are among the methods too.
-        methods: Public methods and properties, or the functions of the module.
+        methods: Public methods and properties, or the functions of the module. Those of bases in
+            the same package follow the class's own.
         examples: Code of the docstrings.
         docstring: The whole docstring of the class, or of the module.
     """

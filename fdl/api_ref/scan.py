@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fdl.api_ref.classes import class_entry, functions_entry, public_definitions
-from fdl.api_ref.entries import CATEGORIES, Entry, Reference
+from fdl.api_ref.entries import CATEGORIES, Entry, Reference, Signature
 from fdl.api_ref.exports import Exports
 
 _FOLDERS = ("autograd", "data", "distributed", "graph", "tensor")
@@ -47,9 +49,36 @@ def scan(package: Path) -> Reference:
         for entry in _entries(file, tree, exports)
         if not entry.is_empty
     ]
+    classes = _classes(entries)
+    entries = [_with_inherited(one, classes) for one in entries]
     entries.sort(key=lambda one: (one.category, one.name, one.file, one.line))
     version = _version(trees.get(f"{package.name}/__init__.py"))
     return Reference(package.name, version, tuple(entries), tuple(problems))
+
+
+def _classes(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """The classes by name; a name that several classes have is left out."""
+    named = Counter(one.name for one in entries)
+    return {one.name: one for one in entries if one.is_class and named[one.name] == 1}
+
+
+def _inherited(
+    entry: Entry, classes: Mapping[str, Entry], below: tuple[str, ...] = ()
+) -> Iterator[Signature]:
+    """Methods of the bases that are classes of this package, nearest first."""
+    below = (*below, entry.name)
+    for base in entry.traits:
+        found = classes.get(base.partition("[")[0].rpartition(".")[2])
+        if found is not None and found.name not in below:
+            yield from found.methods
+            yield from _inherited(found, classes, below)
+
+
+def _with_inherited(entry: Entry, classes: Mapping[str, Entry]) -> Entry:
+    named = {one.name for one in (*entry.constructors, *entry.methods)}
+    added = {one.name: one for one in reversed([*_inherited(entry, classes)])}
+    more = [one for name, one in reversed(added.items()) if name not in named]
+    return replace(entry, methods=(*entry.methods, *more))
 
 
 def category(file: str) -> str:

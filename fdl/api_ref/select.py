@@ -67,7 +67,8 @@ def public(reference: Reference) -> list[Name]:
 def select(reference: Reference, typed: str) -> list[Name]:
     """What a name means: public names, else others, else members, else all of a module.
 
-    It may be ``Trainer``, ``flodl.nn.Adam``, ``Trainer.builder``, or a module: ``flodl.nn``.
+    It may be ``Trainer``, ``flodl.nn.Adam``, ``Trainer.builder``, or a module: ``flodl.nn``. A
+    method alone, ``early_stop``, means those of all public classes.
 
     Raises:
         UsageError: There is nothing of this name.
@@ -78,6 +79,7 @@ def select(reference: Reference, typed: str) -> list[Name]:
         [one for one in names if one.answers(typed)],
         _members(shown, typed) or _members(names, typed),
         [one for one in shown if f"{one.home}.".startswith(f"{typed}.")],
+        [one for one in _of(shown) if one.path.endswith(f".{typed}")],
     ):
         if found:
             return found

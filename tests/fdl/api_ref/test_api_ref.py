@@ -426,6 +426,26 @@ def test_the_trainer_of_flodl_is_shown_on_a_page(shown):
     assert shown("flodl.nn.Adam").startswith("flodl.Adam")
 
 
+def test_methods_of_a_base_belong_to_a_class(shown, zoo):
+    page = shown("TrainerBuilder")
+    for name in ("early_stop", "keep_best", "num_epochs", "ranks"):
+        assert f"    {name}(" in page
+        assert shown(f"TrainerBuilder.{name}").startswith(f"flodl.train.TrainerBuilder.{name}(")
+    assert shown("early_stop") == shown("TrainerBuilder.early_stop")
+    animals = """
+        class Base(Last):
+            def both(self) -> int: ...
+            def legs(self): ...
+        class Last(Base):
+            def both(self) -> str: ...
+            def tail(self): ...
+        class Cat(Base, Generic[T]):
+            def legs(self) -> int: ...
+        """
+    found = by_name(zoo(**{"zoo/cats.py": animals}))["Cat"].methods
+    assert [one.sig for one in found] == ["legs() -> int", "both() -> int", "tail()"]
+
+
 def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
     own = 'class Own:\n    """Of this checkout."""\n'
     folder = project(
