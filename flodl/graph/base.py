@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torch import Tensor, nn
 
@@ -12,6 +13,9 @@ from flodl.graph.topology import Topology
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
+
+Names: TypeAlias = str | Iterable[str]
+"""A name, or several."""
 
 
 class GraphBase(nn.Module):
@@ -83,10 +87,11 @@ class GraphBase(nn.Module):
         child = self.tree_children().get(label) if dot else None
         return (cast("Graph", self), name) if child is None else child._owner(rest)
 
-    def _expanded(self, names: Iterable[str]) -> list[str]:
+    def _expanded(self, names: Iterable[Names]) -> list[str]:
         """The names without duplicates, with tag groups replaced by their members."""
         expanded: list[str] = []
-        for name in names:
+        several = ([one] if isinstance(one, str) else one for one in names)
+        for name in chain.from_iterable(several):
             graph, group = self._owner(name)
             prefix = name.removesuffix(group)
             expanded += [prefix + member for member in graph.tag_group(group) or [group]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.errors import StateError
 from flodl.graph import plot
-from flodl.graph.base import GraphBase
+from flodl.graph.base import GraphBase, Names
 from flodl.graph.history import MetricHistory as MetricHistory, Point, Values
 from flodl.graph.trend import Trend, TrendGroup
 
@@ -54,14 +54,15 @@ class Observed(GraphBase):
 
     # --- Buffering -------------------------------------------------------------------------
 
-    def collect(self, *tags: str) -> None:
+    def collect(self, *tags: Names) -> None:
         """Buffer the value of each tag in the last forward.
 
         The values are detached, and read at the flush. So collecting does not wait for a device.
 
         Args:
-            tags: Tags whose values have one element, or tag groups of such tags. A path such as
-                ``"encoder.hidden"`` collects for the metrics of the graph that has the tag.
+            tags: Tags whose values have one element, or tag groups of such tags, one by one or as a
+                list. A path such as ``"encoder.hidden"`` collects for the metrics of the graph that
+                has the tag.
 
         Raises:
             KeyError: The graph has no such tag.
@@ -146,14 +147,15 @@ class Observed(GraphBase):
 
     # --- Flushing --------------------------------------------------------------------------
 
-    def flush(self, *names: str) -> None:
+    def flush(self, *names: Names) -> None:
         """Add one point per metric, the mean of its buffered values, and clear the buffers.
 
         Afterwards every labelled graph below is flushed completely. A graph with empty buffers
         gets no point, and its :attr:`flush_count` stays the same.
 
         Args:
-            names: Metrics or tag groups of this graph to flush; default: all.
+            names: Metrics or tag groups of this graph to flush, one by one or as a list; default:
+                all.
 
         Raises:
             KeyError: Nothing was ever recorded under a name, and it is not a tag.
@@ -163,7 +165,7 @@ class Observed(GraphBase):
         below = {graph._metrics: () for prefix, graph in self._tree() if prefix}
         _flush({self._metrics: own, **below})
 
-    def flush_local(self, *names: str) -> None:
+    def flush_local(self, *names: Names) -> None:
         """Flush like :meth:`flush`, but only this graph.
 
         Raises:
@@ -215,7 +217,7 @@ class Observed(GraphBase):
         graph, metric = self._known_metric(name)
         return Trend(graph._metrics.values(metric))
 
-    def trends(self, *names: str) -> TrendGroup:
+    def trends(self, *names: Names) -> TrendGroup:
         """The trends of several metrics; a tag group means all of its members.
 
         Raises:
@@ -223,7 +225,7 @@ class Observed(GraphBase):
         """
         return TrendGroup(self.trend(name) for name in self._expanded(names))
 
-    def reset_trend(self, *names: str) -> None:
+    def reset_trend(self, *names: Names) -> None:
         """Delete the points of metrics or tag groups; default: of all metrics of this graph.
 
         Buffered values, :attr:`flush_count` and the clock stay.
@@ -238,7 +240,7 @@ class Observed(GraphBase):
 
     # --- Writing ---------------------------------------------------------------------------
 
-    def plot_html(self, path: str | os.PathLike[str], *names: str) -> None:
+    def plot_html(self, path: str | os.PathLike[str], *names: Names) -> None:
         """Write a page that draws metrics over epochs; it needs only a browser.
 
         Args:
@@ -250,7 +252,7 @@ class Observed(GraphBase):
         """
         plot.page(path, _values(self._series(names)))
 
-    def export_trends(self, path: str | os.PathLike[str], *names: str) -> None:
+    def export_trends(self, path: str | os.PathLike[str], *names: Names) -> None:
         """Write metrics as CSV: ``epoch`` (from 1), then one column per metric, eight decimals.
 
         Args:
@@ -262,7 +264,7 @@ class Observed(GraphBase):
         """
         plot.table(path, _values(self._series(names)))
 
-    def write_log(self, path: str | os.PathLike[str], total: int, *names: str) -> None:
+    def write_log(self, path: str | os.PathLike[str], total: int, *names: Names) -> None:
         """Write one line per epoch: ``epoch   1  loss=0.5000  [1.2s  ETA 2.4s]``.
 
         Args:
@@ -287,7 +289,7 @@ class Observed(GraphBase):
             return f"the last call left this input out, or {off}"
         return off
 
-    def _captured(self, tags: Iterable[str]) -> dict[str, Tensor]:
+    def _captured(self, tags: Iterable[Names]) -> dict[str, Tensor]:
         names = self._expanded(tags)
         own, found = self._captured_tags(), {}
         for name in names:
@@ -317,7 +319,7 @@ class Observed(GraphBase):
         ]
         raise KeyError(self._no_such("metric", name, known))
 
-    def _own_metrics(self, names: Iterable[str]) -> list[str]:
+    def _own_metrics(self, names: Iterable[Names]) -> list[str]:
         """Names and groups as metrics of this graph; raises for those of other graphs."""
         own = self._expanded(names)
         for name in own:
@@ -325,7 +327,7 @@ class Observed(GraphBase):
                 raise KeyError(f"{name!r} is a metric of another graph; flush that one")
         return own
 
-    def _series(self, names: Iterable[str]) -> dict[str, list[Point]]:
+    def _series(self, names: Iterable[Names]) -> dict[str, list[Point]]:
         series: dict[str, list[Point]] = {}
         for prefix, graph in self._tree():
             for name in graph._metrics.names():

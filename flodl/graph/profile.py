@@ -16,7 +16,7 @@ from torch import nn
 
 from flodl.errors import PathError, StateError
 from flodl.graph import plot
-from flodl.graph.base import GraphBase
+from flodl.graph.base import GraphBase, Names
 from flodl.graph.history import MetricHistory
 from flodl.graph.paths import resolve, timed_nodes
 from flodl.graph.topology import Topology
@@ -284,7 +284,7 @@ class Profiled(GraphBase):
 
     # --- Many forwards ---------------------------------------------------------------------
 
-    def collect_timings(self, *tags: str) -> None:
+    def collect_timings(self, *tags: Names) -> None:
         """Buffer the times of the last forward until :meth:`flush_timings`.
 
         Args:
@@ -301,7 +301,7 @@ class Profiled(GraphBase):
             graph._unread_timings.append((last, names))
             graph._read_timings(_UNREAD)
 
-    def flush_timings(self, *tags: str) -> None:
+    def flush_timings(self, *tags: Names) -> None:
         """Add one point per tag, the mean of its buffered times, and clear the buffers.
 
         Args:
@@ -330,7 +330,7 @@ class Profiled(GraphBase):
         graph, name = self._timed_tag(tag)
         return Trend(graph._timings.values(name))
 
-    def timing_trends(self, *tags: str) -> TrendGroup:
+    def timing_trends(self, *tags: Names) -> TrendGroup:
         """The trends of several tags or tag groups; default: of all tags of this graph.
 
         Raises:
@@ -340,7 +340,7 @@ class Profiled(GraphBase):
         names = self._expanded(tags) or self.tag_names()
         return TrendGroup(self.timing_trend(name) for name in names)
 
-    def plot_timings_html(self, path: str | os.PathLike[str], *tags: str) -> None:
+    def plot_timings_html(self, path: str | os.PathLike[str], *tags: Names) -> None:
         """Write a page that draws times over epochs; it needs only a browser.
 
         Args:
@@ -353,7 +353,7 @@ class Profiled(GraphBase):
         """
         plot.page(path, self._timing_series(tags), title="Time per node", unit="s")
 
-    def export_timing_trends(self, path: str | os.PathLike[str], *tags: str) -> None:
+    def export_timing_trends(self, path: str | os.PathLike[str], *tags: Names) -> None:
         """Write times as CSV: ``epoch`` (from 1), then seconds per tag with eight decimals.
 
         Args:
@@ -401,7 +401,7 @@ class Profiled(GraphBase):
             raise PathError(f"path {path!r} leads to a graph; give the path of one of its tags")
         return graph, tag
 
-    def _timed_tags(self, tags: Iterable[str]) -> list[tuple[Profiled, list[str]]]:
+    def _timed_tags(self, tags: Iterable[Names]) -> list[tuple[Profiled, list[str]]]:
         """Tags by the graph that has them; default: all of this graph."""
         chosen: dict[Profiled, list[str]] = {}
         for name in self._expanded(tags) or self.tag_names():
@@ -417,7 +417,7 @@ class Profiled(GraphBase):
             for name in names:
                 self._timings.record_scalar(name, seconds[self.topology.tagged_nodes[name]])
 
-    def _timing_series(self, tags: Sequence[str]) -> dict[str, list[float]]:
+    def _timing_series(self, tags: Sequence[Names]) -> dict[str, list[float]]:
         series = {
             prefix + name: graph._timings.values(name)
             for prefix, graph in self._tree()

@@ -6,10 +6,11 @@ layer differently::
     layer.weight = nn.Parameter(xavier_normal((64, 128), fan_in=128, fan_out=64))
 
 ``fan_in`` is the number of inputs that reach one output; ``fan_out`` is the number of outputs that
-one input reaches. Every function takes two keywords:
+one input reaches. Every function also takes:
 
-- ``generator``: draw from this generator instead of torch's global one.
-- ``device``: create the tensor there (default: the generator's device, else torch's default).
+- ``device``, by position or keyword: create the tensor there (default: the generator's device, else
+  torch's default).
+- ``generator``, a keyword: draw from this generator instead of torch's global one.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def kaiming_uniform(
     shape: Sequence[int],
     fan_in: int,
     a: float = 0.0,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Uniform within ±√3·√(2/(1+a²))/√fan_in (He et al., 2015), for ReLU layers.
 
@@ -35,8 +36,8 @@ def kaiming_uniform(
         shape: Shape of the tensor.
         fan_in: Inputs per output, at least 1.
         a: Slope of the leaky ReLU below zero; √5 gives ±1/√fan_in, torch's default for layers.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``fan_in`` is below 1.
@@ -49,9 +50,9 @@ def kaiming_normal(
     shape: Sequence[int],
     fan_in: int,
     a: float = 0.0,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Normal around 0 with standard deviation √(2/(1+a²))/√fan_in (He et al., 2015).
 
@@ -59,8 +60,8 @@ def kaiming_normal(
         shape: Shape of the tensor.
         fan_in: Inputs per output, at least 1.
         a: Slope of the leaky ReLU below zero.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``fan_in`` is below 1.
@@ -72,9 +73,9 @@ def xavier_uniform(
     shape: Sequence[int],
     fan_in: int,
     fan_out: int,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Uniform within ±√(6/(fan_in+fan_out)) (Glorot and Bengio, 2010), for tanh and sigmoid.
 
@@ -82,8 +83,8 @@ def xavier_uniform(
         shape: Shape of the tensor.
         fan_in: Inputs per output, at least 1.
         fan_out: Outputs per input, at least 1.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``fan_in`` or ``fan_out`` is below 1.
@@ -96,9 +97,9 @@ def xavier_normal(
     shape: Sequence[int],
     fan_in: int,
     fan_out: int,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Normal around 0 with standard deviation √(2/(fan_in+fan_out)) (Glorot and Bengio, 2010).
 
@@ -106,8 +107,8 @@ def xavier_normal(
         shape: Shape of the tensor.
         fan_in: Inputs per output, at least 1.
         fan_out: Outputs per input, at least 1.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``fan_in`` or ``fan_out`` is below 1.
@@ -119,9 +120,9 @@ def uniform(
     shape: Sequence[int],
     low: float,
     high: float,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Uniform within [low, high).
 
@@ -137,9 +138,9 @@ def normal(
     shape: Sequence[int],
     mean: float,
     std: float,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Normal around ``mean`` with standard deviation ``std``.
 
@@ -153,9 +154,9 @@ def normal(
 def uniform_bias(
     fan_in: int,
     shape: Sequence[int],
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Uniform within ±1/√fan_in, torch's default for the biases of linear layers.
 
@@ -170,17 +171,17 @@ def uniform_bias(
 def orthogonal(
     shape: Sequence[int],
     gain: float = 1.0,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """A matrix with orthonormal rows, or columns if there are fewer columns (Saxe et al., 2013).
 
     Args:
         shape: Rows and columns.
         gain: Factor on the whole matrix.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``shape`` does not have two dimensions.
@@ -199,9 +200,9 @@ def trunc_normal(
     std: float = 1.0,
     a: float = -2.0,
     b: float = 2.0,
+    device: torch.device | str | None = None,
     *,
     generator: Generator | None = None,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Normal, restricted to between ``a`` and ``b`` standard deviations from the mean.
 
@@ -214,8 +215,8 @@ def trunc_normal(
         std: Standard deviation before the cut.
         a: Lower bound in standard deviations from the mean.
         b: Upper bound in standard deviations from the mean.
-        generator: Source of the numbers.
         device: Where the tensor is made.
+        generator: Source of the numbers.
 
     Raises:
         ValueError: ``a`` is not below ``b``, the probability of the interval rounds to zero in

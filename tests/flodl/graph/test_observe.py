@@ -211,6 +211,21 @@ def test_collect_buffers_the_value_of_a_tag(pair):
     assert pair.latest_metrics() == [("total", 7.0)]
 
 
+def test_names_may_come_as_a_list(heads, tmp_path):
+    for _ in range(2):
+        heads(torch.ones(1))
+        heads.collect(["head"])
+        heads.record("loss", 3.0)
+        heads.flush(["head", "loss"])
+    assert [trend.latest() for trend in heads.trends(["head"])] == [1, 2, 4]
+    heads.export_trends(tmp_path / "some.csv", ["loss"], "head_1")
+    assert (tmp_path / "some.csv").read_text().startswith("epoch,loss,head_1\n")
+    heads.plot_html(tmp_path / "some.html", ["loss", "head"])
+    assert "head_2" in (tmp_path / "some.html").read_text()
+    heads.reset_trend([])
+    assert len(heads.trend("loss").values) == 2
+
+
 @pytest.mark.case("runtime", 28)
 @pytest.mark.parametrize(
     ("reduce", "expected"),

@@ -154,8 +154,8 @@ def test_a_shared_module_is_counted_and_stored_once_and_loads_into_an_untied_cop
     assert checkpoint_keys(tmp_path / "x.fdl") == ["linear_1/weight", "linear_1/bias"]
     aliases = json.loads(checkpoint_metadata(tmp_path / "x.fdl")["aliases"])
     assert aliases == {
-        "linear_2/bias": "linear_1/bias",
-        "linear_2/weight": "linear_1/weight",
+        "linear_2.bias": "linear_1.bias",
+        "linear_2.weight": "linear_1.weight",
     }
     untied = FlowBuilder.from_(nn.Linear(2, 2)).through(nn.Linear(2, 2)).build()
     report = untied.load_checkpoint(tmp_path / "x.fdl")

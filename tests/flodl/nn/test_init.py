@@ -184,6 +184,12 @@ ALL = {
 }
 
 
+def test_the_device_is_given_by_position_too():
+    assert kaiming_uniform((2, 3), 3, 0.0, "meta").is_meta
+    assert xavier_normal((2, 3), 3, 2, torch.device("meta")).is_meta
+    assert trunc_normal((2, 3), 0.0, 1.0, -2.0, 2.0, "meta").is_meta
+
+
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 def test_starting_values_are_float32_and_repeatable(make):
     torch.set_default_dtype(torch.float64)
