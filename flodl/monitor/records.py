@@ -255,7 +255,7 @@ class Finish:
         """How a program loads the best model; empty if the run kept none."""
         if self.best is None or not self.folder or self.status != "complete":
             return ""
-        return f'load_best("{self.folder}", model), see docs/guide/trained-model.md'
+        return f'load_best("{self.folder}", model)'
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form, non-finite values as null."""

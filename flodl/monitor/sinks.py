@@ -94,8 +94,8 @@ class BufferedSink(Sink, Protocol):
 class TerminalSink:
     """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL.
 
-    A line longer than two rows of a terminal leaves out the last metrics and says how many. In a
-    pipe it is complete.
+    On a terminal an epoch takes one row: what does not fit is left out, the last metrics first, and
+    the row says how many. In a pipe the line is complete.
     """
 
     def open(self, info: RunInfo) -> None:
@@ -103,13 +103,14 @@ class TerminalSink:
 
     def record(self, record: EpochRecord) -> None:
         """Print the epoch's line."""
-        log.msg(lambda: "  " + epoch_line(record, _room()) + _vram(record.resources))
+        log.msg(lambda: "  " + epoch_line(record, _room()))
 
     def finish(self, summary: Finish) -> None:
         """Print the end of the run with its last metrics."""
         log.msg(lambda: "  " + finish_line(summary, _room()))
         if summary.use:
-            log.msg(f"  use the best model: {summary.use}")
+            told = [f"use the best model: {summary.use}", "see docs/guide/trained-model.md"]
+            log.msg(lambda: "  " + _joined(told, _room()))
 
 
 class TextFileSink:
@@ -153,7 +154,7 @@ class LogSink(TextFileSink):
 
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch's line for the next flush."""
-        self._pending.append(epoch_line(record) + _vram(record.resources))
+        self._pending.append(epoch_line(record))
 
     def finish(self, summary: Finish) -> None:
         """Append the closing line."""
@@ -228,19 +229,26 @@ class CsvSink:
 def epoch_line(record: EpochRecord, room: int | None = None) -> str:
     """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given.
 
-    With several ranks, their shares, anchor and waiting time come before the times.
+    With several ranks, their shares, anchor and waiting time come before the times. The memory of
+    the first GPU comes last. Where the room is short, the last metrics are left out, then the
+    memory, the ranks and the remaining time.
     """
     total = str(record.total)
     head = f"epoch {record.epoch + 1:>{len(total)}}/{total}"
     took = format_duration(record.seconds)
-    left = f"  ETA {format_eta(record.eta)}" if record.eta is not None else ""
-    tail = f"[{took}{left}]"
-    if record.ranks is not None:
-        tail = f"{record.ranks.text(record.seconds)}  {tail}"
+    times = f"[{took}  ETA {format_eta(record.eta)}]" if record.eta is not None else f"[{took}]"
+    ranks = [record.ranks.text(record.seconds)] if record.ranks is not None else []
+    memory = _vram(record.resources)
     values = [f"{printable(name)}={format_metric(value)}" for name, value in record.metrics]
-    if room is not None:
-        values = _fitting(values, room - len(f"{head}  {tail}"))
-    return "  ".join([head, *values, tail])
+    line = "  ".join([head, *values, *ranks, times, *memory])
+    if room is None or len(line) <= room:
+        return line
+    for end in ([*ranks, times, *memory], [*ranks, times], [times], [f"[{took}]"]):
+        around = len("  ".join([head, *end]))
+        line = "  ".join([head, *_fitting(values, room - around), *end])
+        if len(line) <= room:
+            return line
+    return f"{line[: room - 1]}…"
 
 
 def finish_line(summary: Finish, room: int | None = None) -> str:
@@ -259,10 +267,16 @@ def finish_line(summary: Finish, room: int | None = None) -> str:
         values = [f"best {printable(best.metric)} {value} (epoch {best.epoch + 1})"]
     else:
         values = [f"{printable(name)} {format_metric(value)}" for name, value in summary.metrics]
-    folder = [summary.folder] if summary.folder else []
     if room is not None and values:
-        values = _fitting(values, room - len(", ".join([line, *folder])))
-    return ", ".join([line, *values, *folder])
+        values = _fitting(values, room - len(line) - 1)
+    told = ", ".join([line, *values])
+    return _joined([told, summary.folder], room) if summary.folder else told
+
+
+def _joined(parts: list[str], room: int | None) -> str:
+    """Two parts of a line with a comma between; the second in a row of its own if it must be."""
+    line = ", ".join(parts)
+    return line if room is None or len(line) <= room else ",\n  ".join(parts)
 
 
 def _fitting(values: list[str], room: int) -> list[str]:
@@ -278,23 +292,23 @@ def _fitting(values: list[str], room: int) -> list[str]:
 
 
 def _room() -> int | None:
-    """Return the characters in two rows of the terminal on stdout; None without a terminal."""
+    """Return the characters in a row of the terminal on stdout; None without a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
-    return 2 * shutil.get_terminal_size().columns - _INDENTATION
+    return shutil.get_terminal_size().columns - _INDENTATION
 
 
-def _vram(resources: ResourceSample) -> str:
-    """Return ``  VRAM: 2.1/6.0 GB (82%)`` for the first GPU; empty without a GPU."""
+def _vram(resources: ResourceSample) -> list[str]:
+    """Return ``VRAM: 2.1/6.0 GB (82%)`` for the first GPU; nothing without a GPU."""
     if not resources.gpus:
-        return ""
+        return []
     first, util = resources.gpus[0], resources.gpu_util
-    text = f"  VRAM: {first.reserved / 1024**3:.1f}/{first.total / 1024**3:.1f} GB"
+    text = f"VRAM: {first.reserved / 1024**3:.1f}/{first.total / 1024**3:.1f} GB"
     if util is not None:
         text += f" ({util:.0f}%)"
     if resources.vram_spill:
         text += f" spill {format_bytes(resources.vram_spill)}"
-    return text
+    return [text]
 
 
 _INDENTATION = 2

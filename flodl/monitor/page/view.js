@@ -212,7 +212,7 @@ class RunView {
     if (place("found").textContent !== found) place("found").textContent = found;
     const use = model.summary?.use;
     place("use").hidden = !use;
-    place("use").textContent = use ? `Use the best model: ${use}.` : "";
+    place("use").textContent = use ? `Use the best model: ${use}, see docs/guide/trained-model.md` : "";
     place("no-metrics").hidden = left > 0;
     const none = model.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
     place("no-metrics").textContent = all.length ? "No metric has these words in its name." : none;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_the_line_tells_shares_anchor_and_waiting():
     assert "  share 71/29  anchor 10  wait 4%  [10.5s" in line
     assert "anchor" not in epoch_line(record(metrics(anchor=None)))
     assert "share 4.7…11.6 (20 ranks)" in epoch_line(record(metrics(ranks=20)))
+
+
+def test_in_a_narrow_row_metrics_give_way_then_the_ranks_then_the_remaining_time():
+    made = replace(record(metrics()), metrics=(("loss", 0.57), ("acc", 0.6786)))
+    wide = epoch_line(made)
+    assert [epoch_line(made, room) for room in (len(wide), len(wide) - 1, 55, 40, 28, 20)] == [
+        "epoch 1/2  loss=0.5700  acc=0.6786  share 71/29  anchor 10  wait 4%  [10.5s  ETA 10.5s]",
+        "epoch 1/2  loss=0.5700  +1 more  share 71/29  anchor 10  wait 4%  [10.5s  ETA 10.5s]",
+        "epoch 1/2  loss=0.5700  acc=0.6786  [10.5s  ETA 10.5s]",
+        "epoch 1/2  loss=0.5700  +1 more  [10.5s]",
+        "epoch 1/2  loss=0.5700  +1 …",
+        "epoch 1/2  loss=0.5…",
+    ]
 
 
 def test_the_table_has_columns_for_every_rank(tmp_path):

@@ -39,8 +39,9 @@ def test_the_best_model_of_a_run_predicts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = trained(tmp_path, best=True)
-    use = f'load_best("{run.path}", model), see docs/guide/trained-model.md'
-    assert f"  use the best model: {use}\n" in capsys.readouterr().out
+    use = f'load_best("{run.path}", model)'
+    told = f"  use the best model: {use}, see docs/guide/trained-model.md\n"
+    assert told in capsys.readouterr().out
     assert json.dumps(use)[1:-1] in (run.path / "report.html").read_text()
     model = load_best(run.path, network())
     assert not any(module.training for module in model.modules())
