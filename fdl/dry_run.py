@@ -45,7 +45,11 @@ def as_text(plan: Plan, palette: Palette) -> str:
     lines = labelled(rows, palette)
     variables = [(_assignment(one), one.origin) for one in plan.variables]
     flags = [
-        (join(plan.argv[flag.index : flag.index + flag.count]), flag.field, flag.origin)
+        (
+            join(plan.argv[flag.index : flag.index + flag.count]),
+            flag.field,
+            f"{flag.origin}  {flag.reference}".rstrip(),
+        )
         for flag in plan.flags
     ]
     if flags and plan.typed:

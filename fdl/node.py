@@ -32,11 +32,12 @@ class Node:
         secret: Whether the value was marked ``!secret``, in this or a weaker layer; None for one
             marked ``!public``, which no name makes secret.
         empty: Whether nothing stands behind the key, and so no ``null`` either.
+        reference: The variables that the value was made from, ``${A} ${B}``; empty without any.
     """
 
     __slots__ = (
-        "column", "empty", "file", "key_column", "key_line", "line", "losers", "merge", "secret",
-        "value",
+        "column", "empty", "file", "key_column", "key_line", "line", "losers", "merge",
+        "reference", "secret", "value",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Node:
         self.merge: str | None = None
         self.secret: bool | None = False
         self.empty = False
+        self.reference = ""
 
     @property
     def mapping(self) -> dict[str, Node]:
@@ -78,7 +80,7 @@ class Node:
         """Another value with the place, losers and marks of this one."""
         made = Node(value, self.file, self.line, self.column, self.key_line, self.key_column)
         made.losers, made.merge, made.secret = self.losers, self.merge, self.secret
-        made.empty = self.empty and value is None
+        made.empty, made.reference = self.empty and value is None, self.reference
         return made
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:

@@ -37,6 +37,7 @@ class Flag(Record):
         secret: Whether the value is kept from print; None for one marked ``!public``.
         losers: Values it has replaced (of weaker layers, of the manifest under a preset),
             strongest first.
+        reference: The variables that the value was made from, ``${A} ${B}``; empty without any.
     """
 
     index: int
@@ -46,6 +47,7 @@ class Flag(Record):
     origin: str
     secret: bool | None = False
     losers: Sequence[Loser] = ()
+    reference: str = ""
 
 
 class Variable(Record):

@@ -169,6 +169,11 @@ def scan(argv: Sequence[str]) -> Invocation:
         found.help_word = word if helped or word == ALL_GROUPS else ""
         if helped:
             del found.tokens[helped:]
+    if found.tokens[:1] == ["help"]:
+        # `fdl help train` is `fdl train --help`.
+        del found.tokens[0]
+        found.help = True
+        found.help_word = "all" if found.tokens == ["all"] else found.help_word
     found.tokens.extend(argv[end:])
     found.help = found.help or not found.tokens
     return found

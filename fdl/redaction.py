@@ -172,6 +172,7 @@ def _flag(flag: Flag) -> Flag:
         flag.origin,
         secret=flag.secret,
         losers=[(REDACTED if flag.secret else value, place) for value, place in flag.losers],
+        reference=flag.reference,
     )
 
 

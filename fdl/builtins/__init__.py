@@ -16,7 +16,7 @@ PANELS = {
 BUILTINS = tuple(name for names in PANELS.values() for name in names)
 """All built-in commands, in the order of the help page."""
 
-HIDDEN = ("version", "__complete")
+HIDDEN = ("help", "version", "__complete")
 """Names that work but are not listed."""
 
 PROGRAMS = ("ddp-bench", "flodl-hf")

@@ -53,7 +53,8 @@ def list_(
     """List the runs, and the jobs that a cluster has in its queue.
 
     On a terminal, the newest run is the last row. In a pipe and with --csv or --json, it is the
-    first. With --sort or --best, the first run is the first row everywhere.
+    first. With --sort or --best, the first run is the first row everywhere; runs without the metric
+    come last. A star marks the best of several values.
 
     A run is dead if its record says running and its process no longer exists. A damaged run has a
     record that cannot be read.
@@ -125,7 +126,8 @@ def _ordered(
         ranked = by_metric(metric, runs)
         if not ranked:
             raise unmeasured(metric, runs)
-        return ranked, metric
+        measured = {run.path for run in ranked}
+        return [*ranked, *(run for run in runs if run.path not in measured)], metric
     return runs, None
 
 

@@ -81,6 +81,7 @@ def explanation(fields: Sequence[Field], palette: Palette, width: int | None = N
             head = f"  {one.role:<{roles}}"
             styled = head if rows[1:] else palette.cyan(head)
             where = f"{one.place:<{places}}  {one.source}" if places else one.source
+            where += f", {one.reference}" if one.reference else ""
             value = _inline(one.value)
             rows.append(Row(f"{head} ", value, _printable(where), name, f"{styled} "))
         blocks.append(layout.text(rows))
@@ -138,7 +139,8 @@ def _inline(value: object) -> str:
 def _position(statement: Statement) -> dict[str, object]:
     source = {} if statement.source in _OWN else {"source": statement.source}
     place = {name: getattr(statement, name) for name in ("file", "line", "column")}
-    return {**place, **source}
+    behind = {"reference": statement.reference} if statement.reference else {}
+    return {**place, **source, **behind}
 
 
 def _origin(field: Field) -> str:

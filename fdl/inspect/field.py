@@ -32,6 +32,7 @@ class Statement(Record):
         line: Line from 1, or None.
         column: Column from 1, or None.
         merge: How a list joins the next weaker one: ``append``, …; None to replace it.
+        reference: The variables that the value was made from, ``${A} ${B}``; empty without any.
     """
 
     role: str
@@ -41,6 +42,7 @@ class Statement(Record):
     line: int | None = None
     column: int | None = None
     merge: str | None = None
+    reference: str = ""
 
     @property
     def place(self) -> str:
@@ -141,6 +143,7 @@ class Origins:
             node.key_line if at_key else node.line,
             node.key_column if at_key else node.column,
             node.merge,
+            node.reference,
         )
 
     def _source_of(self, file: str) -> str:

@@ -67,7 +67,11 @@ def _problem(root: Node, mistake: Mistake) -> str:
         case Refused():
             return f"`{dotted(path)}` {mistake.problem}"
         case Unsuitable():
-            described = REDACTED if _is_secret(root, path) else _described(mistake.node)
+            if _is_secret(root, path):
+                described = REDACTED
+            else:
+                behind = mistake.node.reference
+                described = _described(mistake.node) + (f" (from {behind})" if behind else "")
             return f"`{dotted(path)}` {mistake.demand}, not {described}{_remedy(mistake)}"
     raise TypeError(f"no words for {mistake!r}")
 

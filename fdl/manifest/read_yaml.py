@@ -19,7 +19,14 @@ from yaml.events import (
 )
 
 from fdl.manifest.scalars import resolve
-from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
+from fdl.manifest.source import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    key_problem,
+    odd_space,
+    position,
+    refusal,
+)
 from fdl.node import Node, Null
 
 TYPE_CHECKING = False
@@ -192,6 +199,7 @@ class _Builder:
         if event.tag not in (None, "!", f"{_TAG}str"):
             raise self.refusal(mark, f"tag `{event.tag}` is not supported on a key", "remove it")
         self.values += 1
+        self.refuse_odd_space(event, key=True)
         if problem := key_problem(event.value):
             raise self.refusal(mark, problem, "give it a short name")
         if event.anchor is not None:
@@ -207,6 +215,7 @@ class _Builder:
             problem = "text cannot hold a NUL character: no program can receive one"
             raise self.refusal(mark, problem, "remove the `\\0`")
         quoted = event.style in _QUOTED
+        self.refuse_odd_space(event, key=False)
         if tag in ("!", f"{_TAG}str") or (tag in (None, _SECRET, _PUBLIC) and quoted):
             return str(text)
         try:
@@ -224,6 +233,16 @@ class _Builder:
             problem = f"`{text}` is no !!{tag.removeprefix(_TAG)}"
             raise self.refusal(mark, problem, "remove the tag or correct the value")
         return float(value) if tag == f"{_TAG}float" and value is not None else value
+
+    def refuse_odd_space(self, event: Any, *, key: bool) -> None:
+        """Refuse a blank that YAML takes for a letter in a text without quotes."""
+        if event.style in _QUOTED or not (odd := odd_space(event.value, key=key)):
+            return
+        raise self.refusal(
+            event.start_mark,
+            f"{odd} stands where YAML needs a plain space",
+            "delete the blanks in this line and type them again",
+        )
 
     def collection_tag(self, event: Any) -> str | None:
         """How a list joins the weaker one, from its tag. Other tags are refused."""

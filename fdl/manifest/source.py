@@ -21,6 +21,11 @@ MAX_KEY = 100
 # allowed characters would take longer to compile than the file takes to read.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
+# Blanks that word processors and web pages put in place of a plain one.
+_NO_BREAK = "\xa0"
+_ODD = f"[{_NO_BREAK}\u1680\u2000-\u200b\u202f\u205f\u3000]"
+_ODD_SPACE, _ODD_PLACE = re.compile(_ODD), re.compile(f"^-?{_ODD}|:{_ODD}")
+
 
 def refusal(file: str, line: int, column: int, problem: str, hint: str = "") -> ManifestError:
     """The error for one place of a file. The path is relative to the working directory."""
@@ -76,6 +81,18 @@ def key_problem(key: str) -> str | None:
     if len(key) > MAX_KEY:
         return f"a key of {len(key)} characters is too long (at most {MAX_KEY})"
     return None
+
+
+def odd_space(text: str, *, key: bool) -> str:
+    """A blank that YAML takes for a letter, in words; empty without one.
+
+    In a value only one counts that would end a key or begin an item, were it a plain one.
+    """
+    found = (_ODD_SPACE if key else _ODD_PLACE).search(text)
+    if found is None:
+        return ""
+    odd = found[0][-1]
+    return f"a {'non-breaking ' if odd == _NO_BREAK else ''}space (U+{ord(odd):04X})"
 
 
 def _read_bytes(file: str) -> bytes:

@@ -321,9 +321,9 @@ class _Options:
         return _not_a_number(one, text)
 
     def _refused(self, node: Node, problem: str, hint: str = "") -> ManifestError:
-        return ManifestError(
-            f"{origin(node, self._level.root)}: {self._whose}: {problem}", hint=hint
-        )
+        place = origin(node, self._level.root)
+        behind = f" (from {node.reference})" if node.reference else ""
+        return ManifestError(f"{place}: {self._whose}: {problem}{behind}", hint=hint)
 
 
 def _above(key: str) -> list[str]:

@@ -136,6 +136,7 @@ def flag_of(group: Group, index: int, root: str) -> Flag:
         origin(decisive if decisive.losers else node, root),
         secret=_secrecy(group),
         losers=_losers(node, root),
+        reference=node.reference,
     )
 
 

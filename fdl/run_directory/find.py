@@ -197,10 +197,28 @@ def _refuse_broken(path: Path) -> None:
         )
 
 
-def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:
-    """The runs that measured a metric, the best one first; among equals the newest first."""
-    values = [(run, best) for run in runs if (best := run.metrics.best(metric))]
-    return [run for run, best in sorted(values, key=lambda pair: metric.order(pair[1].value))]
+def by_metric(metric: Metric, runs: Sequence[Run]) -> list[Run]:
+    """The runs that measured a metric, the best one first.
+
+    Among equals the newest is first, but a run that only continues another one stands behind it:
+    it shows the epochs that the other has trained.
+    """
+    best = {run.path: one for run in runs if (one := run.metrics.best(metric))}
+    known = {run.path: run for run in runs if run.path in best}
+
+    def repeats(run: Run) -> int:
+        """How many runs before this one have the same best epoch."""
+        found, seen = 0, {run.path}
+        while run.predecessor:
+            path = run.path.parent / run.predecessor
+            if path in seen or best.get(path) != best[run.path]:
+                break
+            seen.add(path)
+            found, run = found + 1, known[path]
+        return found
+
+    ranked = known.values()
+    return sorted(ranked, key=lambda one: (metric.order(best[one.path].value), repeats(one)))
 
 
 def has_number(run: Run, metric: Metric) -> bool:

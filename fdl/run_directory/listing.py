@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,8 @@ from rich.text import Text
 
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
-from fdl.run_directory.metrics import in_json
-from fdl.run_directory.quantity import FACT, LAST, SETTING, Known, Quantity
+from fdl.run_directory.metrics import Metric, in_json
+from fdl.run_directory.quantity import BEST, FACT, LAST, SETTING, Known, Quantity
 from fdl.run_directory.run import DAMAGED, DEAD, RUNNING
 from fdl.run_directory.text import best_value, duration, epochs, measured, number, printable
 from fdl.tables import TROUBLE, table
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from fdl.run_directory.metrics import Metric
     from fdl.run_directory.run import Run
 
 _STYLES = {
@@ -71,7 +71,8 @@ def in_columns(runs: Sequence[Run], columns: Sequence[Quantity]) -> Table:
     """One row per run with the columns that were asked for, behind its name."""
     named = any(one.kind == FACT and one.name in ("name", "path") for one in columns)
     heads = [one.spelling for one in columns]
-    cells = [[cell(one, run) for one in columns] for run in runs]
+    marked = [_marked(one, runs) for one in columns]
+    cells = [[column[at] for column in marked] for at in range(len(runs))]
     right = {place for place, one in enumerate(columns) if one.is_number}
     if not named:
         names = names_of(runs)
@@ -149,7 +150,7 @@ def _offers(runs: Sequence[Run], metric: Metric | None) -> Iterator[tuple[int, s
             yield from _labels(runs)
         for group, quantities in ((_METRICS, metrics), (_SETTINGS, settings)):
             if place < len(quantities):
-                cells = [cell(quantities[place], run) for run in runs]
+                cells = _marked(quantities[place], runs)
                 if max(map(len, cells)) <= _WIDEST or len(settings) <= 1:
                     yield group, printable(quantities[place].spelling), cells
     if max(len(metrics), len(settings)) <= 1:
@@ -177,6 +178,22 @@ def names_of(runs: Sequence[Run]) -> list[str]:
         seen[run.name] = seen.get(run.name, 0) + 1
     return [
         printable(run.name if seen[run.name] == 1 else str(shortened(run.path))) for run in runs
+    ]
+
+
+def _marked(quantity: Quantity, runs: Sequence[Run]) -> list[str]:
+    """The cells of a column. A star follows the best of different values of a metric."""
+    cells = [cell(quantity, run) for run in runs]
+    values = [quantity.value(run) for run in runs]
+    sound = [one for one in values if isinstance(one, float) and math.isfinite(one)]
+    metric = Metric.parse(quantity.name) if quantity.kind in (LAST, BEST) else None
+    if metric is None or not metric.has_best or len(set(sound)) < 2:
+        return cells
+    if quantity.kind == BEST:
+        metric = metric._replace(higher=quantity.higher)
+    best = min(sound, key=metric.order)
+    return [
+        f"{text}*" if value == best else text for text, value in zip(cells, values, strict=True)
     ]
 
 

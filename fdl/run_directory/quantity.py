@@ -32,6 +32,9 @@ FACT, LAST, BEST, LEAST, MOST, SETTING = "fact", "last", "best", "min", "max", "
 _OWN = ("lr", "grad_norm")
 """Metrics that the Trainer records by itself. A setting of the same name is meant more often."""
 
+_OF_THE_START = ("live", "resume", "output", "dir")
+"""Settings that say how a run was started and not what it trained; they are shown last."""
+
 _FUNCTION = re.compile(r"(min|max)\s*\((.+)\)")
 _LISTED = re.compile(r"(?:`[^`]*`|[^,])+")
 
@@ -145,12 +148,13 @@ class Known:
 
     @cached_property
     def differing(self) -> list[str]:
-        """The settings of which the runs have several values."""
+        """The settings of which the runs have several values; those of the training first."""
         seen: dict[str, set[str]] = {}
         for run in self._runs:
             for name, one in run.settings.items():
                 seen.setdefault(name, set()).add(repr(one.value))
-        return [name for name, found in seen.items() if len(found) > 1]
+        differing = [name for name, found in seen.items() if len(found) > 1]
+        return sorted(differing, key=lambda name: name.rpartition(".")[2] in _OF_THE_START)
 
     def resolve(self, text: str) -> Quantity:
         """What a name means.

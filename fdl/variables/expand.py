@@ -41,15 +41,18 @@ def expanded(node: Node, find: Find, root: str, *, numbers: bool = False) -> Nod
     if not isinstance(value, str) or "$" not in value:
         return node
     made, secret = node.at(value), node.secret
+    names: dict[str, None] = {}
 
     def instead(match: re.Match[str]) -> str:
         nonlocal secret
         found, is_hidden = _value(match, node, find, root)
         secret = secret or is_hidden
+        if match[1]:
+            names[f"${{{match[1]}}}"] = None
         return found
 
     made.value = _REFERENCE.sub(instead, value)
-    made.secret = secret
+    made.secret, made.reference = secret, " ".join(names)
     whole = _REFERENCE.fullmatch(value)
     if whole and whole[1] and made.value:
         typed = resolve(made.value)

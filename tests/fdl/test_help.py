@@ -405,3 +405,15 @@ def test_wrapping_breaks_at_blanks_and_measures_wide_characters():
     assert wrap("longer-than-the-line x", 6) == ["longer-than-the-line", "x"]
     assert wrap("", 6) == [""]
     assert [cells(text) for text in ("abc", "大小", "e\u0301")] == [3, 4, 1]
+
+
+def test_help_is_also_a_word(project, fdl):
+    project(
+        {"fdl.yml": "entry: echo\ncommands: {quick: {training: {epochs: 1}}, help: {run: make}}"}
+    )
+    for words in ((), ("quick",), ("config", "set"), ("all",)):
+        asked = ("--help", *words) if words == ("all",) else (*words, "--help")
+        assert fdl("help", *words).out == fdl(*asked).out
+    assert fdl("help", "quick").out.startswith("fdl quick")
+    assert "unknown command: nope" in fdl("help", "nope").err
+    assert "command `help` cannot be reached" in fdl("config", "show").err

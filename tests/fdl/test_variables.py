@@ -83,7 +83,8 @@ def test_folders_take_the_values_of_variables(project, fdl):
         ),
         (
             "entry: echo\ntraining: {epochs: '${N:-many}'}\ncommands: {t: {training: {lr: 1}}}",
-            'error: fdl.yml:2:20: `training.epochs` must be a whole number, not the text "many"\n',
+            "error: fdl.yml:2:20: `training.epochs` must be a whole number, not the text "
+            '"many" (from ${N})\n',
         ),
         (
             "commands: {t: {run: echo, env: {A: '${a.b}'}}}",
@@ -120,6 +121,21 @@ def test_config_show_prints_the_text_and_of_a_command_the_value(project, fdl):
     assert "lr: 0.7  " in shown
     assert "train/fdl.yml:4" in shown
     assert "0.7" in fdl("why", "training.lr", "train", env={"LR": "0.7"}).out
+
+
+def test_the_variable_behind_a_value_is_named(project, fdl):
+    project({**TRAIN, "train/fdl.ci.yml": "training: {lr: 0.5}"})
+    for set_to, value in (({"LR": "3"}, "3"), ({}, "0.1")):
+        why = fdl("why", "lr", "train", env=set_to).out
+        assert f"  wins  {value}  train/fdl.yml:4:16  manifest, ${{LR}}\n" in why
+        assert "train/fdl.yml:4:16  ${LR}\n" in fdl("-n", "train", env=set_to).out
+    asked = json.loads(fdl("why", "lr", "train", "--json").out)["fields"][0]["stack"]
+    assert [one.get("reference") for one in asked] == ["${LR}"]
+    name = fdl("why", "options.name", "train", "quick").out
+    assert "preset quick, ${NAME}" in name
+    assert "${" not in fdl("--env", "ci", "why", "lr", "train").out.splitlines()[1]
+    refused = fdl("train", env={"LR": "fast"}).err
+    assert 'must be a number, not the text "fast" (from ${LR})' in refused
 
 
 def test_a_value_made_from_a_secret_is_a_secret(project, fdl):

@@ -105,6 +105,15 @@ def test_not_a_number_is_read() -> None:
 
 
 @pytest.mark.usefixtures("loader")
+def test_unusual_blanks_within_a_text_belong_to_it() -> None:
+    text = "a: 10\xa0000 x-\xa0y\nb: 'q:\xa0r'\n'c\xa0d': 1\n"
+    assert read_yaml.read_yaml(text, "fdl.yml").plain() == {
+        "a": "10\xa0000 x-\xa0y",
+        "b": "q:\xa0r",
+        "c\xa0d": 1,
+    }
+
+
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~\n", "---\n...\n"])
 def test_an_empty_document_is_an_empty_mapping(text: str) -> None:
     assert read_as(text).plain() == {}
@@ -245,6 +254,10 @@ TOWER = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in rang
         (b"a: \xe9\n", "1:4", "0xe9 is not valid UTF-8"),
         ("a: é ".encode() + b"\xff\n", "1:6", "0xff is not valid UTF-8"),
         ("a: 1\n".encode("utf-16"), "1:1", "UTF-16"),
+        ("training:\n\xa0 lr: 1\n", "2:1", "a non-breaking space (U+00A0) stands where"),
+        ("training: {lr:\xa01}\n", "1:12", "a non-breaking space (U+00A0)"),
+        ("entry:\xa0echo a\n", "1:1", "a non-breaking space (U+00A0)"),
+        ("a:\n  -\u2003b\n", "2:3", "a space (U+2003)"),
     ],
 )
 def test_broken_yaml_is_refused_with_its_place(text: str | bytes, place: str, words: str) -> None:

@@ -118,14 +118,39 @@ def test_the_best_of_a_metric_comes_first(project, fdl):
     trail(folder / THIRD, metrics={"other": [1, "nan"]})
     lines = fdl("runs", "list", "--best", "val_loss").out.splitlines()
     assert lines[0].endswith("BEST val_loss")
-    assert [line.split("2m05s  ")[1] for line in lines[1:]] == [
+    assert [line.partition("2m05s  ")[2] for line in lines[1:]] == [
         "0.2000 (epoch 1)",
         "0.3000 (epoch 2)",
+        "",
     ]
     best = names(fdl("runs", "list", "--best", "accuracy"))
-    assert best == [f"runs/train/{SECOND}", f"runs/train/{FIRST}"]
+    assert best == [f"runs/train/{SECOND}", f"runs/train/{FIRST}", f"runs/train/{THIRD}"]
     best = names(fdl("runs", "list", "--best", "val_loss:max"))
-    assert best == [f"runs/train/{FIRST}", f"runs/train/{SECOND}"]
+    assert best == [f"runs/train/{FIRST}", f"runs/train/{SECOND}", f"runs/train/{THIRD}"]
+
+
+def test_of_two_runs_with_one_best_epoch_the_one_that_trained_it_is_the_best(project, fdl):
+    folder = project(MANIFESTS) / "runs/train"
+    trail(folder / FIRST, metrics={"loss": [0.5, 0.2]})
+    last = str(folder / FIRST / "last.fdl")
+    trail(folder / SECOND, metrics={"loss": [0.5, 0.2, 0.4]}, resumed_from=last)
+    trail(folder / THIRD, metrics={"loss": [0.2]})
+    best = [one.rpartition("/")[2] for one in names(fdl("runs", "list", "--best", "loss"))]
+    assert best == [THIRD, FIRST, SECOND]
+    assert fdl("runs", "show", "best:loss:max", "--json").out.count(FIRST) > 0
+
+
+def test_settings_of_the_start_are_shown_behind_those_of_the_training(project):
+    folder = project(MANIFESTS) / "runs/train"
+    for at, name in enumerate((FIRST, SECOND)):
+        config = {"live": bool(at), "output": f"o{at}", "resume": f"r{at}", "lr": at, "seed": at}
+        trail(folder / name, config=config)
+    _, raw = screen.typed("runs", "list", cwd=folder.parents[1], columns=80, env={})
+    assert screen.lines(raw, 80)[0].split()[-4:] == ["lr", "seed", "live", "output"]
+
+
+def test_a_metric_that_no_run_has_is_refused(project, fdl):
+    trail(project(MANIFESTS) / "runs/train" / FIRST, metrics={"val_loss": [0.2, 0.9]})
     refused = fdl("runs", "list", "--best", "val_los")
     assert (refused.exit, refused.out) == (2, "")
     assert "did you mean `val_loss`?" in refused.err
@@ -287,7 +312,7 @@ def test_a_terminal_of_80_columns_shows_metrics_and_what_differs_with_the_newest
     assert screen.lines(raw, 80) == [
         "RUN                  STATE     EPOCHS   TIME    loss  val_loss  lr    seed",
         "2026-01-01T10-00-00  complete       2  2m05s  0.5000    0.3000  0.1   1",
-        "2026-01-02T10-00-00  complete       2  2m05s  0.5000    0.1000  0.01  1",
+        "2026-01-02T10-00-00  complete       2  2m05s  0.5000   0.1000*  0.01  1",
         "2026-01-03T10-00-00  complete       2  2m05s  0.5000    0.2000  0.1   2",
         "2026-01-04T10-00-00  failed         2  2m05s                          3",
     ]
@@ -302,7 +327,7 @@ def test_a_table_of_chosen_columns(fdl):
     assert (session.exit, session.err) == (0, "")
     assert session.out.splitlines() == [
         "RUN                  lr    seed  val_loss",
-        "2026-01-02T10-00-00  0.01  1       0.1000",
+        "2026-01-02T10-00-00  0.01  1      0.1000*",
         "2026-01-03T10-00-00  0.1   2       0.2000",
     ]
 
