@@ -40,6 +40,18 @@ def environment(run: Run) -> dict[str, object]:
     return dict(_flat(run.environment()))
 
 
+def environment_to_compare(run: Run) -> dict[str, object]:
+    """The same, without how an engine came to its decision: one line ``engine`` has the result."""
+    found = environment(run)
+    kept = {name: value for name, value in found.items() if not name.startswith("engine.")}
+    chosen, stretches = found.get("engine.engine"), found.get("engine.stretches")
+    if chosen is None:
+        return kept
+    last = stretches[-1] if isinstance(stretches, list) and stretches else None
+    steps = last[-1] if isinstance(last, list) and last else None
+    return {**kept, "engine": f"{chosen}, {steps}" if steps else chosen}
+
+
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in content.items():
         if isinstance(value, dict):
@@ -167,7 +179,7 @@ class Comparison:
         self._names = names or _told_apart(runs)
         differing = _differing([settings(run) for run in runs])
         self.config = {name: row for name, row in differing.items() if name not in without}
-        self.environment = _differing([environment(run) for run in runs])
+        self.environment = _differing([environment_to_compare(run) for run in runs])
         measured = dict.fromkeys(name for run in runs for name in run.metrics.names)
         parsed = {name: Metric.parse(name) for name in measured}
         self.metrics = {

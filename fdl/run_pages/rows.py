@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError
-from fdl.run_directory.describe import environment
+from fdl.run_directory.describe import environment_to_compare
 from fdl.run_directory.find import shortened
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
@@ -67,7 +67,7 @@ def row(run: Run) -> dict[str, Any]:
         "note": note,
         "has_report": (run.path / REPORT).is_file(),
         "config": _config(run),
-        "environment": {name: _short(value) for name, value in environment(run).items()},
+        "environment": {name: _short(value) for name, value in environment_to_compare(run).items()},
         "metrics": _measured(run),
         "has_steps": bool(steps.names) or bool(run.metrics.steps),
         "curves": [*dict.fromkeys([*run.metrics.names, *steps.names])],

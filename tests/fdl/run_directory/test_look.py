@@ -305,3 +305,14 @@ def test_a_run_on_one_device_has_no_ledger_to_verify(runs, fdl):
         "only a training in several processes writes one\n"
         "hint: name a run of several processes: fdl verify-run RUN\n"
     )
+
+
+def test_of_an_engine_a_comparison_shows_one_line(project, fdl):
+    folder = project({"fdl.yml": "entry: python main.py"}) / "runs"
+    for at, (name, steps) in enumerate(((FIRST, "plain"), (SECOND, "compiled")), 1):
+        engine = {"engine": "auto", "stretches": [[1, "plain"], [40, steps]], "trials": at}
+        trail(folder / name, environment={"torch": "2.13.0", "engine": engine})
+    told = fdl("runs", "compare", FIRST, SECOND, "--json").out
+    assert json.loads(told)["environment"] == {"engine": ["auto, plain", "auto, compiled"]}
+    shown = fdl("runs", "show", FIRST, "--json").out
+    assert json.loads(shown)["environment"]["engine"]["trials"] == 1
