@@ -6,6 +6,7 @@ titles of files above their code, pages of the project outside docs/, and the Py
 
 from __future__ import annotations
 
+import html
 import importlib
 import posixpath
 import re
@@ -36,6 +37,10 @@ _BESIDE = re.compile(
     r'^(```python title="theirs\.py"\n.*?^```)\n\n(```python title="ours\.py"\n.*?^```)$',
     re.DOTALL | re.MULTILINE,
 )
+_TERMINAL = re.compile(
+    r'<div class="highlight">(<pre>(?:(?!</code>).)*class="gp".*?</code>)', re.DOTALL
+)
+_TAG = re.compile(r"<[^>]+>")
 _SPAN = re.compile(r"(``.*?``|`[^`\n]*`)", re.DOTALL)
 _BRACKETS = re.compile(r"\]( ?)\[")
 _NESTED = re.compile(r"^ {2,3}(?=- )", re.MULTILINE)
@@ -72,6 +77,22 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta["hide"] = ["toc"]  # two columns need the width
     text = _BESIDE.sub(_side_by_side, "".join(parts))
     return python_pages.with_links(text) if place == "reference/python.md" else text
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Let the copy button of a terminal copy what is typed, without prompts and output."""
+    return _TERMINAL.sub(_with_commands, content)
+
+
+def _with_commands(block: re.Match[str]) -> str:
+    typed: list[str] = []
+    for line in html.unescape(_TAG.sub("", block[1])).splitlines():
+        if line.startswith("$ "):
+            typed.append(line.removeprefix("$ "))
+        elif typed and typed[-1].endswith("\\") and line.startswith("> "):
+            typed.append(line.removeprefix("> "))
+    copied = html.escape("\n".join(typed), quote=True)
+    return f'<div class="highlight" data-copy="{copied}">{block[1]}'
 
 
 def _section(entry: Any, folder: Path) -> Any:

@@ -45,15 +45,19 @@ READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
 
 
 def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> str:
-    """What appears in a terminal: both streams in the order of writing."""
+    """What appears in a terminal: both streams in the order of writing.
+
+    A ``cd`` holds for the lines that follow.
+    """
     foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR", "OMP_WAIT_POLICY")
     env = {name: value for name, value in machine.items() if not name.startswith(foreign)}
     path = fork_server.fdl_on_path(env)
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")
+    place = folder.with_name(f"{folder.name}-place")
     done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=folder,
+        ["bash", "-c", f"{line}\npwd >{shlex.quote(str(place))}"],
+        cwd=place.read_text().rstrip("\n") if place.exists() else folder,
         env={**env, **READER, "HOME": str(home), "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
