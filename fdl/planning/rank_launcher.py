@@ -27,7 +27,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
 BEGUN = "training-has-begun"
@@ -42,6 +42,7 @@ _HELD_S = 10.0
 _FIRST_RANK_S = 1.0
 """After the failure of another rank, so long may rank 0 of this machine fail by itself."""
 _LOOKS_S = 0.1
+_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
 class HeldErrors:
@@ -79,7 +80,7 @@ class HeldErrors:
 
     def _run(self) -> None:
         while True:
-            select.select([*self._pipes.values()], [], [], _LOOKS_S)
+            select.select([*self._pipes.values()], [], [], _LOOKS_S if self._holds else None)
             self._pass_on()
 
     def _pass_on(self) -> None:
@@ -96,7 +97,8 @@ class HeldErrors:
 
 
 def _print(texts: Iterable[bytes]) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+    # The stream may be closed, or nobody reads it any more.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.buffer.writelines(texts)
         sys.stderr.flush()
 
@@ -201,6 +203,7 @@ def _agent() -> Any:
         _remaining_restarts: int
         # The rank that failed first, as all machines number it, and its exit code.
         cause = (0, 1)
+        started = False
         logs = Logs(os.devnull)
 
         def __init__(self, spec: Any, logs_specs: Any, **options: Any) -> None:
@@ -210,6 +213,7 @@ def _agent() -> Any:
         def _start_workers(self, worker_group: Any) -> Any:
             self.logs.start.errors.show_all()
             self.logs.start = Start(begun=self.logs.start.has_begun())
+            Agent.started = True
             return super()._start_workers(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
@@ -241,8 +245,9 @@ def _agent() -> Any:
         def _have_met(self) -> bool:
             """Whether ranks may have connected to each other: they leave keys in a store."""
             group = self._worker_group
-            if not group.spec.rdzv_handler.use_agent_store:
-                return True  # it was the store of rank 0, which is gone
+            ours = getattr(group.spec.rdzv_handler, "use_agent_store", False)
+            if group.group_world_size > 1 or not ours:
+                return True  # the store may be gone with its process
             connect = _torch().TCPStore
             return bool(connect(group.master_addr, group.master_port).num_keys())
 
@@ -261,6 +266,23 @@ def _exit_code(rank: int, code: int) -> int:
     return code if code > 0 else 128 - code
 
 
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Keep torch from logging in this process what follows the error of a program.
+
+    Its libraries read a variable when they are loaded, which the ranks must not inherit.
+    """
+    if "LOGLEVEL" in os.environ or _LEVEL in os.environ:
+        yield
+        return
+    logging.disable()
+    os.environ[_LEVEL] = "ERROR"
+    try:
+        yield
+    finally:
+        del os.environ[_LEVEL]
+
+
 def main(words: Sequence[str]) -> int:
     """Start the ranks of this machine, and wait for them.
 
@@ -270,9 +292,12 @@ def main(words: Sequence[str]) -> int:
     Returns:
         The exit code of the rank that failed first, 0 for none; 128 + n for signal n.
     """
-    if "LOGLEVEL" not in os.environ:
-        logging.disable()
-    run, parts, agent = _torch(".run"), _torch(".elastic.multiprocessing"), _agent()
+    with _quiet_torch():
+        run, parts = _torch(".run"), _torch(".elastic.multiprocessing")
+    if not hasattr(parts, "DefaultLogsSpecs"):  # torch 2.2 and older: as torchrun does it
+        run.main([*words])
+        return 0
+    agent, meeting = _agent(), _torch(".elastic.rendezvous")
     _torch(".launcher.api").LocalElasticAgent = agent
     options = run.parse_args([*words])
     options.log_dir = folder = tempfile.mkdtemp(prefix="fdl-ranks-")
@@ -280,8 +305,11 @@ def main(words: Sequence[str]) -> int:
         run.run(options)
     except parts.errors.ChildFailedError:
         return _exit_code(*agent.cause)
-    except _torch(".elastic.rendezvous").RendezvousClosedError:
-        _say("error: another machine has ended the launch, so no rank starts here")
+    except (meeting.RendezvousClosedError, meeting.RendezvousConnectionError):
+        if not agent.started:
+            raise
+        agent.logs.start.errors.show_all()
+        _say("error: the launch has ended on another machine: see its output")
         return _exit_code(*agent.cause)
     except parts.SignalException as received:
         return 128 + int(received.sigval)
