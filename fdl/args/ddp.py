@@ -114,7 +114,7 @@ class DdpArgs(FdlArgs):
     nodes: str | None = _option(help="Machines that take part: 2, or 1:2 for one or two")
     rdzv: str | None = _option(help="host:port of the machine where all machines meet")
     max_restarts: int | None = _option(
-        help="How often all ranks start again when one is lost [default: 3]"
+        help="How often all ranks start again when one is lost after a first step [default: 3]"
     )
     simulate_ms: list[float] = _option(
         help="Simulate slow ranks: milliseconds per batch of each rank, such as 40,100"

@@ -210,7 +210,7 @@ DDP = Section(
     Key(
         "max_restarts",
         Whole(least=0),
-        "How often all ranks start again when one is lost (default: 3).",
+        "How often all ranks start again when one is lost after a first step (default: 3).",
     ),
     Key(
         "simulate_ms",

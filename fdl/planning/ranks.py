@@ -263,8 +263,7 @@ class Distribution:
         said = torchrun.options(ranks, "-".join(plan.command) or "entry")
         # The plan may have replaced the interpreter by one that exists.
         program.python = plan.argv[0]
-        on_cluster = "SLURM_JOB_ID" in self._environ and bool(ranks.rdzv)
-        started = program.started([token for token, _ in said], on_cluster=on_cluster)
+        started = program.started([token for token, _ in said], contained=bool(plan.service))
         shift = len(started) - self._words
         plan.argv[: self._words] = started
         for flag in plan.flags:

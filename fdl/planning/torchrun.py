@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from fdl.plan import Ranks
 
-MODULE = "torch.distributed.run"
-_SEVERAL_MACHINES = os.path.join(os.path.dirname(__file__), "several_machines.py")
+_MODULE = "torch.distributed.run"
+LAUNCHER = os.path.join(os.path.dirname(__file__), "rank_launcher.py")
 
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")
 # torchrun itself starts every rank with this flag.
@@ -43,7 +43,7 @@ class Program(Record):
     target: str
     arguments: list[str]
 
-    def started(self, options: Sequence[str], *, on_cluster: bool = False) -> list[str]:
+    def started(self, options: Sequence[str], *, contained: bool = False) -> list[str]:
         """The whole command line, with these options of torchrun.
 
         Without the ``--``, torchrun compares the program's own flags with the beginnings of its
@@ -51,9 +51,9 @@ class Program(Record):
 
         Args:
             options: The options.
-            on_cluster: Whether it is one machine of several in a job.
+            contained: Whether it runs in a container, where fdl has no files.
         """
-        start = [self.python, *([_SEVERAL_MACHINES] if on_cluster else ["-m", MODULE]), *options]
+        start = [self.python, *(["-m", _MODULE] if contained else [LAUNCHER]), *options]
         flags = [flag for flag in self.flags if flag != _IMPLIED]
         if flags:
             # torchrun would start the ranks without these flags. So it gets the whole command.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from fdl.errors import FdlError
+from fdl.planning.torchrun import LAUNCHER
 from fdl.run.program import marked
 from fdl.run.watcher import Watcher
 from fdl.run_directory.code_copy import copy_code
@@ -101,7 +102,7 @@ def _command(recipe: Recipe) -> list[str]:
     interpreter, *rest = recipe.start
     options, program = _python_options(rest)
     count = str(recipe.ranks)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
+    launcher = [LAUNCHER, "--standalone", "--nproc-per-node", count]
     # Behind `--`, torchrun does not compare the program's flags with its own.
     module, named = (["-m"], program[1:]) if program[0] == "-m" else ([], program)
     return [interpreter, *options, *launcher, *module, "--", *named, *recipe.words]

@@ -101,7 +101,6 @@ class RankWorker:
         self.versions = self.aborts = 0
         self._gradient = gradient
         self.local_step = self._begun = self._saved_at = 0
-        self._is_marked = False
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
         self.rate = CountedRate(plan, parts, config)
@@ -179,7 +178,7 @@ class RankWorker:
             self.guard = RankGuard(plan.guards, self, start)
         self.left_out = self.guard or repeated(self, start)
         if start.source is not None:
-            mark_begun(os.environ)
+            mark_begun()
         return found.outer
 
     @contextmanager
@@ -361,9 +360,7 @@ class RankWorker:
     def _end_step(self) -> None:
         """Call the hooks after an optimizer step."""
         run, log, most = self.run, self.logs.current, self.plan.most_steps
-        if not self._is_marked:
-            self._is_marked = True
-            mark_begun(os.environ)
+        mark_begun()
         run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
             if log is not None:

@@ -15,6 +15,7 @@ from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import select_device, usable_gpus
 from flodl.distributed.policy_choice import check_policy
 from flodl.errors import DataError, DistributedError, WorkersFailed
+from flodl.launch.begun import mark_watched
 from flodl.launch.current_group import this_group as this_group
 from flodl.launch.launcher import detect
 from flodl.launch.orphans import end_with_launcher
@@ -40,9 +41,10 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     - Otherwise: train in this process alone, without a process group.
     """
     end_with_launcher(os.environ)
-    if plan.sharded:
-        return train(plan)
+    mark_watched()
     launched = detect(os.environ)
+    if plan.sharded:
+        return train(plan) if launched is None else train_launched(plan)
     if launched is not None and launched.world_size > 1:
         _check_shared(plan, launched.world_size)
         try:
@@ -75,7 +77,7 @@ def train_launched(plan: TrainingPlan) -> TrainerHandle:
     from flodl.launch.start_ranks import record_failure
 
     try:
-        return train_ranks(plan, this_group(plan.device))
+        return train(plan) if plan.sharded else train_ranks(plan, this_group(plan.device))
     except Exception as error:
         record_failure(error)
         raise

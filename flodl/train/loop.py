@@ -14,6 +14,7 @@ from flodl import log
 from flodl.data import EpochIterator, IterableLoader
 from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
+from flodl.launch.begun import mark_begun
 from flodl.launch.interrupt import InterruptRequest
 from flodl.monitor import EpochMetrics
 from flodl.monitor.ledger import Account, TimeLedger
@@ -100,6 +101,8 @@ class TrainingLoop:
         self._start = start = resume(plan, parts, self._prepare_epoch)
         self._keeper.check(parts.parts({}))
         self._checks_state = True
+        if start.source is not None:
+            mark_begun()
         history.extend(start.state.history)
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
@@ -375,6 +378,7 @@ class TrainingLoop:
         if self._checks_state:  # an optimizer has no state before its first step
             self._checks_state = False
             self._keeper.check(self._assembly.parts({}))
+            mark_begun()
         if self._guard is not None:
             # Before anyone sees the losses, and before a checkpoint holds what they have caused.
             self._guard.look(done, certain=self._due.checkpoint_due(step))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flodl.errors import RunDirectoryError
+from flodl.launch.begun import has_begun
 from flodl.launch.launcher import detect
 from flodl.train.run_records import LAST
 from flodl_shared.masking import PLAN_VARIABLE
@@ -40,9 +41,9 @@ def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | N
 def extend_error(error: DistributedError, run: RunDirectory | None, launched: Launched) -> None:
     """Add what follows to the message of a rank that ends, because the launcher does not say it.
 
-    It starts the ranks again, or it does not. Then the message gets the last checkpoint of the run
-    and the command. Rank 0 tells it, and rank 1 on the same host, because rank 0 may be the one
-    that was lost.
+    If the training has begun and restarts are left, it starts the ranks again. Otherwise the
+    message gets the last checkpoint of the run and the command. Rank 0 tells it, and rank 1 on the
+    same host, because rank 0 may be the one that was lost.
 
     Args:
         error: Says what happened.
@@ -52,7 +53,7 @@ def extend_error(error: DistributedError, run: RunDirectory | None, launched: La
     tells = launched.rank == 0 or (launched.rank == 1 and launched.node == 0)
     if run is None or not tells:
         return
-    if launched.restarts_left:
+    if launched.restarts_left and has_begun():
         times = f"{launched.restart + 1} of {launched.restart + launched.restarts_left}"
         error.args = (f"{error}; the launcher starts all ranks again ({times})", *error.args[1:])
         return

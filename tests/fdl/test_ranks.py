@@ -18,7 +18,7 @@ SAY = """
     said = json.dumps([[os.environ.get(name) for name in names], sys.argv[1:]])
     print(said + "\\n", end="", flush=True)
 """
-START = ["python", "-m", "torch.distributed.run"]
+START = ["python", torchrun.LAUNCHER]
 TASK = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
 # Every field of the section but `policy` and `backend`, which `mode` says in one word.
 EVERYTHING = {
@@ -73,8 +73,8 @@ def refused(project, fdl):
 
 def options(plan):
     """What torchrun is told, up to the program."""
-    assert plan["argv"][:3] == START, plan["argv"]
-    return plan["argv"][3 : plan["argv"].index("--")]
+    assert plan["argv"][:2] == START, plan["argv"]
+    return plan["argv"][2 : plan["argv"].index("--")]
 
 
 def settings_of(plan):
@@ -102,10 +102,11 @@ def test_a_rank_that_fails_fails_the_command(project, fdl):
     project(
         {
             "fdl.yml": "entry: python main.py\ncommands: {two: {ddp: {ranks: 2, max_restarts: 0}}}",
-            "main.py": "import os, sys\nsys.exit(int(os.environ['RANK']))\n",
+            "main.py": "import os, sys\nsys.exit(3 * int(os.environ['RANK']))\n",
         }
     )
-    assert fdl("two").exit == 1
+    done = fdl("-q", "two")
+    assert (done.exit, done.err) == (3, "")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_the_launch_shows_where_each_option_of_it_comes_from(planned):
         (["--max-restarts=1"], "ddp.max_restarts", "command line"),
         (["--epochs", "3"], "training.epochs", "train/fdl.yml:3:20"),
     ]
-    assert plan["argv"][7:] == ["--", "main.py", "--epochs", "3", "--x"]
+    assert plan["argv"][6:] == ["--", "main.py", "--epochs", "3", "--x"]
     # What fdl acts upon is no argument of the program any more.
     assert plan["typed"] == 1
 
@@ -289,7 +290,7 @@ def test_every_setting_of_a_launch_reaches_torchrun_whatever_the_program_takes(
     done = fdl("-n", "--json", *words, *typed, "--log=x")
     assert done.exit == 0, done.err
     argv = json.loads(done.out)["argv"]
-    told = torch_run.parse_args(argv[3:])
+    told = torch_run.parse_args(argv[2:])
     assert (told.nproc_per_node, told.nnodes, told.max_restarts) == ("1", "2", 0)
     assert told.rdzv_endpoint == "127.0.0.1:29400"
     assert told.training_script == "main.py"

@@ -11,6 +11,7 @@ from flodl.distributed.averaging.backends import wire_for
 from flodl.distributed.averaging.buffers import average_buffers, broadcast_state, buffers_of
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.plain_loop.shared_loop import joined
+from flodl.launch.begun import mark_begun, mark_watched
 from flodl.launch.settings import Backend
 from flodl.train.compiler_import import postpone_compiler
 
@@ -28,6 +29,7 @@ class Ddp:
     """Modules of this rank, and explicit exchanges with the other ranks; see :meth:`wrap`."""
 
     def __init__(self, modules: Sequence[nn.Module], group: Group) -> None:
+        mark_watched()
         self._group = group
         # One module that holds all: tied parameters count once, and one exchange covers all.
         self._module = nn.ModuleList(modules).to(group.device)
@@ -101,6 +103,7 @@ class Ddp:
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size > 1:
             self._reducer.reduce(own)
+            mark_begun()
 
     def sync_buffers(self, counts: int | Sequence[int] = 1) -> None:
         """Average floating buffers and take the maximum of the others; collective.

@@ -21,6 +21,7 @@ from flodl.distributed.plain_loop.scatter import Scatter
 from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.graph.state import Stateful
+from flodl.launch.begun import mark_begun, mark_watched
 from flodl.launch.current_group import this_group
 from flodl.launch.join import join
 from flodl.launch.launcher import detect
@@ -81,6 +82,7 @@ class SharedLoop:
         config: DdpConfig | None,
         watch: Stopwatch | None = None,
     ) -> None:
+        mark_watched()
         self._model, self.group = model, group
         config, forced = config or DdpConfig(), config is not None
         self._timeline = config.timeline
@@ -146,10 +148,12 @@ class SharedLoop:
                 self._event("sync_end", ms=sync_ms)
             if before != after:
                 self._event("anchor", **{"from": before, "to": after})
+            mark_begun()
             return
         if self.scatter is not None:
             self._reduce_slices(self.scatter)
         _clip(parameters, max_grad_norm)
+        mark_begun()
 
     def _reduce_slices(self, scatter: Scatter) -> None:
         self._watch.stop()

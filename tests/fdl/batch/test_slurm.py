@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fdl.planning import several_machines
-from tests import fork_server
 from tests.waiting import wait_for
 
 COUNTS = """
@@ -215,17 +213,6 @@ def test_a_suspended_job_has_not_ended(program, cluster):
         (Path(cluster["STAND_IN"]) / "suspend").unlink()
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-
-
-@pytest.mark.parametrize(("ends", "code"), [("exit(3)", 3), ("kill(os.getpid(), 9)", 137)])
-def test_torchrun_on_a_cluster_ends_as_the_rank_that_failed(tmp_path, ends, code):
-    program = tmp_path / "program.py"
-    program.write_text(f"import os\nfrom sys import exit\nfrom os import kill\n{ends}\n")
-    options = ("--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=1")
-    launcher = str(Path(several_machines.__file__))
-    done = fork_server.python(launcher, *options, "--", str(program), torch=True, abrupt=True)
-    assert done.returncode == code, done.stderr
-    assert "ChildFailedError" in done.stderr
 
 
 def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(

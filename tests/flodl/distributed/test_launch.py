@@ -53,7 +53,7 @@ def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
         while f"{launched.restart}:1:" not in (folder / "starts").read_text():
             assert time.monotonic() < limit
             time.sleep(0.01)
-        mark_begun(os.environ)
+        mark_begun()
         os._exit(3)
     if launched.world_size == 2:
         time.sleep(60)

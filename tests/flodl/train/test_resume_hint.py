@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flodl.errors import DistributedError, WorkersFailed
+from flodl.launch.begun import mark_begun
 from flodl.launch.launcher import Launched
 from flodl.train import RunDirectory
 from flodl.train.resume_hint import add_hint, extend_error, extend_failure
@@ -142,7 +143,12 @@ def test_other_ranks_add_nothing(launched: Launched, tmp_path: Path) -> None:
     assert extended(None, place()) == "rank 2 is lost"
 
 
-def test_a_restart_is_announced_in_place_of_a_command(tmp_path: Path) -> None:
+def test_a_restart_is_announced_in_place_of_a_command_once_the_training_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert extended(RunDirectory.create(tmp_path), place(1, restarts_left=3)) == "rank 2 is lost"
+    mark_begun()
     run = RunDirectory.create(tmp_path, config={"resume": None})
     run.last_checkpoint.touch()
     told = "rank 2 is lost; the launcher starts all ranks again (1 of 3)"
