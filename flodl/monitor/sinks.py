@@ -230,7 +230,7 @@ def epoch_line(record: EpochRecord, room: int | None = None) -> str:
     """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given.
 
     With several ranks, their shares, anchor and waiting time come before the times. The memory of
-    the first GPU comes last. Where the room is short, the last metrics are left out, then the
+    the first GPU comes last. Where the row is short, the last metrics are left out, then the
     memory, the ranks and the remaining time.
     """
     total = str(record.total)
