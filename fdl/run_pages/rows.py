@@ -9,10 +9,11 @@ from fdl.errors import FdlError
 from fdl.run_directory.describe import environment_to_compare
 from fdl.run_directory.find import shortened
 from fdl.run_directory.json_file import read_json
-from fdl.run_directory.metrics import Metric, in_json
+from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
 from fdl.run_directory.settings import settings
 from fdl.run_directory.step_files import FOLDER, StepFiles
+from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
