@@ -13,10 +13,11 @@ from fdl.errors import FdlError
 from fdl.run_directory import acts
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
-from fdl.run_directory.metrics import Metric, in_json
+from fdl.run_directory.metrics import Metric
 from fdl.run_directory.settings import Setting, settings
 from fdl.run_directory.text import best_value, duration, epochs, number, printable
 from fdl.tables import headed, table
+from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

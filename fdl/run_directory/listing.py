@@ -10,11 +10,12 @@ from rich.text import Text
 
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
-from fdl.run_directory.metrics import Metric, in_json
+from fdl.run_directory.metrics import Metric
 from fdl.run_directory.quantity import BEST, FACT, LAST, SETTING, Known, Quantity
 from fdl.run_directory.run import DAMAGED, DEAD, RUNNING
 from fdl.run_directory.text import best_value, duration, epochs, measured, number, printable
 from fdl.tables import TROUBLE, table
+from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

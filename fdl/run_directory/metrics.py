@@ -189,11 +189,6 @@ class Metric(NamedTuple):
         return False, -value if self.higher else value
 
 
-def in_json(value: float) -> float | str:
-    """A metric for JSON, which has no nan and no infinity: ``"nan"``, ``"inf"``, ``"-inf"``."""
-    return value if math.isfinite(value) else str(value)
-
-
 def _value(cell: object) -> float | None:
     try:
         return float(cell) if isinstance(cell, str | int | float) else None

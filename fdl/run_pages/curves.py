@@ -115,13 +115,13 @@ def _axis_line(files: StepFiles, axis: Axis) -> Line:
 def _by_epoch(entry: Entry, files: StepFiles, request: Request) -> Pieces:
     by_epoch = entry.table
     place = by_epoch["names"].index(request.metric)
-    values = [math.nan if row[place] is None else row[place] for row in by_epoch["values"]]
+    cells = [row[place] for row in by_epoch["values"]]
     epochs = [float(epoch) for epoch in by_epoch["epoch"]]
     positions = _epoch_positions(entry, files, request.axis, epochs)
-    # A cell without a value has no point; broken values are marked by the step curve.
-    kept = [place for place, value in enumerate(values) if not math.isnan(value)]
+    # A cell without a value has no point; values that are not finite are text, and marked.
+    kept = [place for place, cell in enumerate(cells) if cell is not None]
     pieces = _placed(
-        of_values([positions[one] for one in kept], [values[one] for one in kept]),
+        of_values([positions[one] for one in kept], [float(cells[one]) for one in kept]),
         [positions[one] for one in kept],
     )
     return merged(pieces, request.pieces)

@@ -13,6 +13,7 @@ from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
 from fdl.run_directory.settings import settings
 from fdl.run_directory.step_files import FOLDER, StepFiles
+from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def signature(path: Path) -> str:
 
 
 def row(run: Run) -> dict[str, Any]:
-    """A run as JSON data. Numbers that are not finite are null, secrets are left out."""
+    """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
     tags, note = _notes(run)
     steps = StepFiles.read(run.path)
     return {
@@ -82,7 +83,7 @@ def table(run: Run) -> dict[str, list[Any]]:
         "seconds": list(metrics.seconds),
         "steps": list(metrics.steps),
         "values": [
-            [_or_none(values.get(name)) for name in metrics.names] for _, values in metrics.rows
+            [_cell(values.get(name)) for name in metrics.names] for _, values in metrics.rows
         ],
         "names": metrics.names,
     }
@@ -109,12 +110,12 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
         least, most = (run.metrics.best(Metric(name, higher)) for higher in (False, True))
         best = most if metric.higher else least
         found[name] = {
-            "last": _or_none(last.get(name)),
-            "latest": _or_none(latest.get(name)),
-            "best": _or_none(best.value) if best else None,
-            "min": _or_none(least.value) if least else None,
-            "max": _or_none(most.value) if most else None,
-            "epoch": best.epoch if best else None,
+            "last": _cell(last.get(name)),
+            "latest": _cell(latest.get(name)),
+            "best": _cell(best.value) if best else None,
+            "min": _cell(least.value) if least else None,
+            "max": _cell(most.value) if most else None,
+            "epoch": best.epoch if best and math.isfinite(best.value) else None,
             "higher": metric.higher,
         }
     return found
@@ -128,17 +129,17 @@ def _notes(run: Run) -> tuple[Sequence[str], str]:
 
 
 def _short(value: object) -> object:
-    """A value for one cell; JSON has no nan and no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    """A value for one cell."""
+    if isinstance(value, float):
+        return in_json(value)
     if isinstance(value, str):
         return value[:_LONGEST_TEXT]
-    if isinstance(value, bool | int | float) or value is None:
+    if isinstance(value, bool | int) or value is None:
         return value
     from json import dumps
 
     return dumps(value, ensure_ascii=False)[:_LONGEST_TEXT]
 
 
-def _or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _cell(value: float | None) -> float | str | None:
+    return None if value is None else in_json(value)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from flodl.checkpoint.container import EXTRA, EXTRA_PREFIX, Container
 from flodl.checkpoint.names import qualify
-from flodl.checkpoint.sharded import fill, like
+from flodl.checkpoint.sharded import become, like
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
 
@@ -140,7 +140,7 @@ def restored_on_error(tensors: Iterable[Tensor]) -> Iterator[None]:
     except BaseException:
         with torch.no_grad():
             for tensor, value in kept:
-                fill(tensor, value)
+                become(tensor, value)
         raise
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from flodl.checkpoint.buffer_sizes import resizable
 from flodl.checkpoint.container import (
     EXTRA,
     EXTRA_PREFIX,
@@ -44,7 +46,7 @@ from flodl.checkpoint.files import (
 )
 from flodl.checkpoint.forms import CASTABLE, Parted, check_storable
 from flodl.checkpoint.names import qualify
-from flodl.checkpoint.sharded import Gathering, fill, gathering
+from flodl.checkpoint.sharded import Gathering, become, fill, gathering
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 
 NamedTensors = Iterable[tuple[str, Tensor]]
@@ -197,8 +199,9 @@ def load_checkpoint(
 
     Everything is checked before the first value is written: an error leaves the model unchanged.
     Values are cast to the model's dtype and moved to its device. ``requires_grad`` and the
-    optimizer's references stay intact. For a DTensor, every process fills its own part: all
-    processes must read the same file.
+    optimizer's references stay intact. A buffer takes its size from the file, because a training
+    may have resized it. A buffer of whole numbers takes numbers with a fraction in their type. For
+    a DTensor, every process fills its own part: all processes must read the same file.
 
     Args:
         src: A binary stream at the first byte of a container, compressed or plain.
@@ -216,8 +219,8 @@ def load_checkpoint(
         CheckpointError: The stream is truncated, damaged, of another format or of another version.
         ValueError: A name is given twice, or an argument is invalid.
     """
-    named = tensors_by_name(params, buffers)
-    return _fill(read_stream(src), named, hash, on_shape_mismatch, extra_modules or {})
+    target = _Target.of(params, buffers, extra_modules)
+    return _fill(read_stream(src), target, hash, on_shape_mismatch)
 
 
 def load_checkpoint_file(
@@ -230,8 +233,8 @@ def load_checkpoint_file(
     extra_modules: Mapping[str, nn.Module] | None = None,
 ) -> LoadReport:
     """Copy the tensors of the file at ``path`` into a model; see :func:`load_checkpoint`."""
-    named = tensors_by_name(params, buffers)
-    return _fill(read_file(path), named, hash, on_shape_mismatch, extra_modules or {})
+    target = _Target.of(params, buffers, extra_modules)
+    return _fill(read_file(path), target, hash, on_shape_mismatch)
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
@@ -346,39 +349,79 @@ def _writer_version() -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a file is loaded into.
+
+    Attributes:
+        tensors: By qualified name, parameters first.
+        buffers: Names of the buffers among them.
+        modules: Modules that get their extra state back, by path.
+    """
+
+    tensors: dict[str, Tensor]
+    buffers: frozenset[str]
+    modules: Mapping[str, nn.Module]
+
+    @classmethod
+    def of(
+        cls,
+        params: NamedTensors,
+        buffers: NamedTensors,
+        modules: Mapping[str, nn.Module] | None,
+    ) -> _Target:
+        given = list(buffers)
+        loose = frozenset(qualify(name) for name, _ in given)
+        return cls(tensors_by_name(params, given), loose, modules or {})
+
+
 def _fill(
-    container: Container,
-    model: Mapping[str, Tensor],
-    hash: str | None,
-    on_shape_mismatch: OnShapeMismatch,
-    extra_modules: Mapping[str, nn.Module],
+    container: Container, target: _Target, hash: str | None, on_shape_mismatch: OnShapeMismatch
 ) -> LoadReport:
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
     check_hash(container.header.metadata.get("structural_hash", ""), hash)
+    model, loose = target.tensors, target.buffers if on_shape_mismatch == "error" else ()
     matches = match_names(container, model)
-    misfits = [name for name, entry in matches.items() if entry.shape != model[name].shape]
+    misfits = [
+        name
+        for name, entry in matches.items()
+        if entry.shape != model[name].shape
+        and not (name in loose and resizable(model[name], entry))
+    ]
     if misfits and on_shape_mismatch == "error":
         raise ShapeMismatch(describe_misfits(misfits, matches, model))
     for name in misfits:
         del matches[name]
     for name, entry in matches.items():
         _check_castable(name, entry, model[name])
-    values = [(model[name], container.tensor(entry)) for name, entry in matches.items()]
+    values = {name: container.tensor(entry) for name, entry in matches.items()}
     extra = stored_extra(container)
-    given = {path: module for path, module in extra_modules.items() if path in extra}
+    given = {path: module for path, module in target.modules.items() if path in extra}
     with restored_on_error(model.values() if given else ()):
-        for target, value in values:
-            fill(target, value)
+        for name, value in values.items():
+            own = model[name]
+            if name in loose and (own.shape != value.shape or _loses_fraction(value, own)):
+                become(own, value if _loses_fraction(value, own) else value.to(own.dtype))
+            else:
+                fill(own, value)
         set_extra_states(given, extra)
     taken = {entry.name for entry in matches.values()}
     skipped = [e.name for e in container.header.model_entries if e.name not in taken]
     missing = [name for name in model if name not in matches]
+    without = [path for path in target.modules if path not in given]
     return LoadReport(
         loaded=[*matches, *map(extra_name, given)],
         skipped=[*skipped, *map(extra_name, (path for path in extra if path not in given))],
-        missing=[*missing, *map(extra_name, (path for path in extra_modules if path not in given))],
+        missing=[*missing, *map(extra_name, without)],
     )
+
+
+def _loses_fraction(value: Tensor, own: Tensor) -> bool:
+    """Whether a value has a fraction and its buffer holds whole numbers."""
+    if own.is_floating_point() or own.is_complex() or not value.is_floating_point():
+        return False
+    return value.layout is torch.strided and not torch.equal(value, value.trunc())
 
 
 def check_hash(stored: str, wanted: str | None) -> None:

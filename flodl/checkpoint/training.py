@@ -136,11 +136,6 @@ class TrainingFile:
         """
         return decode(self.description[field], self.tensor)
 
-    def holds(self, name: str) -> bool:
-        """Whether the file has a tensor of the model with a qualified name."""
-        header = self.container.header
-        return name in self._entries() or name in header.aliases
-
     def tensor(self, name: str) -> Tensor:
         """Copy a tensor of the training, so that the file need not stay mapped.
 

@@ -35,6 +35,7 @@ from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.precision import FirstBatch
+from flodl.train.resume import undone
 from flodl.train.steering import Steering
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class RankWorker:
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
         self.rate = CountedRate(plan, parts, config)
+        self._built = len(parts.optimizer.param_groups)
         self.hooks = Hooks(plan.callbacks)
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
@@ -188,8 +190,9 @@ class RankWorker:
             self.steering.open()
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
-            if self._start.position.step:
-                self.hooks.call("on_epoch_start", self.run)
+            if self._start.position.step and self.hooks.has("on_epoch_start"):
+                with undone(self.parts.parts({}), self._built):
+                    self.hooks.call("on_epoch_start", self.run)
             self.logs.restart_clock()
             yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,14 @@ from torch import Tensor, nn
 
 from flodl.checkpoint import (
     LoadReport,
-    checkpoint_keys,
-    checkpoint_metadata,
     load_checkpoint_file,
     persistent_buffers,
     qualify,
     save_checkpoint_file,
 )
+from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.extra_state import describe_extra, extra_modules, extra_name, extra_states
+from flodl.checkpoint.files import read_file_header
 from flodl.checkpoint.sharded import reshard
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import OnShapeMismatch
@@ -28,6 +29,7 @@ from flodl.graph.observe import Observed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flodl.checkpoint.container import Header
     from flodl.graph.graph import Graph
 
 
@@ -170,14 +172,17 @@ class Checkpointed(Observed):
             CheckpointError: The file is unreadable, or no tensor in it matches.
         """
         reshard(self)
-        report = load_checkpoint_file(
-            path,
-            self.named_parameters(),
-            persistent_buffers(self),
-            None if on_shape_mismatch == "skip" else self.structural_hash(),
-            on_shape_mismatch=on_shape_mismatch,
-            extra_modules=extra_modules(self),
-        )
+        header, skips = read_file_header(path), on_shape_mismatch == "skip"
+        hash = None if skips or _is_of(header, self) else self.structural_hash()
+        with nullcontext() if skips else sized_as_stored(self, header):
+            report = load_checkpoint_file(
+                path,
+                self.named_parameters(),
+                persistent_buffers(self),
+                hash,
+                on_shape_mismatch=on_shape_mismatch,
+                extra_modules=extra_modules(self),
+            )
         if report.missing and not report.loaded:
             stored = ", ".join(report.skipped[:3]) or "no tensors"
             raise CheckpointError(
@@ -225,11 +230,12 @@ def load_part(
 ) -> LoadReport:
     """Do the work of ``Graph.load_subgraph_checkpoint``."""
     child = root.subgraph(path)
-    stored = checkpoint_metadata(file).get("structural_hash", "")
-    if stored == child.structural_hash():
+    header = read_file_header(file)
+    stored = header.metadata.get("structural_hash", "")
+    if _is_of(header, child):
         return child.load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
     around = _graphs_around(root, path)
-    owner = next((graph for graph in around if graph.structural_hash() == stored), None)
+    owner = next((graph for graph in around if _is_of(header, graph)), None)
     if owner is not None:
         return _load_from(owner, child, file, on_shape_mismatch)
     if stored and on_shape_mismatch == "error":
@@ -239,13 +245,19 @@ def load_part(
             f"graph {root.short_hash()}. To take the tensors that fit by name and shape, pass "
             "on_shape_mismatch='skip'"
         )
-    held = set(checkpoint_keys(file))
+    held = {entry.name for entry in header.model_entries}
     own = {name for name, _ in (*child.qualified_parameters(), *child.qualified_buffers())}
     if not own & held:
         for graph in around:
             if held & _names_in(graph, child).keys():
-                return _load_from(graph, child, file, on_shape_mismatch, compare=False)
+                return _load_from(graph, child, file, on_shape_mismatch)
     return child.load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
+
+
+def _is_of(header: Header, graph: Checkpointed) -> bool:
+    """Whether a file is of this architecture; trained buffers may have other sizes."""
+    with sized_as_stored(graph, header, keep=False):
+        return graph.structural_hash() == header.metadata.get("structural_hash", "")
 
 
 def _graphs_around(root: Graph, path: str) -> list[Graph]:
@@ -273,8 +285,6 @@ def _load_from(
     child: Graph,
     file: str | os.PathLike[str],
     on_shape_mismatch: OnShapeMismatch,
-    *,
-    compare: bool = True,
 ) -> LoadReport:
     reshard(child)
     names, extra = _names_in(owner, child), _extras_in(owner, child)
@@ -285,7 +295,6 @@ def _load_from(
         file,
         [(outer[qualify(name)], parameter) for name, parameter in child.named_parameters()],
         [(outer[qualify(name)], buffer) for name, buffer in persistent_buffers(child)],
-        owner.structural_hash() if compare else None,
         on_shape_mismatch=on_shape_mismatch,
         extra_modules=extra,
     )

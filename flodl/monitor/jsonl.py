@@ -28,9 +28,9 @@ class JsonlSink(TextFileSink):
     ``"finish"``   the end of the run
     =============  ===============================================================================
 
-    Non-finite numbers are null. An existing file is continued: a line cut off by a crash is
-    removed, and an epoch that is already in the file is not written again. An epoch trained again
-    after a resume has two lines; the later one counts.
+    Metrics that are nan or infinite are text, other such numbers null. An existing file is
+    continued: a line cut off by a crash is removed, and an epoch that is already in the file is not
+    written again. An epoch trained again after a resume has two lines; the later one counts.
 
     Args:
         path: File to write; missing folders are created.

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Literal, final, get_args
 
 from flodl.monitor.resources import ResourceSample
+from flodl_shared.numbers import in_json
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -91,11 +92,11 @@ class StepSeries:
     sets it; one piece has those of all curves."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``{"name": …, "steps": […], "values": […]}``, non-finite values as null."""
+        """Return ``{"name": …, "steps": […], "values": […]}``; nan and infinity as text."""
         return {
             "name": self.name,
             "steps": [int(step) for step in self.steps],
-            "values": [finite(float(value)) for value in self.values],
+            "values": [in_json(float(value)) for value in self.values],
         }
 
 
@@ -134,13 +135,13 @@ class EpochRecord:
         return self.ranks.gpu_metrics if self.ranks is not None else ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form: epoch from 1, times in seconds, non-finite values as null."""
+        """Return the JSON form: epoch from 1, times in seconds; nan and infinity as text."""
         form: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "total": self.total,
             "duration": finite(self.seconds),
             "elapsed": finite(self.elapsed),
-            "metrics": {name: finite(value) for name, value in self.metrics},
+            "metrics": {name: in_json(value) for name, value in self.metrics},
             **self.resources.as_json(),
         }
         if self.eta is not None:
@@ -152,9 +153,9 @@ class EpochRecord:
         if self.steps_done is not None:
             form["steps_done"] = self.steps_done
         if self.lr is not None:
-            form["lr"] = finite(self.lr)
+            form["lr"] = in_json(self.lr)
         if self.grad_norm is not None:
-            form["grad_norm"] = finite(self.grad_norm)
+            form["grad_norm"] = in_json(self.grad_norm)
         return form
 
     @classmethod
@@ -258,12 +259,12 @@ class Finish:
         return f'load_best("{self.folder}", model)'
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form, non-finite values as null."""
+        """Return the JSON form; a metric that is nan or infinite is text."""
         return {
             "status": self.status,
             "duration": finite(self.seconds),
             "epochs": self.epochs,
-            "metrics": {name: finite(value) for name, value in self.metrics},
+            "metrics": {name: in_json(value) for name, value in self.metrics},
             "ledger": {account: finite(seconds) for account, seconds in self.ledger.items()},
             "use": self.use,
         }
@@ -322,13 +323,13 @@ class RankMetrics:
         return None if kind == "cpu" else int(number or 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form, non-finite values as null."""
+        """Return the JSON form; a loss or scalar that is nan or infinite is text."""
         return {
-            "loss": _json_number(self.loss),
-            "scalars": {name: _json_number(value) for name, value in self.scalars.items()},
+            "loss": in_json(self.loss),
+            "scalars": {name: in_json(value) for name, value in self.scalars.items()},
             "samples": self.samples,
             "batches": self.batches,
-            "busy_ms": _json_number(self.busy_ms),
+            "busy_ms": finite(self.busy_ms),
             "device": self.device,
         }
 
@@ -415,8 +416,8 @@ class RankSummary:
         """Return the JSON form."""
         return {
             "each": [rank.as_json() for rank in self.per_rank],
-            "comm_ms": _json_number(self.comm_ms),
-            "wait_ms": _json_number(self.wait_ms),
+            "comm_ms": finite(self.comm_ms),
+            "wait_ms": finite(self.wait_ms),
             "anchor": self.anchor,
             "counts": list(self.counts),
         }
@@ -451,10 +452,6 @@ def gpu_metrics_of(per_rank: tuple[RankMetrics, ...]) -> tuple[GpuMetrics, ...]:
         for rank, each in enumerate(per_rank)
         if each.device_index is not None
     )
-
-
-def _json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _number(value: object) -> float:

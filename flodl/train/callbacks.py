@@ -102,7 +102,11 @@ class Callback:
         """The model is built and restored from a checkpoint if asked; training begins next."""
 
     def on_epoch_start(self, run: TrainingRun) -> None:
-        """The epoch ``run.epoch`` begins, or continues after a resume."""
+        """The epoch ``run.epoch`` begins, or continues after a resume.
+
+        In an epoch that continues, what this changes in model and optimizer is undone afterwards:
+        the checkpoint holds what it changed when the epoch began.
+        """
 
     def on_step_end(self, run: TrainingRun) -> None:
         """The optimizer made a step."""
@@ -141,7 +145,11 @@ class Hooks:
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callback {callback!r}: derive it from flodl.Callback")
-        self.watches_steps = bool(self._own("on_step_end"))
+        self.watches_steps = self.has("on_step_end")
+
+    def has(self, hook: str) -> bool:
+        """Whether a callback overrides a hook."""
+        return bool(self._own(hook))
 
     def call(self, hook: str, *args: object) -> None:
         """Call a hook of every callback, in the order in which they were given."""

@@ -77,7 +77,8 @@ class ScheduledRate:
         # Not its list of groups, because loading a state replaces that list.
         self._optimizer = optimizer
         self._schedule = schedule
-        self._first = float(optimizer.param_groups[0]["lr"])
+        self._late = isinstance(schedule, SteeredRate) and schedule.late
+        self._first = self._rate_of(optimizer.param_groups[0])
         self._ratios: list[float] = []
         self._take_in(optimizer.param_groups)
 
@@ -96,7 +97,13 @@ class ScheduledRate:
 
     def _take_in(self, groups: list[dict[str, Any]]) -> None:
         first = self._first
-        self._ratios += [float(group["lr"]) / first if first else 1.0 for group in groups]
+        self._ratios += [self._rate_of(group) / first if first else 1.0 for group in groups]
+
+    def _rate_of(self, group: dict[str, Any]) -> float:
+        """Return the rate of a group at the beginning of the schedule."""
+        rate = float(group["lr"])
+        # A resume finds the rate of a later step, and only the program knows the one it began with.
+        return float(group.setdefault(FIRST_RATE, rate)) if self._late else rate
 
 
 @final
@@ -111,10 +118,12 @@ class SteeredRate:
     Attributes:
         scale: Factor of every rate; may be changed between two steps.
         factor: Another factor, of the rates that people asked for while it trains.
+        late: Whether the program set the first schedule while it trained.
         position: Place in the schedule of the next step, if that is not the number of steps before
             it: several ranks count the batches of all of them.
     """
 
+    late = False
     position: int | None = None
 
     def __init__(
@@ -176,6 +185,7 @@ class SteeredRate:
             )
         first = self._schedule is None
         self._schedule = checked_schedule(schedule)
+        self.late |= first
         if first and self._engine is not None:
             self._engine.set_schedule(self)
 

@@ -41,7 +41,7 @@ from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.precision import FirstBatch
 from flodl.train.reporting import Reporter, reported
-from flodl.train.resume import resume
+from flodl.train.resume import resume, undone
 from flodl.train.resume_hint import add_hint
 from flodl.train.steering import UNSHARED, BetweenSteps, Steering
 from flodl.train.step_trace import StepTrace
@@ -98,7 +98,12 @@ class TrainingLoop:
         self._run = TrainingRun(self.model, parts.optimizer, device, plan.num_epochs, history)
         self._epoch_texts = EpochTexts()
         self._keeper = CheckpointKeeper(self.model, plan.run_dir)
+        self._built = len(parts.optimizer.param_groups)
+        # Before the resume, in which epoch_fn may set a schedule.
+        self._rate = rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
+        self._worker.steer(rate)
         self._start = start = resume(plan, parts, self._prepare_epoch)
+        rate.scale = start.state.scale
         self._keeper.check(parts.parts({}))
         self._checks_state = True
         if start.source is not None:
@@ -112,8 +117,6 @@ class TrainingLoop:
         self._trace.take_norms_of(reporter.step_values)
         self._first_batch = FirstBatch(plan, begins=done == 0)
         self._scaler = parts.counted_scaler()
-        scale, alone = start.state.scale, parts.torch_schedule is None
-        self._rate = rate = SteeredRate(parts.schedule, scale, alone=alone)
         self._engine = engine_of_loop(
             plan, parts, rate, done=done, scaler=self._scaler, ledger=ledger,
             values=reporter.step_values,
@@ -122,7 +125,6 @@ class TrainingLoop:
         self._run.global_step = done
         self._steering = Steering(plan, parts, rate, self._due.wake)
         self._steering.restore(start.state.acts, done, start.source)
-        self._worker.steer(rate)
         guarded = GuardedParts(plan, parts, self._engine, rate)
         self._guard = LoopGuard(plan.guards, guarded, start) if plan.guards is not None else None
         self._left_out = self._guard or repeated(guarded, start)
@@ -179,7 +181,7 @@ class TrainingLoop:
         first = start.position.step if epoch == start.position.epoch else 0
         self._run.epoch, self._run.step = epoch, first
         if first:  # epoch_fn ran when the parts were restored
-            self._hooks.call("on_epoch_start", self._run)
+            self._begin_again()
             start.rewind_generators()
         else:
             self._prepare_epoch(epoch)
@@ -196,6 +198,12 @@ class TrainingLoop:
         if epoch + 1 < self._plan.num_epochs:
             self._carry_out_acts(epoch + 1, 0)
         self._stop_if_requested(epoch + 1, 0)
+
+    def _begin_again(self) -> None:
+        """Tell the callbacks that an epoch continues."""
+        if self._hooks.has("on_epoch_start"):
+            with undone(self._assembly.parts({}), self._built):
+                self._hooks.call("on_epoch_start", self._run)
 
     def _prepare_epoch(self, epoch: int) -> None:
         if self._plan.epoch_fn is not None:

@@ -93,6 +93,9 @@ class Worker:
     def set_scheduler(self, schedule: Schedule) -> None:
         """Take the learning rates from another schedule from now on.
 
+        A checkpoint holds no schedule: after a resume, ``epoch_fn`` has to set it again in the
+        epoch that continues.
+
         Raises:
             ValueError: The schedule has no ``lr(step)``, or the training has an ``.lr_scheduler``.
         """

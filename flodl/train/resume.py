@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log, terminal
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.checkpoint.sharded import agreed
+from flodl.checkpoint.sharded import agreed, is_sharded
 from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.files import remove_leftovers
+from flodl.train.guards.snapshots import Snapshot
 from flodl.train.learning_rate import FIRST_RATE, set_rate
 from flodl.train.loop_state import LoopState
 from flodl.train.resume_checks import check_epochs, check_optimizer
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
-    from flodl.train.training_state import Restored
+    from flodl.train.training_state import Parts, Restored
 
 
 @final
@@ -144,6 +147,27 @@ def _restored(source: Path, plan: TrainingPlan, assembly: Assembly) -> tuple[Res
     check_optimizer(source, built, assembly.optimizer, plan)
     check_epochs(source, restored.position, plan)
     return restored, state
+
+
+@contextmanager
+def undone(parts: Parts, built: int) -> Iterator[None]:
+    """Undo what a hook does to restored parts: their state holds it from before the checkpoint.
+
+    Meanwhile the optimizer lacks the groups that the program has added: a hook may add one again.
+
+    Args:
+        parts: The restored parts.
+        built: Number of groups that the optimizer was built with.
+    """
+    if any(map(is_sharded, parts.model.parameters())):  # each process keeps its own part
+        state = copy.deepcopy(parts.named_optimizer().state_dict())
+        restore = partial(parts.named_optimizer().load_state_dict, state)
+    else:
+        restore = partial(Snapshot.capture(parts, Position(0, 0, 0)).restore, parts)
+    drop_groups(parts.optimizer, built)
+    yield
+    drop_groups(parts.optimizer, built)  # the state has them in their order
+    restore()
 
 
 def drop_groups(optimizer: torch.optim.Optimizer, first: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.checkpoint import persistent_buffers
+from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.container import TRAINING_PREFIX
 from flodl.checkpoint.extra_state import (
     describe_extra,
@@ -25,7 +26,6 @@ from flodl.checkpoint.generators import (
     generator_states,
     set_generator_states,
 )
-from flodl.checkpoint.names import qualify
 from flodl.checkpoint.optimizer import NamedOptimizer, describe_optimizer, read_optimizer
 from flodl.checkpoint.sharded import become, reshard
 from flodl.checkpoint.snapshot import snapshot
@@ -260,45 +260,8 @@ class TrainingState:
         """
         file = TrainingFile.open(path)
         try:
-            position = _position(file.value("position"))
-            unset = _unset_buffers(parts.model, file)
-            hash = label_and_hash(parts.model)[1]
-            values = file.model_values(_model_tensors(parts.model) | unset.tensors, hash)
-            modules = extra_modules(parts.model)
-            extra_state = file.extra_states(modules)
-            described = file.description["optimizer"]
-            optimizer = read_optimizer(described, parts.named_optimizer(), file.tensor, file.where)
-            random = part_of_rank(RANKS, file, parts.model) or file.value("random")
-            check_generator_states(random)
-            carried = _checked_carried(file.value("carried"), parts.model)
-            observed = file.value("observed")
-            if not isinstance(observed, dict) or observed.keys() != _graphs(parts.model).keys():
-                raise ValueError("it has observations of graphs that are not in the model")
-            states = _checked_states(file, parts)
-            registered = file.value(REGISTERED) if REGISTERED in file.description else {}
-            check_registered(file.where, registered, parts)
-            if (own := part_of_rank(OWN, file, parts.model)) is not None:
-                registered = with_own(registered, own["registered"])
-                extra_state = with_own(extra_state, own["extra_state"])
-            extra = file.value("extra")
-            if not isinstance(extra, dict):
-                raise ValueError("extra is not a mapping")
-            with ExitStack() as undo:
-                for name, part in stateful(parts).items():
-                    _load(part, states[name], undo)
-                _load(parts.named_optimizer(), optimizer, undo)
-                for name, part in parts.registered.items():
-                    _load(*loadable(part, registered[name], parts), undo)
-                undo.callback(set_observed_states, parts.model, observed_states(parts.model))
-                set_observed_states(parts.model, observed)
-                undo.callback(set_generator_states, generator_states())
-                set_generator_states(random)
-                with restored_on_error([tensor for tensor, _ in values] if modules else ()):
-                    for tensor, value in values:
-                        become(tensor, value)
-                    set_extra_states(modules, extra_state)
-                undo.pop_all()
-                unset.register()
+            with sized_as_stored(parts.model, file.container.header):
+                position, extra, carried = _restored(file, parts)
         except CheckpointError:
             raise
         except (
@@ -329,6 +292,51 @@ class Restored:
 
     position: Position
     extra: dict[str, Any]
+
+
+def _restored(
+    file: TrainingFile, parts: Parts
+) -> tuple[Position, dict[str, Any], list[tuple[Graph, tuple[Tensor | None, ...]]]]:
+    """Check all of a file, then give it to the parts, except for what graphs carry."""
+    model = parts.model
+    position = _position(file.value("position"))
+    hash = label_and_hash(model)[1]
+    values = file.model_values(_model_tensors(model), hash)
+    modules = extra_modules(model)
+    extra_state = file.extra_states(modules)
+    described = file.description["optimizer"]
+    optimizer = read_optimizer(described, parts.named_optimizer(), file.tensor, file.where)
+    random = part_of_rank(RANKS, file, model) or file.value("random")
+    check_generator_states(random)
+    carried = _checked_carried(file.value("carried"), model)
+    observed = file.value("observed")
+    if not isinstance(observed, dict) or observed.keys() != _graphs(model).keys():
+        raise ValueError("it has observations of graphs that are not in the model")
+    states = _checked_states(file, parts)
+    registered = file.value(REGISTERED) if REGISTERED in file.description else {}
+    check_registered(file.where, registered, parts)
+    if (own := part_of_rank(OWN, file, model)) is not None:
+        registered = with_own(registered, own["registered"])
+        extra_state = with_own(extra_state, own["extra_state"])
+    extra = file.value("extra")
+    if not isinstance(extra, dict):
+        raise ValueError("extra is not a mapping")
+    with ExitStack() as undo:
+        for name, part in stateful(parts).items():
+            _load(part, states[name], undo)
+        _load(parts.named_optimizer(), optimizer, undo)
+        for name, part in parts.registered.items():
+            _load(*loadable(part, registered[name], parts), undo)
+        undo.callback(set_observed_states, model, observed_states(model))
+        set_observed_states(model, observed)
+        undo.callback(set_generator_states, generator_states())
+        set_generator_states(random)
+        with restored_on_error([tensor for tensor, _ in values] if modules else ()):
+            for tensor, value in values:
+                become(tensor, value)
+            set_extra_states(modules, extra_state)
+        undo.pop_all()
+    return position, extra, carried
 
 
 def _described(
@@ -362,37 +370,6 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors_by_name(
         model.named_parameters(remove_duplicate=False), persistent_buffers(model, tied=True)
     )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _UnsetBuffers:
-    """Buffers that are None in a model and have values in a file.
-
-    Attributes:
-        tensors: What they become, by qualified name.
-        homes: Where modules keep them, in the same order.
-    """
-
-    tensors: dict[str, Tensor]
-    homes: list[tuple[dict[str, Tensor | None], str]]
-
-    def register(self) -> None:
-        """Give them to their modules."""
-        for (buffers, key), tensor in zip(self.homes, self.tensors.values(), strict=True):
-            buffers[key] = tensor
-
-
-def _unset_buffers(model: nn.Module, file: TrainingFile) -> _UnsetBuffers:
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    found = _UnsetBuffers({}, [])
-    for path, module in model.named_modules():
-        for key, buffer in module._buffers.items():
-            name = qualify(f"{path}.{key}" if path else key)
-            if buffer is None and file.holds(name):
-                found.tensors[name] = torch.empty(0, device=home)
-                found.homes.append((module._buffers, key))
-    return found
 
 
 def label_and_hash(model: nn.Module) -> tuple[str, str | None]:

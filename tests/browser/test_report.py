@@ -181,8 +181,8 @@ def test_values_that_are_not_finite(browser, tmp_path):
     assert [len(run) for run in loss["raw"]] == [2, 2], "the gaps split the curve"
     assert loss["broken"] == [3, 6]
     assert message(browser, 1) == "no finite value"
-    assert texts(browser, ".tile.sparked strong") == ["not finite", "not finite"]
-    assert texts(browser, "#epochs tbody tr:nth-child(4) td")[:2] == ["not finite", "not finite"]
+    assert texts(browser, ".tile.sparked strong") == ["nan", "inf"]
+    assert texts(browser, "#epochs tbody tr:nth-child(4) td")[:2] == ["nan", "inf"]
     assert browser.console == []
 
 
@@ -489,7 +489,7 @@ def test_ranks_have_a_table_of_their_own(browser, tmp_path):
     browser.open(report(tmp_path, 2, values=values))
     assert texts(browser, "#ranks tbody tr") == [
         "0cuda:050071.4 %80020.0s0.4000",
-        "1cuda:120028.6 %32020.0snot finite",
+        "1cuda:120028.6 %32020.0snan",
     ]
     assert texts(browser, "#ranks thead th")[4:6] == ["Samples/s", "Busy for"]
     (note,) = texts(browser, "#ranks .note")

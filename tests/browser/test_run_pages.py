@@ -19,6 +19,7 @@ from fdl.run_directory.process import boot_id
 from fdl.run_pages.cache import Cache
 from fdl.run_pages.catalog import Catalog
 from fdl.run_pages.server import PageServer
+from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 
 from .chromium import Browser
@@ -357,4 +358,24 @@ def test_five_hundred_runs_of_a_hundred_thousand_points_are_all_drawn(tmp_path, 
         browser.evaluate("page.focus.zoom([50_000, 50_100])")
         browser.wait_for(DRAWN, 60)
         assert browser.evaluate(f"{CHART}.shown.lines") == 500
+        browser.open("about:blank")
+
+
+def test_values_that_are_not_finite_are_shown_and_never_the_best(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for number, losses in enumerate([["nan"], [0.5, "inf"], [0.25], ["inf"]]):
+        trail(tmp_path / "runs" / f"2026-01-31T10-00-0{number}", metrics={"loss": losses})
+    with page_of(tmp_path / "runs", tmp_path / "cache") as url:
+        browser.open(url, width=1280)
+        browser.wait_for("page.model?.runs.length === 4")
+        for sort, first in (
+            ("best:loss", ["0.2500", "0.5000"]),
+            ("-best:loss", ["0.5000", "0.2500"]),
+        ):
+            choose(browser, columns=["best:loss", "last:loss"], sort=sort)
+            best = texts(browser, "#table tbody td:nth-of-type(1):not([colspan])")
+            assert best[:2] == first
+            assert sorted(best[2:]) == ["inf", "nan"]
+        assert texts(browser, "#table tbody td:nth-of-type(2)").count("inf") == 2
         browser.open("about:blank")

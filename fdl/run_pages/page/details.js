@@ -43,7 +43,7 @@ class DetailsPanel {
       ["Show", `fdl runs show ${run.path}`],
     ].filter(([, value]) => value);
     const settings = Object.entries(run.config).map(([name, [value, origin]]) => [name, formatSetting(value), origin]);
-    const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatNumber(one.last), `best ${formatNumber(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
+    const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatMeasured(one.last), `best ${formatMeasured(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
     const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
     const report = run.report ? element("a", { className: "button", href: run.report, target: "_blank", rel: "noopener", textContent: "Open the report" }) : element("p", { className: "note", textContent: "This run has no report." });
     place("details-body").replaceChildren(

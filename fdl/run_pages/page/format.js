@@ -9,6 +9,11 @@ function formatSetting(value) {
   return String(value);
 }
 
+/** A value of a metric; "nan" and "inf" come as text. */
+function formatMeasured(value) {
+  return typeof value === "string" ? value : formatNumber(value);
+}
+
 /** A Unix time on an axis: hours and minutes within days, else the day. */
 function formatClock(seconds, span) {
   const at = new Date(seconds * 1000);

@@ -212,11 +212,13 @@ function sorted(runs, order, column) {
   const value = key === "started" ? (run) => Date.parse(run.started) : column(key)?.value;
   if (!value) return [...runs];
   const down = order.startsWith("-");
+  // Values that are not finite stand behind numbers in both directions, and missing ones at the end.
+  const isMetric = column(key)?.kind === "metric";
+  const rank = (one) => (one === undefined || one === null || one === "" ? 2 : isMetric && typeof one === "string" ? 1 : 0);
   return runs
     .map((run, index) => [value(run), index, run])
     .sort(([a, i], [b, j]) => {
-      const missing = [a, b].map((one) => one === undefined || one === null || one === "");
-      if (missing[0] || missing[1]) return missing[0] - missing[1] || i - j;
+      if (rank(a) || rank(b)) return rank(a) - rank(b) || i - j;
       return (down ? byValue(b, a) : byValue(a, b)) || i - j;
     })
     .map(([, , run]) => run);

@@ -230,7 +230,8 @@ class ParallelPanel extends RunsPlot {
 
 /** From values of a column to the range 0 to 1, with ticks; numbers that span decades logarithmically. */
 function valueScale(column, runs) {
-  const values = runs.map((run) => column.value(run)).filter((value) => value !== undefined && value !== null);
+  const isNumber = (value) => column.kind !== "metric" || typeof value === "number"; // else it is not finite
+  const values = runs.map((run) => column.value(run)).filter((value) => value !== undefined && value !== null && isNumber(value));
   if (column.numeric && values.every((value) => typeof value === "number")) {
     const range = robustRange(values);
     if (!range) return { at: () => null, ticks: [] };

@@ -179,7 +179,7 @@ function shownCell(column, run) {
   const value = column.value(run);
   if (column.key === "seconds") return formatDuration(value);
   if (column.key === "started") return formatMoment(value);
-  if (column.kind === "metric") return formatNumber(value);
+  if (column.kind === "metric") return formatMeasured(value);
   if (column.kind === "setting") return formatSetting(value);
   return value === "" || value === undefined || value === null ? DASH : String(value);
 }

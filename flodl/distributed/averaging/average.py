@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from flodl.distributed.averaging.backends import Exchange, Sums, wire_for
 from flodl.distributed.averaging.buckets import Buckets, Slot, as_real, summed_as
-from flodl.distributed.averaging.buffers import buffers_of, slots_of, take_averages
+from flodl.distributed.averaging.buffers import SharedBuffers
 from flodl.distributed.averaging.optimizer_tensors import OptimizerTensors
 from flodl.errors import DivergedError, StateError
 
@@ -98,6 +98,7 @@ class ParameterAverager:
     ) -> None:
         self._model, self._group = model, group
         self._wire = wire_for(group, backend)
+        self._buffers = SharedBuffers(model, group, backend)
         self._optimizer = None if optimizer is None else OptimizerTensors(optimizer)
         self._snapshot: tuple[list[Slot], Buckets] | None = None
         self._round: Round | None = None
@@ -125,8 +126,8 @@ class ParameterAverager:
         parameters = self._parameters()
         if self._group.world_size == 1 and self._outer is None:
             return _alone(parameters, samples)
-        slots, tensors = self._load(parameters)
-        exchange = self._wire.send(slots, tensors, samples, waits=True)
+        slots, tensors, changed = self._load(parameters)
+        exchange = self._wire.send(slots, tensors, samples, [changed], waits=True)
         sums = exchange.wait()
         if not _counts(sums):
             return Averaged(0.0, sums.finite, sums.weight)
@@ -137,7 +138,7 @@ class ParameterAverager:
         torch._foreach_sub_(parameters, _narrowed(targets, parameters))
         averaged = _averaged(sums, _norm(parameters), after)
         torch._foreach_copy_(parameters, self._stepped(targets))
-        self._replace_others(averages[len(parameters) :])
+        self._replace_others(averages[len(parameters) :], sums, samples)
         return averaged
 
     @torch.no_grad()
@@ -152,11 +153,12 @@ class ParameterAverager:
         """
         self._check_free()
         parameters = self._parameters()
-        slots, tensors = self._load(parameters)
+        slots, tensors, changed = self._load(parameters)
         snapshot = self._room_for(slots[: len(parameters)])
         snapshot.fill(parameters)
         tensors[: len(parameters)] = snapshot.views
-        self._round = Round(self, self._wire.send(slots, tensors, samples))
+        sent = self._wire.send(slots, tensors, samples, [changed])
+        self._round, self._samples = Round(self, sent), samples
         return self._round
 
     @torch.no_grad()
@@ -182,7 +184,7 @@ class ParameterAverager:
             if stepped is not targets:
                 further = torch._foreach_sub(stepped, _narrowed(targets, stepped))
                 torch._foreach_add_(parameters, list(further))
-        self._replace_others(averages[len(parameters) :])
+        self._replace_others(averages[len(parameters) :], sums, self._samples)
         return averaged
 
     def _check_free(self) -> None:
@@ -194,21 +196,24 @@ class ParameterAverager:
         found = [as_real(parameter) for parameter in self._model.parameters()]
         return [parameter for parameter in found if parameter.is_floating_point()]
 
-    def _load(self, parameters: list[Tensor]) -> tuple[list[Slot], list[Tensor | None]]:
-        """Return all values to average: parameters, then buffers, then the optimizer's state."""
+    def _load(self, parameters: list[Tensor]) -> tuple[list[Slot], list[Tensor | None], bool]:
+        """Return all values to average: parameters, then buffers, then the optimizer's state.
+
+        Also return whether the ranks have to agree on the buffers again.
+        """
         trained = [p.requires_grad for p in self._model.parameters() if _is_inexact(p)]
-        buffers = buffers_of(self._model)
+        buffers, changed = self._buffers.tensors()
         slots = [
             # Frozen parameters are summed exactly, so that rounding does not change them.
             Slot(p.shape, summed_as(p, exact=not moves), checked=True)
             for p, moves in zip(parameters, trained, strict=True)
         ]
-        slots += slots_of(buffers)
+        slots += self._buffers.slots
         tensors: list[Tensor | None] = [*parameters, *buffers]
         if self._optimizer is not None:
             slots += self._optimizer.slots
             tensors += self._optimizer.tensors()
-        return slots, tensors
+        return slots, tensors, changed
 
     def _room_for(self, slots: list[Slot]) -> Buckets:
         if self._snapshot is None or self._snapshot[0] != slots:
@@ -226,12 +231,15 @@ class ParameterAverager:
     def _flat(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1).to(self._flat_dtype) for tensor in tensors])
 
-    def _replace_others(self, averages: list[Tensor]) -> None:
+    def _replace_others(self, averages: list[Tensor], sums: Sums, samples: int) -> None:
         """Write the averages to the buffers, and to the optimizer if it takes part."""
-        buffers = buffers_of(self._model)
-        take_averages(buffers, averages[: len(buffers)])
+        count = len(self._buffers.slots)
         if self._optimizer is not None:
-            self._optimizer.take(averages[len(buffers) :])
+            self._optimizer.take(averages[count:])
+        if sums.extra[0]:  # a rank has other buffers than before
+            self._buffers.average_again(samples if sums.finite else 0)
+        else:
+            self._buffers.take(averages[:count])
 
 
 def _is_inexact(tensor: Tensor) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from torch import nn
 
-from flodl.distributed.averaging.backends import wire_for
-from flodl.distributed.averaging.buffers import average_buffers, broadcast_state, buffers_of
+from flodl.distributed.averaging.buffers import SharedBuffers, broadcast_state
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.plain_loop.shared_loop import joined
 from flodl.launch.begun import mark_begun, mark_watched
@@ -34,7 +33,7 @@ class Ddp:
         # One module that holds all: tied parameters count once, and one exchange covers all.
         self._module = nn.ModuleList(modules).to(group.device)
         self._reducer = GradientReducer(self._module, group, Backend.NCCL)
-        self._wire = wire_for(group, Backend.NCCL)
+        self._buffers = SharedBuffers(self._module, group, Backend.NCCL)
         kinds = group.gather_objects(str(group.device))
         self._devices = tuple(kinds)
 
@@ -82,6 +81,7 @@ class Ddp:
         """Overwrite parameters and buffers with those of rank 0; collective."""
         if self.world_size > 1:
             broadcast_state(self._module, self._group)
+            self._buffers = SharedBuffers(self._module, self._group, Backend.NCCL)
 
     def all_reduce_gradients(self) -> None:
         """Replace every gradient with its mean over the ranks; collective.
@@ -117,7 +117,7 @@ class Ddp:
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size == 1:
             return
-        if average_buffers(buffers_of(self._module), self._wire, own) == 0:
+        if self._buffers.average(own) == 0:
             raise ValueError("every rank counts 0: there is nothing to average")
 
     def _own(self, counts: Sequence[int]) -> int:

@@ -71,14 +71,14 @@ function strokeRuns(context, runs, { color, width, dash = [], alpha = 1 }) {
 /** A small curve without axes; `range` fixes what its bottom and top mean. */
 function sparkline(values, { width, height, range = null, area = false }) {
   const svg = svgElement("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  const finite = values.filter((value) => value !== null && value !== undefined);
+  const finite = values.filter(Number.isFinite);
   if (!finite.length) return svg;
   const limits = robustLimits(finite);
   const [low, high] = range || [limits.low, limits.high];
   const x = (index) => (values.length > 1 ? (index / (values.length - 1)) * width : width);
   const share = (value) => Math.min(1, Math.max(0, (value - low) / (high - low)));
   const y = (value) => (high > low ? height - 1 - share(value) * (height - 2) : height / 2);
-  const points = values.map((value, index) => [x(index), value === null || value === undefined ? null : y(value)]);
+  const points = values.map((value, index) => [x(index), Number.isFinite(value) ? y(value) : null]);
   for (const run of curveRuns(points, width)) {
     const line = run.length > 1 ? run : [[0, run[0][1]], [width, run[0][1]]].slice(values.length > 1 ? 1 : 0);
     if (area && line.length > 1) {

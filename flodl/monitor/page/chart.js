@@ -130,7 +130,7 @@ class LineChart extends Plot {
   #visible({ xs, ys }, range) {
     const { axis } = this.focus;
     const inside = (x) => axis.has(x) && (!range || (x >= range[0] && x <= range[1]));
-    return ys.filter((y, index) => y !== null && inside(xs[index]));
+    return ys.filter((y, index) => Number.isFinite(y) && inside(xs[index]));
   }
 
   /** What the scale shows, and how many values lie outside of it. */
@@ -169,7 +169,7 @@ class LineChart extends Plot {
     const { token, dash } = this.#look(series.name);
     const color = ink.get(token);
     const { xs, ys } = series.within(this.focus.range);
-    const usable = (value) => value !== null && (!log || value > 0);
+    const usable = (value) => Number.isFinite(value) && (!log || value > 0);
     const room = box.right - box.left;
     const { axis } = this.focus;
     const point = (x, value) => (axis.has(x) ? [px(x), usable(value) ? py(value) : null] : [0, null]);
@@ -179,7 +179,7 @@ class LineChart extends Plot {
     const smooth = weight > 0 ? runs(smoothed(ys, weight)) : null;
     const width = xs.length > room / 2 ? 1.2 : 1.9;
     const best = series.best && usable(series.best.y) && axis.has(series.best.x) && series.xs.length > 1 ? series.best : null;
-    const broken = xs.filter((x, index) => ys[index] === null && axis.has(x));
+    const broken = xs.filter((x, index) => !Number.isFinite(ys[index]) && axis.has(x));
     let outside = [];
     this.inside(context, box, 6, () => {
       strokeRuns(context, raw, { color, dash, width: smooth ? 1 : width, alpha: smooth ? 0.28 : 1 });
@@ -233,7 +233,7 @@ class LineChart extends Plot {
     for (const { series, value } of this.#readings(x)) {
       const look = this.#look(series.name);
       rows.push(element("span", {}, swatch(look), element("i", { textContent: series.name }), formatMetric(value)));
-      if (value !== null && (!log || value > 0)) disc(context, at, py(value), 4, ink.get(look.token), ink.get("card"));
+      if (Number.isFinite(value) && (!log || value > 0)) disc(context, at, py(value), 4, ink.get(look.token), ink.get("card"));
     }
     this.readout.replaceChildren(...rows);
     this.beside(at);

@@ -165,9 +165,11 @@ class RunModel {
 
   #take(record) {
     this.records.push(record);
-    const own = ["lr", "grad_norm"].filter((name) => name in record && !Object.hasOwn(record.metrics, name));
-    const measured = own.map((name) => [name, record[name]]);
-    for (const [name, value] of [...Object.entries(record.metrics), ...measured]) {
+    for (const name of Object.keys(record.metrics)) record.metrics[name] = measured(record.metrics[name]);
+    const own = ["lr", "grad_norm"].filter((name) => name in record);
+    for (const name of own) record[name] = measured(record[name]);
+    const further = own.filter((name) => !Object.hasOwn(record.metrics, name)).map((name) => [name, record[name]]);
+    for (const [name, value] of [...Object.entries(record.metrics), ...further]) {
       let series = this.series.get(name);
       if (!series) this.series.set(name, (series = new Series(name, "epoch")));
       series.add(record.epoch, value);
@@ -186,7 +188,7 @@ class RunModel {
   }
 }
 
-/** One quantity over epochs or steps; a value that was not finite is null. */
+/** One quantity over epochs or steps. */
 class Series {
   /** `unit` is what `xs` counts: "epoch" or "step". */
   constructor(name, unit) {
@@ -204,7 +206,7 @@ class Series {
   add(x, y) {
     this.xs.push(x);
     this.ys.push(y);
-    if (y === null) return;
+    if (!Number.isFinite(y)) return;
     this.min = Math.min(this.min, y);
     this.max = Math.max(this.max, y);
     const better = !this.best || (this.goal === "min" ? y < this.best.y : y > this.best.y);
@@ -215,7 +217,7 @@ class Series {
   append(xs, ys) {
     let last = this.xs.length ? this.xs[this.xs.length - 1] : -Infinity;
     for (let index = 0; index < xs.length; index++) {
-      if (xs[index] > last) this.add((last = xs[index]), ys[index]);
+      if (xs[index] > last) this.add((last = xs[index]), measured(ys[index]));
     }
     if (this.xs.length > MOST_POINTS) [this.xs, this.ys] = thinned(this.xs, this.ys, MOST_POINTS / 2);
   }
@@ -237,7 +239,7 @@ class Series {
   /** Limits of the values without outliers. */
   get limits() {
     if (this.limited?.count !== this.ys.length) {
-      this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter((y) => y !== null)) };
+      this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter(Number.isFinite)) };
     }
     return this.limited;
   }
@@ -247,7 +249,7 @@ class Series {
     return { x: this.xs[end], y: this.ys[end] };
   }
 
-  /** Value at x: a number, null where it was not finite, undefined where there is none. */
+  /** Value at x; undefined where there is none. */
   at(x) {
     const index = nearestIndex(this.xs, x);
     return this.xs[index] === x ? this.ys[index] : undefined;
@@ -262,7 +264,7 @@ function thinned(xs, ys, most) {
     const kept = new Set();
     let [low, high, broken] = [-1, -1, -1];
     for (let index = start; index < Math.min(start + width, xs.length); index++) {
-      if (ys[index] === null) broken = index;
+      if (!Number.isFinite(ys[index])) broken = index;
       else {
         if (low < 0 || ys[index] < ys[low]) low = index;
         if (high < 0 || ys[index] > ys[high]) high = index;
@@ -281,7 +283,7 @@ function thinned(xs, ys, most) {
 function smoothed(ys, weight) {
   let [sum, norm] = [0, 0];
   return ys.map((y) => {
-    if (y === null) return null;
+    if (!Number.isFinite(y)) return NaN;
     sum = weight * sum + (1 - weight) * y;
     norm = weight * norm + (1 - weight);
     return sum / norm;

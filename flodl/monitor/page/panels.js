@@ -14,7 +14,7 @@ function metricTile(series) {
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
   else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
   const made = tile(series.name, formatMetric(last.y), note);
-  if (last.y === null) made.querySelector("strong").classList.add("bad-value");
+  if (!Number.isFinite(last.y)) made.querySelector("strong").classList.add("bad-value");
   if (xs.length > 1) {
     made.classList.add("sparked");
     made.append(sparkline(ys, { width: 68, height: 24 }));
@@ -96,7 +96,7 @@ function rankParts(records) {
       sum.batches += one.batches;
       sum.samples += one.samples;
       sum.busy += one.busy_ms || 0;
-      Object.assign(sum, { loss: one.loss, device: one.device });
+      Object.assign(sum, { loss: measured(one.loss), device: one.device });
     });
   }
   const batches = sums.reduce((sum, one) => sum + one.batches, 0);
@@ -222,7 +222,7 @@ function epochRow(record, columns) {
     const value = Object.hasOwn(record.metrics, name) ? record.metrics[name] : own;
     const cell = element("td");
     if (value === undefined) cell.className = "missing";
-    if (value === null) cell.className = "bad-value";
+    else if (!Number.isFinite(value)) cell.className = "bad-value";
     cell.append(best && record.epoch === best.x ? element("b", { textContent: formatMetric(value) }) : formatMetric(value));
     row.append(cell);
   }

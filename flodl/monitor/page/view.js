@@ -227,7 +227,7 @@ class RunView {
     if (focus.range !== range) return; // the reader has moved on
     for (const { name, steps, values } of fine) {
       const curve = this.model.curves.get(name);
-      if (curve) curve.detail = { range: ends, xs: steps, ys: values };
+      if (curve) curve.detail = { range: ends, xs: steps, ys: values.map(measured) };
     }
     this.#metricCharts();
   }

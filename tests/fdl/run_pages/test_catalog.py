@@ -39,7 +39,7 @@ def rows(catalog: Catalog, since: int = -1) -> dict[str, dict]:
 def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, cache):
     run = trail(
         tmp_path / "runs" / NAME,
-        metrics={"loss": [0.5, 0.25, "nan"], "accuracy": [0.5, 0.9, 0.8]},
+        metrics={"loss": [0.5, 0.25, "nan"], "accuracy": [0.5, 0.9, 0.8], "lost": ["inf"] * 3},
         config={"lr": LR, "token": "sesame-open-up", "layers": [1, 2]},
         environment={"torch": "2.13.0", "engine": {"engine": "eager"}},
         error="<script>alert(1)</script>",
@@ -53,8 +53,8 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
     }
     assert row["metrics"] == {
         "loss": {
-            "last": None,
-            "latest": None,
+            "last": "nan",
+            "latest": "nan",
             "best": 0.25,
             "min": 0.25,
             "max": 0.5,
@@ -70,10 +70,12 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
             "epoch": 2,
             "higher": True,
         },
+        "lost": dict.fromkeys(["last", "latest", "best", "min", "max"], "inf")
+        | {"epoch": None, "higher": False},
     }
     assert (row["tags"], row["note"]) == (["paper"], "again")
     assert row["environment"] == {"torch": "2.13.0", "engine.engine": "eager"}
-    assert row["curves"] == ["loss", "accuracy"]
+    assert row["curves"] == ["loss", "accuracy", "lost"]
     assert row["error"] == "<script>alert(1)</script>", "the page makes it harmless"
     assert row["has_report"] is True
 

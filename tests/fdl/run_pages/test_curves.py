@@ -67,12 +67,16 @@ def test_a_metric_by_epoch_is_placed_where_its_epoch_ended(entries):
 
 
 def test_a_run_without_step_files_has_time_from_the_table_and_no_steps(tmp_path):
-    trail(tmp_path / "runs" / "2026-01-31T10-00-00", metrics={"loss": [0.5, "", 0.25]})
+    trail(
+        tmp_path / "runs" / "2026-01-31T10-00-00",
+        metrics={"loss": [0.5, "", 0.25], "broken": [1, "nan", "inf"]},
+    )
     [entry] = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
     assert curve(entry, Request("loss", "epoch")).steps == [1, 3], (
         "a cell without a value is left out"
     )
     assert curve(entry, Request("loss", "time")).steps == [1, 3]
+    assert curve(entry, Request("broken", "epoch")).broken == [0, 1, 1], "nan and inf are marked"
     assert curve(entry, Request("loss", "step")).steps == []
     assert curve(entry, Request("absent", "step")).steps == []
 

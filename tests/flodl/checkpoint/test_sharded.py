@@ -109,6 +109,18 @@ def test_every_rank_continues_with_its_own_state(told):
     assert [rank["own"]["counts"] for rank in told] == [steps * (1 + n) for n in range(len(told))]
 
 
+def test_modes_and_the_state_of_added_groups_come_back_by_name(told):
+    for rank in told:
+        assert rank["modes"] == {"same": True, "modes": [True, True, False, False, True, True]}
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best_and_ends_the_patience(told):
+    stopped = {"stopped": "error is nan, which is no improvement", "epochs": 4}
+    assert [rank["odd"] for rank in told] == [
+        {**stopped, "best": None if number else "2"} for number in range(len(told))
+    ]
+
+
 def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
     done = fork_server.python(str(ALONE), str(tmp_path), timeout=120, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr[-5000:]

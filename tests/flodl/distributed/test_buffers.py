@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import RunDirectory, log
+from flodl.checkpoint import checkpoint_keys
 from flodl.distributed.averaging.average import ParameterAverager
 from flodl.distributed.averaging.buffers import ChangingBuffers
 from flodl.launch.group import Group
@@ -159,7 +162,7 @@ def counters_alone(group: Group) -> tuple[int, list[float]]:
 
 
 def test_a_model_may_have_counters_only_and_an_average_is_no_change(ranks: Ranks) -> None:
-    assert ranks(2, counters_alone) == [(1, [0.0]), (1, [0.0])]
+    assert ranks(2, counters_alone) == [(1, [0.0, 0.0])] * 2
 
 
 def train_two_steps(group: Group) -> tuple[list[float], list[float]]:
@@ -209,3 +212,63 @@ def train_untraced(group: Group) -> float:
 def test_with_sync_all_buffers_are_equal_where_an_epoch_ends(ranks: Ranks) -> None:
     one, two = ranks(2, train_untraced)
     assert one == two != 0.0
+
+
+class Growing(nn.Module):
+    """Buffers that training resizes, gives another type and sets; one grows with the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+        self.register_buffer("queue", torch.zeros(0, 3))
+        self.register_buffer("minimum", torch.zeros(0))
+        self.register_buffer("typed", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("late", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            values = x.detach()
+            self.queue = torch.cat([self.queue, values])
+            self.minimum.resize_(3).copy_(values.amin(0))
+            self.typed = self.typed + values.mean()
+            self.late = values.mean() if self.late is None else self.late + 1
+        out: Tensor = self.last(x)
+        return out
+
+
+def growing(_: torch.device) -> nn.Module:
+    return Growing()
+
+
+def train_growing(group: Group, policy: str, backend: str, folder: str) -> tuple[Any, ...]:
+    settings = {"backend": backend}
+    common = {"n": 204, "policy": policy, "model": growing, "ms": (2.0, 5.0), "settings": settings}
+    run = RunDirectory.create(folder) if group.leads else None
+    path = group.broadcast_object(None if run is None else str(run.last_checkpoint))
+    warned: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "warning", lambda text, *_: warned.append(text))
+        first = train(group, epochs=2, **common, builder={} if run is None else {"run_dir": run})
+        grown = train(group, epochs=3, **common, builder={"resume": path})
+    saved = checkpoint_keys(path) if group.leads else []
+    return first.buffers, grown.buffers, len(first.samples), len(grown.samples), warned, saved
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+def test_buffers_of_different_sizes_stay_with_their_ranks_and_the_others_are_averaged(
+    ranks: Ranks, policy: str, tmp_path: Path
+) -> None:
+    backend = "cpu" if policy == "cadence" else "nccl"
+    results = ranks(2, train_growing, policy, backend, str(tmp_path))
+    for before, after, samples, further, *_ in results:
+        assert len(before[0]) == samples
+        # All ranks resume with the buffers of rank 0, in their size.
+        assert len(after[0]) == results[0][2] + further
+        assert before[1].shape == (3,)
+    for mine, theirs in zip(*(result[0][1:] for result in results), strict=True):
+        assert mine.dtype is theirs.dtype is torch.float32
+        assert torch.equal(mine, theirs)
+    (*_, warned, saved), (*_, quiet, _) = results
+    assert ["queue" in text for text in warned] == [True, True]
+    assert not quiet
+    assert {"queue", "late"} <= set(saved)

@@ -50,9 +50,9 @@ def test_every_record_is_one_line_in_order(tmp_path, clock):
     first, steps, epoch, again, ledger, end = found
     assert (first["label"], again["label"]) == ("", "digits")
     assert "svg" not in first
-    assert steps == {"type": "steps", "name": "loss", "steps": [0, 1], "values": [2.0, None]}
+    assert steps == {"type": "steps", "name": "loss", "steps": [0, 1], "values": [2.0, "nan"]}
     assert (epoch["epoch"], epoch["duration"]) == (1, 1.5)
-    assert epoch["metrics"] == {"loss": 0.5, "</script>": None}
+    assert epoch["metrics"] == {"loss": 0.5, "</script>": "inf"}
     assert ledger["seconds"] == {"forward": 1.0, "backward": 2.0}
     assert (end["status"], end["epochs"]) == ("complete", 1)
 

@@ -28,14 +28,14 @@ class Graphlike:
 
 
 @pytest.mark.case("runtime", 81)
-def test_terminal_line_reads_well_and_nan_is_null_in_json(capsys):
+def test_terminal_line_reads_well_and_nan_is_text_in_json(capsys):
     monitor = Monitor(100)
     monitor.log(6, 0.024, {"loss": 0.0023})
     assert capsys.readouterr().out.startswith("  epoch   7/100  loss=0.0023  [24ms  ETA ")
     monitor.log(7, 0.024, {"x": math.nan})
     assert "  x=nan  " in capsys.readouterr().out
     form = json.loads(to_json(monitor.history[-1].as_json()))
-    assert form["metrics"] == {"x": None}
+    assert form["metrics"] == {"x": "nan"}
     assert form["epoch"] == 8
     monitor.finish()
 

@@ -75,13 +75,13 @@ def test_archive_fetches_nothing_and_survives_a_closing_script_tag(monitor, tmp_
     assert "unsafe" not in policy
 
 
-def test_what_is_not_finite_is_null(monitor, tmp_path):
+def test_metrics_that_are_not_finite_are_text_and_other_numbers_null(monitor, tmp_path):
     monitor.set_metadata({"best": math.inf})
     monitor.log(0, math.nan, {"loss": math.nan, "up": math.inf, "down": -math.inf, "ok": 1.5})
     monitor.save_html(tmp_path / "report.html")
     monitor.finish("diverged")
     data = read(tmp_path / "report.html").data
-    metrics = {"loss": None, "up": None, "down": None, "ok": 1.5}
+    metrics = {"loss": "nan", "up": "inf", "down": "-inf", "ok": 1.5}
     assert data["records"][0]["metrics"] == data["finish"]["metrics"] == metrics
     assert data["records"][0]["duration"] is None
     assert data["info"]["metadata"] == {"best": None}

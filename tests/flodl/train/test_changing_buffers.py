@@ -12,7 +12,9 @@ import torch
 import torch.ao.quantization as quantization
 from torch import Tensor, nn
 
-from flodl import RunDirectory, Trainer
+from flodl import FlowBuilder, Graph, RunDirectory, Trainer
+from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
+from flodl.errors import ArchitectureMismatch, ShapeMismatch
 from flodl.train import TrainerBuilder
 
 from .programs import line
@@ -144,3 +146,47 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(kind: str, tmp_path: 
         first.params + first.buffers, second.params + second.buffers, strict=True
     ):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["quantised", "queue", "in place"])
+def test_a_new_model_loads_the_files_of_a_trained_one(kind: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    trained = training(kind).run_dir(run).run().model
+    for file in ("model.fdl", "last.fdl"):
+        new = MODELS[kind]()
+        report = load_checkpoint_file(run.path / file, new.named_parameters(), new.named_buffers())
+        assert not report.missing
+        assert not report.skipped
+        assert_same(new, trained)
+    wider = [(name, torch.zeros(7)) for name, _ in new.named_parameters()]
+    with pytest.raises(ShapeMismatch):
+        load_checkpoint_file(run.path / "model.fdl", wider, [])
+    for given, taken in ((0.5, 0.5), (3.0, 3)):
+        save_checkpoint_file(tmp_path / "one.fdl", [], [("count", torch.tensor(given))])
+        count = torch.zeros((), dtype=torch.int64)
+        load_checkpoint_file(tmp_path / "one.fdl", [], [("count", count)])
+        assert count.item() == taken
+        assert count.is_floating_point() == isinstance(taken, float)
+
+
+@pytest.mark.parametrize("kind", ["queue", "in place", "late"])
+def test_a_graph_with_buffers_that_grow_is_loaded_and_resumed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def graph() -> Graph:
+        return FlowBuilder.from_(MODELS[kind]()).build()
+
+    monkeypatch.setitem(MODELS, "graph", graph)
+    whole = training("graph", 3).run().model
+    run = RunDirectory.create(tmp_path)
+    trained = training("graph", 2).run_dir(run).run().model
+    new = graph()
+    assert new.load_checkpoint(run.path / "model.fdl").missing == []
+    assert_same(new, trained)
+    other, before = FlowBuilder.from_(nn.Linear(1, 4)).build(), graph()
+    untouched = values(before)
+    other.save_checkpoint(tmp_path / "other.fdl")
+    with pytest.raises(ArchitectureMismatch):
+        before.load_checkpoint(tmp_path / "other.fdl")
+    assert values(before).keys() == untouched.keys()
+    assert_same(training("graph", 3).resume(run.last_checkpoint).run().model, whole)

@@ -13,7 +13,7 @@ from flodl import Trainer
 from .programs import line, network, squared_error
 
 
-def run(train_fn: Any, optimizer: Any = None) -> None:
+def run(train_fn: Any, optimizer: Any = None, engine: str = "eager", device: str = "cpu") -> None:
     (
         Trainer.builder(
             lambda _: network(), optimizer or (lambda p: torch.optim.SGD(p, 0.1)), train_fn
@@ -21,7 +21,8 @@ def run(train_fn: Any, optimizer: Any = None) -> None:
         .dataset(line(12))
         .batch_size(4)
         .num_epochs(1)
-        .device("cpu")
+        .engine(engine)
+        .device(device)
         .progress(False)
         .run()
     )
@@ -54,6 +55,18 @@ TOLD = r"train_fn called backward\(\): the Trainer does that itself\. .*your own
 def test_it_is_told_both_ways(train_fn: Any) -> None:
     with pytest.raises(ValueError, match=TOLD):
         run(train_fn)
+
+
+on_a_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=on_a_gpu), "cpu"])
+def test_a_step_that_is_to_be_captured_is_plain_first_and_told_the_same(device: str) -> None:
+    with pytest.raises(ValueError, match=TOLD):
+        run(kept, engine="cuda_graph", device=device)
 
 
 def test_an_optimizer_with_a_closure_tells_the_same() -> None:

@@ -69,6 +69,18 @@ def saved_after_two(builder: TrainerBuilder, folder: Path) -> Path:
     return run.last_checkpoint
 
 
+def stopped_after(steps: int, builder: TrainerBuilder, folder: Path) -> Path:
+    class Stop(Callback):
+        def on_step_end(self, run: Any) -> None:
+            if run.global_step == steps:
+                raise KeyboardInterrupt
+
+    run = RunDirectory.create(folder)
+    with pytest.raises(KeyboardInterrupt):
+        builder.run_dir(run).checkpoint_steps(1).callbacks(Stop()).run()
+    return run.last_checkpoint
+
+
 @pytest.mark.parametrize("tied", [False, True], ids=["own weights", "shared weights"])
 def test_another_order_of_layers_resumes_exactly(tied: bool, tmp_path: Path) -> None:
     def first() -> nn.Module:
@@ -174,9 +186,28 @@ class AtStep(Callback):
             unfreeze(run.model.c, run.optimizer, 0.05)
 
 
+class AtStart(Callback):
+    """Adds a group as an epoch begins, and changes a weight and a rate."""
+
+    def on_epoch_start(self, run: Any) -> None:
+        if run.epoch in (1, 2):
+            unfreeze(run.model.get_submodule("xcb"[run.epoch]), run.optimizer, 0.05 * run.epoch)
+            run.optimizer.param_groups[0]["lr"] *= 0.5
+            with torch.no_grad():
+                run.model.a.weight.mul_(2)
+
+
+WATCHING: dict[str, list[Callback]] = {"callback": [AtStep()], "start": [AtStart()]}
+
+
 @pytest.mark.parametrize(
     ("where", "stop", "scheduled"),
     [
+        ("start", 7, False),
+        ("start", 8, True),
+        ("start", 10, True),
+        ("start", 13, True),
+        ("start", 17, False),
         ("epoch_fn", 8, False),
         ("epoch_fn", 8, True),
         ("epoch_fn", 10, True),
@@ -188,7 +219,7 @@ class AtStep(Callback):
 def test_added_groups_are_part_of_the_state(
     where: str, stop: int, scheduled: bool, tmp_path: Path
 ) -> None:
-    watching = [AtStep()] if where == "callback" else []
+    watching = WATCHING.get(where, [])
 
     def build() -> TrainerBuilder:
         builder = of_model(unfreezing)().callbacks(*watching)
@@ -196,16 +227,8 @@ def test_added_groups_are_part_of_the_state(
             builder = builder.scheduler(lambda _: StepDecay(0.01, 3, 0.7))
         return builder.epoch_fn(add_at_epoch) if where == "epoch_fn" else builder
 
-    class Stop(Callback):
-        def on_step_end(self, run: Any) -> None:
-            if run.global_step == stop:
-                raise KeyboardInterrupt
-
     whole = build().run().model
-    run = RunDirectory.create(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        build().run_dir(run).checkpoint_steps(1).callbacks(Stop()).run()
-    resumed = build().resume(run.last_checkpoint).run().model
+    resumed = build().resume(stopped_after(stop, build(), tmp_path)).run().model
     assert values(resumed) == values(whole)
 
 
@@ -221,6 +244,23 @@ def test_a_guard_goes_back_behind_an_added_group() -> None:
     builder._settings["train_fn"] = failing_once
     builder.guards(every=100).run()
     assert len(seen) > 20
+
+
+@pytest.mark.parametrize("epochs", [(0,), (1,), (1, 2)])
+def test_a_schedule_that_an_epoch_sets_counts_after_a_resume_in_it(
+    epochs: tuple[int, ...], tmp_path: Path
+) -> None:
+    def change(epoch: int, worker: Any) -> None:
+        if epoch in epochs:
+            worker.set_scheduler(StepDecay(0.05, 1, 0.3))
+            worker.set_lr_scale(0.7)
+
+    def build() -> TrainerBuilder:
+        return of_model(grouped("abcd"))().num_epochs(epochs[-1] + 1).epoch_fn(change)
+
+    whole = build().run().model
+    source = stopped_after(5 * epochs[-1] + 3, build(), tmp_path)
+    assert values(build().resume(source).run().model) == values(whole)
 
 
 # --- Registered optimizers, and files of one optimizer -------------------------------------------

@@ -5,8 +5,10 @@ Arguments: rank, number of ranks, folder. What happened goes to ``<folder>/rank-
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from torch.utils.data import TensorDataset
 import flodl.checkpoint.sharded
 from fdl.run_directory.trace import first_difference, read_trace
 from flodl import (
+    Callback,
     FlowBuilder,
     RunDirectory,
     Trainer,
+    checkpoint_metadata,
     load_optimizer_state,
     save_checkpoint,
     save_optimizer_state,
@@ -311,6 +315,78 @@ def own_state_is_resumed_exactly():
     return {"same": resumed == straight, "counts": resumed[4]}
 
 
+class AddsLayer(Callback):
+    """Trains one more layer from the second epoch on; may fail inside that epoch."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def on_epoch_start(self, run):
+        if run.epoch == 1:
+            added = list(run.model[3].parameters())
+            for parameter in added:
+                parameter.grad = None
+            run.optimizer.add_param_group({"params": added, "lr": 0.05})
+
+    def on_step_end(self, run):
+        if self.fails and run.global_step == 24 // RANKS // 4 + 2:
+            raise ArithmeticError
+
+
+def modes_training(run, order=1, resume=None, fails=False):
+    """Parts in eval mode, an optimizer with its parameters in some order, an added group."""
+    mesh = init_device_mesh("cpu", (RANKS,))
+
+    def make(_):
+        torch.manual_seed(6)
+        parts = nn.BatchNorm1d(7), nn.Dropout(0.5), nn.Linear(7, 7), nn.Linear(7, 1)
+        model = nn.Sequential(nn.Linear(5, 7), *parts)
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model[3], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model[1].eval()
+        model[2].eval()
+        return model
+
+    def optimizer(parameters):
+        first, last = parameters[:4], parameters[6:]
+        return torch.optim.AdamW([*first, *last][::order], 0.01)
+
+    def step(model, batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    builder = Trainer.builder(make, optimizer, step)
+    builder.dataset(TensorDataset(INPUTS, TARGETS)).batch_size(4).num_epochs(3)
+    builder.engine("eager").checkpoint_steps(1).callbacks(AddsLayer(fails))
+    builder.eval_fn(lambda model: {"error": nn.functional.mse_loss(model(INPUTS), TARGETS)})
+    if run is not None:
+        builder.run_dir(run)
+    model = builder.resume(resume).run().model
+    return values(model), [module.training for module in model.modules()]
+
+
+def modes_and_named_state_come_back():
+    straight, modes = modes_training(own_run("modes-straight"))
+    run = own_run("modes")
+    with contextlib.suppress(ArithmeticError):
+        modes_training(run, fails=True)
+    if run is not None:
+        (FOLDER / "modes-source").write_text(str(run.last_checkpoint))
+    dist.barrier()
+    source = (FOLDER / "modes-source").read_text() if RANK == 0 else None
+    resumed = modes_training(own_run("modes-resumed"), -1, source)
+    return {"same": resumed == (straight, modes), "modes": modes}
+
+
+def values_that_are_not_finite_are_no_improvement():
+    told = iter([math.nan, 3.0, math.inf, math.nan, 2.0])
+    run = own_run("odd")
+    builder = training(5, run, ema=False).eval_fn(lambda _: {"error": next(told)})
+    done = builder.early_stop("error", window=2, patience=2).run()
+    best = run and checkpoint_metadata(run.path / "best.fdl")["epoch"]
+    return {"stopped": done.stopped, "epochs": len(done.poll_metrics()), "best": best}
+
+
 CHECKS = {
     "bytes": bytes_are_those_of_one_device,
     "load": loads_into_parts_also_after_an_evaluation,
@@ -321,6 +397,8 @@ CHECKS = {
     "training": lambda: a_training_is_resumed_exactly(ema=False),
     "own": own_state_is_resumed_exactly,
     "average": lambda: a_training_is_resumed_exactly(ema=True),
+    "modes": modes_and_named_state_come_back,
+    "odd": values_that_are_not_finite_are_no_improvement,
 }
 
 if __name__ == "__main__":
