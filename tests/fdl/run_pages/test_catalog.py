@@ -74,7 +74,7 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
         | {"epoch": None, "higher": False},
     }
     assert (row["tags"], row["note"]) == (["paper"], "again")
-    assert row["environment"] == {"torch": "2.13.0", "engine.engine": "eager"}
+    assert row["environment"] == {"torch": "2.13.0", "engine": "eager"}
     assert row["curves"] == ["loss", "accuracy", "lost"]
     assert row["error"] == "<script>alert(1)</script>", "the page makes it harmless"
     assert row["has_report"] is True
