@@ -55,7 +55,7 @@ def test_after_ctrl_c_the_page_has_the_modes_that_are_complete(tmp_path, monkeyp
     monkeypatch.setattr(convergence, "cells", lambda *_: cells)
     page = tmp_path / "page.md"
     runs = str(tmp_path / "runs")
-    row = "| logistic | solo-0 | accuracy 0.9000 | 0.8 … 1.0 | +0.0000 | 0.005 | yes |"
+    row = "| logistic | solo-0 | accuracy 0.9000 | 0.8 … 1.0 | +0.0000 | - | 0.005 | yes |"
     page.write_text(f"# Convergence\n\nA machine, 2026-11-22\n\n{row}\n")
     convergence.main([*words, "--runs", runs, "--output", str(page)])
     text = page.read_text()
