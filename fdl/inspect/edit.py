@@ -310,7 +310,8 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
             return removed.by.file
     own = overlay_file(layers.manifest.directory, LOCAL)
     # A new value is for everybody who works on the project.
-    strongest = sorted(layers.manifest.layers[::-1], key=lambda file: file == own)
+    strongest = [file for file in reversed(layers.manifest.layers) if file != own]
+    strongest += [own] if own else []
     for depth in range(len(path), -1, -1):
         for file in strongest:
             holder = lookup(layers.nodes[file], path[:depth])
