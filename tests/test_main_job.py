@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 def scaffold(tmp_path_factory):
     """What ``fdl init`` writes, for every test to copy."""
     folder = tmp_path_factory.mktemp("scaffold")
-    typed = [sys.executable, "-m", "fdl", "init", "demo", "--native"]
+    typed = [sys.executable, "-m", "fdl", "init", "demo"]
     subprocess.run(typed, cwd=folder, check=True, capture_output=True)
     return folder / "demo"
 
@@ -250,7 +250,7 @@ def test_the_quickstart_asks_nothing_on_a_terminal(tmp_path):
     with Terminal(script, "mine", cwd=tmp_path, program=BASH) as terminal:
         assert terminal.finish() == 0, terminal.text
     text = terminal.text.replace("\r\n", "\n")
-    assert text.startswith("Created mine/ (no containers) with 10 files\n")
+    assert text.startswith("Created mine/ (no containers) with 8 files\n")
     for noise in ("?", "[Y/n]", "Next:", "pinned", "setup", "fdl.yml"):
         assert noise not in text
     assert " on held-out digits" in text

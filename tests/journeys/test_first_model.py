@@ -25,9 +25,7 @@ EPOCHS = "document.querySelectorAll('#epochs tbody tr').length"
 
 
 def test_a_project_is_made_changed_trained_watched_and_compared(person, browser, figure):
-    made = person.type(
-        "fdl init demo", ("Docker containers? [Y/n]", "n\n"), ("[y/N]", "\n"), limit=60
-    )
+    made = person.type("fdl init demo", limit=60)
     following = made.text.partition("Next:\n")[2].splitlines()
     change, quick, train, _ = [line.partition("  #")[0].strip() for line in following]
     assert (change, quick, train) == ("cd demo", "fdl train quick", "fdl train")
