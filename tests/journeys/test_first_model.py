@@ -14,12 +14,8 @@ from tests.journeys.person import Person
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-LAST_LAYER = "        .through(nn.Linear(32 * 4 * 4, 10))\n"
-TWO_LAYERS = """\
-        .through(nn.Linear(32 * 4 * 4, 48))
-        .through(nn.GELU())
-        .through(nn.Linear(48, 10))
-"""
+LAST_LAYER = "nn.Linear(32 * 4 * 4, 10)"
+TWO_LAYERS = "nn.Linear(32 * 4 * 4, 48), nn.GELU(), nn.Linear(48, 10)"
 
 EPOCHS = "document.querySelectorAll('#epochs tbody tr').length"
 
