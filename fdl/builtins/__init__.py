@@ -5,7 +5,18 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 """
 
 PANELS = {
-    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
+    "Project": (
+        "init",
+        "adopt",
+        "add",
+        "list",
+        "check",
+        "config",
+        "why",
+        "why-run",
+        "plan",
+        "schema",
+    ),
     "Runs": ("runs", "rehearse", "sweep", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
@@ -22,7 +33,17 @@ HIDDEN = ("help", "version", "__complete")
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = ("docs", "verify-run", "why-run", "plan", "rehearse", "sweep", *PROGRAMS)
+YIELDING = (
+    "adopt",
+    "check",
+    "docs",
+    "verify-run",
+    "why-run",
+    "plan",
+    "rehearse",
+    "sweep",
+    *PROGRAMS,
+)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

@@ -88,7 +88,7 @@ def init(
     _print("Created", name, mode, written)
     has_hf = with_hf and _add_playground(target)
     if not output.is_quiet():
-        _print_next(name, [*_first(mode, target), *(STEPS if has_hf else ()), *_THEN])
+        print_next(name, [*_first(mode, target), *(STEPS if has_hf else ()), *_THEN])
     return 0
 
 
@@ -100,9 +100,10 @@ def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
         yield _TORCH
 
 
-def _print_next(name: str, steps: Sequence[tuple[str, str]]) -> None:
+def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to type next, and why; in a folder, unless it is empty."""
     width = max(len(command) for command, _ in steps)
-    sys.stdout.write(f"\nNext:\n  cd {name}\n")
+    sys.stdout.write(f"\nNext:\n{f'  cd {folder}{chr(10)}' if folder else ''}")
     sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
 
 
