@@ -5,19 +5,8 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 """
 
 PANELS = {
-    "Project": (
-        "init",
-        "adopt",
-        "add",
-        "list",
-        "check",
-        "config",
-        "why",
-        "why-run",
-        "plan",
-        "schema",
-    ),
-    "Runs": ("runs", "rehearse", "sweep", "verify-run"),
+    "Project": ("init", "adopt", "add", "list", "check", "config", "why", "schema"),
+    "Runs": ("runs", "plan", "rehearse", "sweep", "why-run", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
     "Shell": ("install", "completions", "autocomplete"),
