@@ -104,7 +104,7 @@ def projects() -> list[Files]:
     for page in pages:
         blocks = re.findall(r"```ya?ml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
         found += [{"fdl.yml": block.encode()} for block in blocks]
-    found.append({"fdl.yml": (ROOT / "fdl.yml.example").read_bytes()})
+    found.append({"fdl.yml": (ROOT / "fdl.yml").read_bytes()})
     return found
 
 

@@ -89,7 +89,7 @@ class Project:
         self._folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            [self._fdl, "init", folder.name, "--native"],
+            [self._fdl, "init", folder.name],
             cwd=folder.parent,
             env=self._env,
             check=True,

@@ -14,7 +14,7 @@ prepare train
 
 if [ ! -e "$project" ]; then
     mkdir -p "$(dirname "$project")"
-    (cd "$(dirname "$project")" && fdl -q init "$(basename "$project")" --native)
+    (cd "$(dirname "$project")" && fdl -q init "$(basename "$project")")
 fi
 cd "$project"
 fdl train

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.session import Answer, Session
 
 COMMANDS = {
-    "fdl init demo --native": 4,
+    "fdl init demo": 4,
     "cd demo": 0,
     "fdl --help": 16,
     "fdl --dry-run train quick": 18,

@@ -301,7 +301,7 @@ def files() -> list[Path]:
         "benchmarks": ("*.py",),
     }
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-    found += [ROOT / "fdl.yml.example"]
+    found += [ROOT / "fdl.yml"]
     for folder, patterns in kinds.items():
         for pattern in patterns:
             found += sorted((ROOT / folder).rglob(pattern))

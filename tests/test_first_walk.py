@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 TRANSCRIPT = Path(__file__).parent / "screens/first-walk.txt"
 UPDATE = os.environ.get("UPDATE_SCREENS") == "1"
 
-BEGINNING = ["fdl init demo --native", "cd demo", "fdl --help"]
+BEGINNING = ["fdl init demo", "cd demo", "fdl --help"]
 README = [
     line.removeprefix("$ ").partition("  #")[0].rstrip()
     for line in block("console", "why").splitlines()

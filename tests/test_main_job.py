@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 def scaffold(tmp_path_factory):
     """What ``fdl init`` writes, for every test to copy."""
     folder = tmp_path_factory.mktemp("scaffold")
-    typed = [sys.executable, "-m", "fdl", "init", "demo", "--native"]
+    typed = [sys.executable, "-m", "fdl", "init", "demo"]
     subprocess.run(typed, cwd=folder, check=True, capture_output=True)
     return folder / "demo"
 
@@ -81,8 +81,7 @@ def test_training_leaves_a_whole_trail_and_97_percent(demo):
     assert "train/fdl.yml:8:11" in (run / "report.html").read_text()
 
     model = load_file(run / "model.fdl")
-    assert {"linear_8/weight", "linear_8/bias"} <= set(model)
-    assert checkpoint_metadata(run / "model.fdl")["label"] == "digits"
+    assert {"head/2.weight", "head/2.bias"} <= set(model)
 
 
 def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
@@ -205,7 +204,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_exits_130_through_fdl(demo):
     again = "fdl train --epochs 100000 --resume last"
     assert said.splitlines()[-1] == f"continue with: {again}"
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
-    assert "linear_8/weight" in load_file(run / "last.fdl")
+    assert "head/2.weight" in load_file(run / "last.fdl")
 
 
 @pytest.mark.skipif(
@@ -250,7 +249,7 @@ def test_the_quickstart_asks_nothing_on_a_terminal(tmp_path):
     with Terminal(script, "mine", cwd=tmp_path, program=BASH) as terminal:
         assert terminal.finish() == 0, terminal.text
     text = terminal.text.replace("\r\n", "\n")
-    assert text.startswith("Created mine/ (no containers) with 10 files\n")
+    assert text.startswith("Created mine/ (no containers) with 8 files\n")
     for noise in ("?", "[Y/n]", "Next:", "pinned", "setup", "fdl.yml"):
         assert noise not in text
     assert " on held-out digits" in text

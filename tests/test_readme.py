@@ -55,7 +55,7 @@ def test_the_manifest_runs_as_the_readme_says(manifest_project):
 
 def test_the_manifest_is_the_core_of_a_new_project(fdl, tmp_path):
     assert fdl("init", "new", "--native").exit == 0
-    written = yaml.safe_load((tmp_path / "new/train/fdl.yml.example").read_text())
+    written = yaml.safe_load((tmp_path / "new/train/fdl.yml").read_text())
     (shown,) = (yaml.safe_load(manifest) for manifest in blocks("yaml"))
     quick = shown.pop("commands")["quick"]
     training = shown.pop("training")

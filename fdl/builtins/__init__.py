@@ -5,8 +5,8 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 """
 
 PANELS = {
-    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
-    "Runs": ("runs", "rehearse", "sweep", "verify-run"),
+    "Project": ("init", "adopt", "add", "list", "check", "config", "why", "schema"),
+    "Runs": ("runs", "plan", "rehearse", "sweep", "why-run", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
     "Shell": ("install", "completions", "autocomplete"),
@@ -22,7 +22,17 @@ HIDDEN = ("help", "version", "__complete")
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = ("docs", "verify-run", "why-run", "plan", "rehearse", "sweep", *PROGRAMS)
+YIELDING = (
+    "adopt",
+    "check",
+    "docs",
+    "verify-run",
+    "why-run",
+    "plan",
+    "rehearse",
+    "sweep",
+    *PROGRAMS,
+)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

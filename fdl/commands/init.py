@@ -1,4 +1,4 @@
-"""``fdl init NAME``: a new project that trains, in containers or without."""
+"""``fdl init NAME``: a new project that trains, without containers or in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fdl.diagnose import environment
 from fdl.errors import FdlError
 from fdl.scaffold import Mode
 from fdl.scaffold.add_playground import FOLDER, playground
-from fdl.setup.questions import Questions
 from fdl.version import __version__
 
 if TYPE_CHECKING:
@@ -51,36 +50,32 @@ def init(
         bool, typer.Option("--docker", help="Run in Docker, with torch in the image")
     ] = False,
     native: Annotated[
-        bool, typer.Option("--native", help="Run on this machine, without containers")
+        bool, typer.Option("--native", help="Run on this machine, without containers (default)")
+    ] = False,
+    mount_libtorch: Annotated[
+        bool,
+        typer.Option(
+            "--mount-libtorch", help="Run in Docker, with the libtorch of this machine mounted"
+        ),
     ] = False,
     with_hf: Annotated[
         bool, typer.Option("--with-hf", help="Add a playground for Hugging Face models")
     ] = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Create a project in a new folder.
-
-    Without --docker and --native, fdl asks. If nobody can answer, the project runs in Docker with
-    the libtorch of this machine.
+    """Create a project in a new folder. It runs on this machine, or in Docker with --docker.
 
     Raises:
         FdlError: The name cannot be a folder's, the folder exists, or the flags contradict.
     """
     scaffold.check_name(name)
-    mode = scaffold.from_flags(docker=docker, native=native)
+    mode = scaffold.from_flags(docker=docker, native=native, mounts_libtorch=mount_libtorch)
     target = Path.cwd() / name
     scaffold.refuse_existing(target)
-    if mode is None:
-        questions = Questions(on=not dry_run)
-        has_docker = shutil.which("docker") is not None
-        mode = scaffold.ask(questions, has_docker=has_docker)
-        if mode.has_containers and not has_docker:
-            output.warning(
-                "docker is not found on this machine",
-                f"without containers: fdl init {name} --native",
-            )
-        wants = "Add a playground for Hugging Face models?"
-        with_hf = with_hf or questions.confirm(wants, default=False)
+    if mode.has_containers and shutil.which("docker") is None:
+        output.warning(
+            "docker is not found on this machine", f"without containers: fdl init {name}"
+        )
     told = scaffold.values(name, mode, __version__)
     if dry_run:
         _print("Would create", name, mode, scaffold.list_files(mode.layers, told))
@@ -93,7 +88,7 @@ def init(
     _print("Created", name, mode, written)
     has_hf = with_hf and _add_playground(target)
     if not output.is_quiet():
-        _print_next(name, [*_first(mode, target), *(STEPS if has_hf else ()), *_THEN])
+        print_next(name, [*_first(mode, target), *(STEPS if has_hf else ()), *_THEN])
     return 0
 
 
@@ -105,9 +100,10 @@ def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
         yield _TORCH
 
 
-def _print_next(name: str, steps: Sequence[tuple[str, str]]) -> None:
+def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to type next, and why; in a folder, unless it is empty."""
     width = max(len(command) for command, _ in steps)
-    sys.stdout.write(f"\nNext:\n  cd {name}\n")
+    sys.stdout.write(f"\nNext:\n{f'  cd {folder}{chr(10)}' if folder else ''}")
     sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
 
 

@@ -95,18 +95,20 @@ def fields(asked: Asked) -> Values:
 def layers(asked: Asked) -> Values:
     """What a value can be written to: ``base``, an environment, a file of the project."""
     from fdl.manifest import find_in
-    from fdl.manifest.layers import environments
+    from fdl.manifest.layers import LOCAL, environments
     from fdl.select.nested import below
 
     root = asked.project.root
     yield "base", os.path.basename(root.found.path)
-    yield from ((name, "") for name in environments(root.directory))
+    own = [LOCAL] if overlay_file(root.directory, LOCAL) else []
+    yield from ((name, "") for name in (*environments(root.directory), *own))
     files = list(root.layers)
     places = below(asked.project.level(), asked.project.remembered)
     for directory in (root.directory, *(one.directory for one in places)):
         found = find_in(directory) if directory else None
         files += [found.path] if found else []
-        files += [overlay_file(directory, name) or "" for name in environments(directory)]
+        names = (*environments(directory), LOCAL) if directory else ()
+        files += [file for name in names if (file := overlay_file(directory, name))]
     yield from ((relative(file, root.directory), "") for file in dict.fromkeys(files))
 
 

@@ -24,6 +24,7 @@ from fdl.inspect.screen import terminal_columns
 from fdl.inspect.spans import Layout, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
 from fdl.manifest.example import copied
+from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.secrecy import printable
 from fdl.manifest.source import shown
@@ -307,8 +308,12 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
         null = lookup(layers.nodes[removed.by.file], removed.path)
         if removed.path == path[: len(removed.path)] and null is not None:
             return removed.by.file
+    own = overlay_file(layers.manifest.directory, LOCAL)
+    # A new value is for everybody who works on the project.
+    strongest = [file for file in reversed(layers.manifest.layers) if file != own]
+    strongest += [own] if own else []
     for depth in range(len(path), -1, -1):
-        for file in reversed(layers.manifest.layers):
+        for file in strongest:
             holder = lookup(layers.nodes[file], path[:depth])
             if holder is not None and isinstance(holder.value, dict):
                 return file

@@ -129,8 +129,10 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     }
     with suppress(OSError):
         make_folder(os.path.dirname(key.location))
-        # Only users who can read the manifest may read its cache.
-        mode = os.stat(key.base).st_mode & 0o666
+        # Only users who can read the manifest and its overlays may read its cache.
+        mode = 0o666
+        for file in content.layers:
+            mode &= os.stat(file).st_mode
         text = json.dumps(document, separators=(",", ":"))
         put_own(key.directory, key.location, text.encode(), mode)
 

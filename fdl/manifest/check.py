@@ -114,6 +114,12 @@ def _unknown_key(mistake: Unknown) -> str:
     problem = f"unknown key `{dotted(path)}`"
     if len(path) == 1 and key in _ROOT_HINTS:
         return f"{problem}: {_ROOT_HINTS[key]}"
+    if len(path) == 3 and path[0] == key == "commands":
+        name = path[1]
+        return (
+            f"{problem}; a command holds no commands: write them into {name}/fdl.yml, "
+            f"or beside `{name}` with `path: .`"
+        )
     if close := nearest(key, mistake.known):
         return f"{problem}; did you mean `{close}`?"
     homes = [name for name, section in SECTIONS.items() if key in section.keys]

@@ -1,9 +1,4 @@
-"""Copy an example manifest to the real one that git ignores.
-
-On a terminal, ``fdl`` asks first if the example comes from somebody else: git tracks it, and the
-last commit that changed it has another e-mail address than the user's. An example that git does
-not track is the user's own. If git cannot answer, ``fdl`` asks.
-"""
+"""Copy an example manifest to the real one that git ignores; tell which of its keys are newer."""
 
 # pathlib would double the start-up time of the first command.
 # ruff: noqa: PTH118, PTH119, PTH120, PTH123
@@ -14,32 +9,30 @@ import subprocess
 from contextlib import suppress
 
 from fdl import output
+from fdl.errors import ManifestError
 from fdl.manifest.discover import Found
 from fdl.manifest.source import shown
+from fdl.node import dotted
 from fdl.rewrite import put
-from fdl.terminal import ask, may_ask
 
 _PATIENCE_S = 2
+_SHOWN = 5
 # The configuration of a foreign repository must not start programs.
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
 
 # Path of an example -> the manifest to use, because a process may need it several times.
 _settled: dict[str, Found] = {}
-_agreed: bool | None = None
 
 
 def settled(found: Found) -> Found:
-    """The manifest to use for a command that runs something.
-
-    The user is asked once per process. After a refusal or a failed copy it is the example itself.
-    """
+    """The manifest to use for a command that runs something; an example that cannot be copied."""
     if found.path not in _settled:
-        _settled[found.path] = copied(found) if _agrees(found) else found
+        _settled[found.path] = copied(found)
     return _settled[found.path]
 
 
 def copied(found: Found) -> Found:
-    """Copy an example without a question; a real manifest is returned unchanged."""
+    """Copy an example; a real manifest is returned unchanged."""
     if not found.is_example:
         return found
     example, real = shown(found.path), shown(found.real_path)
@@ -55,30 +48,30 @@ def copied(found: Found) -> Found:
     return Found(found.directory, name)
 
 
-def _agrees(found: Found) -> bool:
-    """Whether to copy. Enter alone means yes, and so does having no terminal."""
-    global _agreed
-    if _agreed is None and may_ask() and (author := _foreign_author(found)):
-        example, real = shown(found.path), shown(found.real_path)
-        while _agreed is None:
-            answer = ask(f"{example} was last changed by {author}. Copy it to {real}? [Y/n] ")
-            if answer is None or answer.lower() in ("", "y", "yes"):
-                _agreed = True
-            elif answer.lower() in ("n", "no"):
-                _agreed = False
-    return _agreed is not False
+def newer_keys(example: str, copy: str) -> str:
+    """A warning that names the keys in which an example differs from its older copy; else empty."""
+    from fdl.manifest.read import read
 
-
-def _foreign_author(found: Found) -> str:
-    """Who changed the example last; empty if that is the user, or if git does not track it."""
-    if not _in_repository(found.directory):
+    try:
+        with open(example, "rb") as theirs, open(copy, "rb") as mine:
+            if theirs.read() == mine.read():
+                return ""
+        offered, used = dict(read(example).leaves()), dict(read(copy).leaves())
+    except (OSError, ManifestError):
+        # A broken copy has its own error; nobody uses the example.
         return ""
-    author = _git(found, "log", "-1", "--format=%ae", "--", os.path.basename(found.path))
-    if author is None:
-        has_no_commits = _git(found, "for-each-ref", "--count=1") == ""
-        return "" if has_no_commits else "somebody else"
-    user = _git(found, "var", "GIT_AUTHOR_IDENT") or ""
-    return "" if not author or f"<{author}>".lower() in user.lower() else author
+    keys = [
+        f"{dotted(path)} (line {leaf.line})"
+        for path, leaf in offered.items()
+        if path and (path not in used or repr(used[path].plain()) != repr(leaf.plain()))
+    ]
+    if not keys:
+        return ""
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return (
+        f"{shown(example)} is newer than {shown(copy)} and differs in {', '.join(keys[:_SHOWN])}"
+        f"{more}; take over what you need, then `touch {shown(copy)}`"
+    )
 
 
 def _in_repository(directory: str) -> bool:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
 
+LOCAL = "local"
+"""The overlay that applies by itself: ``fdl.local.yml``, which git ignores."""
+
 
 def overlay_file(directory: str, env: str) -> str | None:
     """The overlay ``fdl.ENV.yml`` (``.yaml``, ``.json``) of a directory, or None."""
@@ -34,14 +37,16 @@ def overlay_file(directory: str, env: str) -> str | None:
 def overlay_files(directory: str, env: str | None) -> dict[str, str]:
     """Environment -> its overlay in a directory, in the order of ``env``: ``ci`` or ``ci,cloud``.
 
-    Names without an overlay there are left out.
+    Names without an overlay there are left out. The local overlay is the last one, unless ``env``
+    says where it stands.
     """
-    files = {one: overlay_file(directory, one) for one in env.split(",")} if env else {}
+    names = env.split(",") if env else []
+    files = {one: overlay_file(directory, one) for one in (*names, LOCAL)}
     return {one: file for one, file in files.items() if file}
 
 
 def environments(directory: str) -> list[str]:
-    """Sorted names of the overlays in a directory; empty if it cannot be read."""
+    """Sorted names of the overlays to choose in a directory; empty if it cannot be read."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -51,7 +56,7 @@ def environments(directory: str) -> list[str]:
         stem, extension = os.path.splitext(name)
         env = stem.removeprefix("fdl.")
         # A comma stands between two environments.
-        if extension in _EXTENSIONS and env not in ("", stem) and "," not in env:
+        if extension in _EXTENSIONS and env not in ("", stem, LOCAL) and "," not in env:
             found.add(env)
     return sorted(found)
 

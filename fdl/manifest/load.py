@@ -13,7 +13,7 @@ from flodl_shared.secrets import SHORTEST_WHOLE, is_distinct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from fdl.manifest.discover import Found
     from fdl.node import Node, Removed
@@ -53,7 +53,7 @@ class Manifest:
         self.has_secrets = has_secrets
         KNOWN.later(self.secrets)
         overlays = overlay_files(found.directory, env)
-        self.warnings = (*found.warnings, *slips(node, overlays.values()))
+        self.warnings = (*found.warnings, *slips(node, overlays.values()), *_of_example(found))
 
     def secrets(self) -> list[str]:
         """Its secret texts, and those that they have replaced."""
@@ -63,6 +63,16 @@ class Manifest:
 
         # `sort_key: name` is secret by its name, and `name` elsewhere must stay readable.
         return [text for text, marked in texts(self) if marked or is_distinct(text)]
+
+
+def _of_example(found: Found) -> Iterator[str]:
+    """A warning if the example beside a manifest was changed after it, and differs."""
+    for example in (f"{found.real_path}.example", f"{found.real_path}.dist"):
+        made, changed = cache.stamp(found.path), cache.stamp(example)
+        if made and changed and changed[1] > made[1]:
+            from fdl.manifest.example import newer_keys
+
+            yield from filter(None, [newer_keys(example, found.path)])
 
 
 def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest:

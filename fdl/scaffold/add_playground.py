@@ -52,7 +52,8 @@ class Playground:
         written = render(_LAYERS, self.root / FOLDER, self._values())
         replaced: list[tuple[TextFile, str]] = []
         try:
-            for file, text in self.manifests:
+            # An example that is written after its copy would count as newer.
+            for file, text in reversed(self.manifests):
                 file.replace(text)
                 replaced.append((file, text))
         except BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import Enum
 
 from fdl.errors import ScaffoldError
-from fdl.setup.questions import Questions
 
 
 class Mode(Enum):
@@ -29,33 +28,18 @@ class Mode(Enum):
         return ("project", "containers") if self.has_containers else ("project",)
 
 
-def from_flags(*, docker: bool, native: bool) -> Mode | None:
-    """The mode that the flags choose; None if they choose none.
+def from_flags(*, docker: bool, native: bool, mounts_libtorch: bool) -> Mode:
+    """The mode that the flags choose; without any it is native.
 
     Raises:
         ScaffoldError: The flags contradict each other.
     """
-    if docker and native:
+    if native and (docker or mounts_libtorch):
+        flag = "--docker" if docker else "--mount-libtorch"
         raise ScaffoldError(
-            "`--docker` and `--native` exclude each other; nothing was written",
-            hint="leave out one of them, or both to be asked",
+            f"`{flag}` and `--native` exclude each other; nothing was written",
+            hint="leave out one of them",
         )
-    if docker:
-        return Mode.DOCKER
-    return Mode.NATIVE if native else None
-
-
-def ask(questions: Questions, *, has_docker: bool) -> Mode:
-    """Ask how the project shall run; without a user it is ``MOUNTED``.
-
-    Args:
-        questions: Asks the user.
-        has_docker: Whether this machine has Docker. Without it, Enter means ``NATIVE``.
-    """
-    wants = "Run in Docker containers?"
-    if not has_docker:
-        wants += " (docker is not found on this machine)"
-    if not questions.confirm(wants, default=has_docker, unanswered=True):
-        return Mode.NATIVE
-    mounts = questions.confirm("Mount the libtorch of this machine into them?", default=True)
-    return Mode.MOUNTED if mounts else Mode.DOCKER
+    if mounts_libtorch:
+        return Mode.MOUNTED
+    return Mode.DOCKER if docker else Mode.NATIVE

@@ -42,12 +42,8 @@ def classify(command: str, spec: Node, root: str) -> str:
 
 def preset_keys(spec: Node) -> list[str]:
     """The keys that make an entry a preset, in file order."""
-    options = spec.get("options")
     return [
-        key
-        for key in spec.mapping
-        if (key in (*SECTIONS, "subcommand") and spec.get(key))
-        or (key == "options" and options and options.mapping)
+        key for key in spec.mapping if key in (*SECTIONS, "options", "subcommand") and spec.get(key)
     ]
 
 

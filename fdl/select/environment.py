@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from fdl.errors import SelectionError
-from fdl.manifest.layers import environments, overlay_file
+from fdl.manifest.layers import LOCAL, environments, overlay_file
 from fdl.node import relative
 
 TYPE_CHECKING = False
@@ -48,7 +48,8 @@ def require_overlay(found: Found | None, env: str, asked: str) -> None:
             raise SelectionError(
                 f"`{asked}` {problem}", hint=f"--env {','.join(filter(None, dict.fromkeys(names)))}"
             )
-        _require_one(found, name, asked)
+        if name != LOCAL:
+            _require_one(found, name, asked)
 
 
 def _require_one(found: Found | None, env: str, asked: str) -> None:
@@ -100,6 +101,8 @@ def is_first_word(
     if overlay is None:
         return False
     if word in builtins or word in commands():
+        if word == LOCAL:
+            return False
         kind = "a built-in command" if word in builtins else "a command of the manifest"
         raise SelectionError(
             f"`{word}` is ambiguous: {kind} and the environment of {os.path.basename(overlay)}",

@@ -142,11 +142,11 @@ class Project:
         Raises:
             SelectionError: The message names the overlays that the environment does have.
         """
-        from fdl.manifest.layers import overlay_file
+        from fdl.manifest.layers import LOCAL, overlay_file
 
         read = (self.directory, *self._read)
         for env in self.env.split(",") if self.env else ():
-            if any(overlay_file(directory, env) for directory in read):
+            if env == LOCAL or any(overlay_file(directory, env) for directory in read):
                 continue
             if known := self.nested().get(env):
                 from fdl.select.nested import misplaced

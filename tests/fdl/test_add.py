@@ -35,7 +35,7 @@ commands:
 training:
     lr: 0.1
 """
-FILES = [".gitignore", "README.md", "fdl.yml", "fdl.yml.example", "main.py", "pyproject.toml"]
+FILES = [".gitignore", "README.md", "fdl.yml", "main.py", "pyproject.toml"]
 COMMANDS = [
     *("classify", "bert", "roberta-sentiment", "distilbert-sentiment", "ner", "qa", "fill-mask"),
     *("encode", "finetune", "build", "check", "shell"),
@@ -212,7 +212,7 @@ def test_a_playground_gets_its_files_and_its_command_and_the_second_time_an_erro
     assert (done.exit, done.err) == (0, "")
     after = contents(mine)
     assert sorted(after) == sorted([*before, *(f"flodl-hf/{name}" for name in FILES)])
-    assert done.out.startswith("Created flodl-hf/ with 6 files:\n  flodl-hf/.gitignore\n")
+    assert done.out.startswith("Created flodl-hf/ with 5 files:\n  flodl-hf/.gitignore\n")
     assert "Added the command `flodl-hf` to fdl.yml\n" in done.out
     assert "Added the command `flodl-hf` to fdl.yml.example\n" in done.out
     added = (
@@ -223,8 +223,8 @@ def test_a_playground_gets_its_files_and_its_command_and_the_second_time_an_erro
     for name in ("fdl.yml", "fdl.yml.example"):
         head, later, rest = before[name].partition(b"\ntraining:")
         assert after[name] == head + added + later + rest
-        assert after[f"flodl-hf/{name}"] == after["flodl-hf/fdl.yml"]
     assert after["pyproject.toml"] == before["pyproject.toml"]
+    assert fdl("list").err == ""
 
     again = fdl("add", "hf", "--playground")
     assert again.exit == 1
@@ -304,7 +304,7 @@ def test_git_keeps_what_belongs_to_everybody(fdl, mine):
         text=True,
         check=True,
     ).stdout.split()
-    expected = sorted(f"flodl-hf/{name}" for name in FILES if name != "fdl.yml")
+    expected = sorted(f"flodl-hf/{name}" for name in FILES)
     assert sorted(kept) == expected
 
 
@@ -345,7 +345,7 @@ def test_a_dry_run_tells_and_changes_nothing(fdl, mine, words):
     done = fdl("add", "hf", *words, "-n")
     assert (done.exit, done.err) == (0, "")
     titles = {
-        "--playground": "Would create flodl-hf/ with 6 files:",
+        "--playground": "Would create flodl-hf/ with 5 files:",
         "--install": "Would change pyproject.toml: flodl[train,hf]==0.4.2",
     }
     assert [title for title in titles.values() if title in done.out] == [

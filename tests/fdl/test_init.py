@@ -21,11 +21,9 @@ NATIVE = [
     "README.md",
     "fdl",
     "fdl.yml",
-    "fdl.yml.example",
     "pyproject.toml",
     "tests/test_train.py",
     "train/fdl.yml",
-    "train/fdl.yml.example",
     "train/main.py",
 ]
 CONTAINERS = [".dockerignore", "Dockerfile.cuda", "docker-compose.yml"]
@@ -34,7 +32,7 @@ EXPECTED = {
     "docker": sorted([*NATIVE, *CONTAINERS, "Dockerfile.cpu"]),
     "native": NATIVE,
 }
-FLAGS = {"mounted": [], "docker": ["--docker"], "native": ["--native"]}
+FLAGS = {"mounted": ["--mount-libtorch"], "docker": ["--docker"], "native": []}
 
 
 def tree(folder):
@@ -60,9 +58,9 @@ def test_init_writes_a_complete_project_in_every_mode(fdl, tmp_path, mode):
     assert title.endswith(f") with {len(EXPECTED[mode])} files:")
     assert listed[: len(EXPECTED[mode])] == [f"  my-model_2/{name}" for name in EXPECTED[mode]]
     assert 'name = "my-model_2"' in (made / "pyproject.toml").read_text()
-    assert "description: my-model_2" in (made / "fdl.yml.example").read_text()
+    assert "description: my-model_2" in (made / "fdl.yml").read_text()
     assert not [name for name in tree(made) if "{%" in (made / name).read_text()]
-    assert len((made / "train/main.py").read_text().splitlines()) < 85
+    assert len((made / "train/main.py").read_text().splitlines()) < 90
     everything = 0o777 & ~current_umask()
     assert stat.S_IMODE(made.stat().st_mode) == everything
     assert stat.S_IMODE((made / "fdl").stat().st_mode) == everything
@@ -78,9 +76,10 @@ def test_a_native_project_knows_no_docker_and_what_cannot_be_is_refused(fdl, tmp
     shutil.rmtree(tmp_path / "p")
 
     assert fdl("init", "a b").exit == 1
-    both = fdl("init", "p", "--docker", "--native")
-    assert both.exit == 1
-    assert "error: `--docker` and `--native` exclude each other; nothing was written" in both.err
+    for flag in ("--docker", "--mount-libtorch"):
+        both = fdl("init", "p", flag, "--native")
+        assert both.exit == 1
+        assert f"error: `{flag}` and `--native` exclude each other; nothing was written" in both.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +159,7 @@ def test_a_name_becomes_one_that_packages_may_have(fdl, tmp_path, name, package)
 
 def test_an_existing_target_is_refused_and_left_alone(fdl, project, tmp_path):
     project({"demo/keep.txt": "mine\n"})
-    for words in (["--native"], [], ["-n"]):
+    for words in (["--docker"], [], ["-n"]):
         done = fdl("init", "demo", *words)
         assert done.exit == 1
         assert f"error: {tmp_path / 'demo'} exists already; nothing was written" in done.err
@@ -188,119 +187,23 @@ def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# Questions ------------------------------------------------------------------------------------
-
-DOCKER = "Run in Docker containers? [Y/n] "
-LIBTORCH = "Mount the libtorch of this machine into them? [Y/n] "
-HF = "Add a playground for Hugging Face models? [y/N] "
-NO_DOCKER = "Run in Docker containers? (docker is not found on this machine) [y/N] "
-
-
-@pytest.fixture(autouse=True)
-def docker(tmp_path_factory, monkeypatch):
-    """A program called docker: whether this machine has one changes a question."""
-    folder = tmp_path_factory.mktemp("docker")
-    (folder / "docker").write_text("#!/bin/sh\nexit 1\n")
-    (folder / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-
-
-@pytest.mark.parametrize(("answer", "mode"), [("\n", "native"), ("y\n", "mounted")])
-def test_without_docker_enter_means_no_containers(tmp_path, answer, mode):
-    path = {"PATH": str(Path(sys.executable).parent)}
-    with Terminal("init", "demo", cwd=tmp_path, env=path) as terminal:
-        terminal.read_until(NO_DOCKER)
-        terminal.press(answer)
-        if mode != "native":
-            terminal.read_until(LIBTORCH)
-            terminal.press("\n")
-        terminal.read_until(HF)
-        terminal.press("\n")
+@pytest.mark.parametrize("words", [[], ["--docker"], ["--mount-libtorch", "--with-hf"]])
+def test_nothing_is_asked_on_a_terminal(tmp_path, words):
+    with Terminal("init", "demo", *words, cwd=tmp_path) as terminal:
         assert terminal.finish() == 0
-        warned = "without containers: fdl init demo --native" in terminal.text
-        assert warned == (mode != "native")
-    assert tree(tmp_path / "demo") == EXPECTED[mode]
+    assert "?" not in terminal.text
+    has_containers = (tmp_path / "demo/docker-compose.yml").exists()
+    assert has_containers is bool(words)
+    assert (tmp_path / "demo/flodl-hf/main.py").is_file() is ("--with-hf" in words)
 
 
-def test_without_docker_and_a_user_the_way_without_containers_is_named(fdl, tmp_path):
-    done = fdl("init", "demo", env={"PATH": str(Path(sys.executable).parent)})
+@pytest.mark.parametrize("flag", ["--docker", "--mount-libtorch"])
+def test_without_docker_the_way_without_containers_is_named(fdl, flag):
+    done = fdl("init", "demo", flag, env={"PATH": str(Path(sys.executable).parent)})
     assert done.exit == 0
-    assert tree(tmp_path / "demo") == EXPECTED["mounted"]
-    assert done.err == (
-        "warning: docker is not found on this machine\n"
-        "hint: without containers: fdl init demo --native\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("answers", "mode"),
-    [
-        ([(DOCKER, "\n"), (LIBTORCH, "\n"), (HF, "\n")], "mounted"),
-        ([(DOCKER, "y\n"), (LIBTORCH, "yes\n"), (HF, "no\n")], "mounted"),
-        ([(DOCKER, "YES\n"), (LIBTORCH, "n\n"), (HF, "n\n")], "docker"),
-        ([(DOCKER, "n\n"), (HF, "\n")], "native"),
-        ([(DOCKER, "what?\n"), (DOCKER, " no \n"), (HF, "no\n")], "native"),
-        ([(DOCKER, "\x04"), (LIBTORCH, "\x04"), (HF, "\x04")], "mounted"),
-    ],
-)
-def test_on_a_terminal_the_mode_is_asked_for(tmp_path, answers, mode):
-    with Terminal("init", "demo", cwd=tmp_path) as terminal:
-        for question, answer in answers:
-            terminal.read_until(question)
-            terminal.text = ""
-            terminal.press(answer)
-        assert terminal.finish() == 0
-    assert tree(tmp_path / "demo") == EXPECTED[mode]
-
-
-def test_on_a_terminal_a_playground_is_asked_for_where_no_flag_is_given(tmp_path):
-    with Terminal("init", "demo", cwd=tmp_path) as terminal:
-        for question, answer in ((DOCKER, "n\n"), (HF, "y\n")):
-            terminal.read_until(question)
-            terminal.press(answer)
-        assert terminal.finish() == 0
-    assert (tmp_path / "demo/flodl-hf/main.py").is_file()
-
-
-def test_a_flag_for_the_playground_leaves_only_the_mode_to_ask(tmp_path):
-    with Terminal("init", "demo", "--with-hf", cwd=tmp_path) as terminal:
-        terminal.read_until(DOCKER)
-        terminal.press("n\n")
-        assert terminal.finish() == 0
-        assert HF not in terminal.text
-    assert (tmp_path / "demo/flodl-hf/main.py").is_file()
-
-
-@pytest.mark.parametrize(
-    ("words", "variables", "mode"),
-    [
-        (["init", "demo", "--docker"], {}, "docker"),
-        (["init", "demo", "--native"], {}, "native"),
-        (["-y", "init", "demo"], {}, "mounted"),
-        (["init", "demo"], {"CI": "true"}, "mounted"),
-    ],
-)
-def test_flags_yes_and_ci_leave_nothing_to_ask(tmp_path, words, variables, mode):
-    with Terminal(*words, cwd=tmp_path, env=variables) as terminal:
-        assert terminal.finish() == 0
-        assert "?" not in terminal.text.partition("Created")[0]
-    assert tree(tmp_path / "demo") == EXPECTED[mode]
-
-
-def test_no_question_is_asked_about_a_folder_that_is_there(tmp_path):
-    (tmp_path / "demo").mkdir()
-    with Terminal("init", "demo", cwd=tmp_path) as terminal:
-        assert terminal.finish() == 1
-        assert "exists already" in terminal.text
-        assert "?" not in terminal.text
-
-
-def test_ctrl_c_at_a_question_writes_nothing(tmp_path):
-    with Terminal("init", "demo", cwd=tmp_path) as terminal:
-        terminal.read_until(DOCKER)
-        terminal.press("\x03")
-        assert terminal.finish() == 130
-    assert list(tmp_path.iterdir()) == []
+    assert (
+        "warning: docker is not found on this machine\nhint: without containers: fdl init demo\n"
+    ) in done.err
 
 
 # What was made --------------------------------------------------------------------------------
@@ -312,9 +215,16 @@ def test_the_project_lists_its_commands(fdl, mode):
     page = fdl("--help", cwd="demo")
     assert (page.exit, page.err) == (0, "")
     names = {line.split()[0] for line in page.out.splitlines() if line.startswith("  ")}
-    assert {"train", "test", "build", "lint", "check", "cuda-build"} <= names
+    assert {"train", "test", "build", "lint", "cuda-build"} <= names
     contained = {"shell", "cuda-shell", "cuda-train", "cuda-test"}
     assert names & contained == (set() if mode == "native" else contained)
+
+
+def test_the_manifests_of_a_new_project_pass_the_check(fdl):
+    fdl("init", "demo")
+    done = fdl("check", cwd="demo")
+    assert (done.exit, done.err) == (0, "")
+    assert "train/fdl.yml  2 commands" in done.out
 
 
 def test_a_native_project_shows_what_training_would_run(fdl, tmp_path):
@@ -327,10 +237,8 @@ def test_a_native_project_shows_what_training_would_run(fdl, tmp_path):
 
 
 def test_the_first_command_asks_and_says_nothing_about_manifests(fdl, tmp_path):
-    fdl("init", "demo", "--native")
+    fdl("init", "demo")
     made = tmp_path / "demo"
-    for folder in (made, made / "train"):
-        assert (folder / "fdl.yml").read_text() == (folder / "fdl.yml.example").read_text()
     with Terminal("train", "quick", "--epochs", "1", cwd=made, env=_PATH) as terminal:
         assert terminal.finish() == 0, terminal.text
     assert " on held-out digits" in terminal.text
@@ -338,29 +246,15 @@ def test_the_first_command_asks_and_says_nothing_about_manifests(fdl, tmp_path):
     assert [path.name for path in (made / "runs").iterdir()] == ["quick"]
 
 
-def test_the_first_command_in_a_clone_makes_the_manifests_one_owns(fdl, torch_fdl, tmp_path):
-    fdl("init", "demo", "--native")
-    made = tmp_path / "demo"
-    for folder in (made, made / "train"):
-        (folder / "fdl.yml").unlink()
-    done = torch_fdl("train", "quick", "--epochs", "1", cwd="demo")
-    assert done.exit == 0, done.err
-    assert " on held-out digits" in done.out
-    for name in ("fdl.yml", "train/fdl.yml"):
-        assert f"Created {name} from {name}.example.\n" in done.err
-        assert (made / name).read_text() == (made / f"{name}.example").read_text()
-    assert "Created" not in fdl("lint", cwd="demo").err
-
-
 @pytest.mark.slow
 def test_the_projects_own_checks_pass(fdl, tmp_path):
     fdl("init", "demo", "--native")
     # Of the project alone, not of the folders above it.
     (tmp_path / "demo/ruff.toml").write_text("")
-    done = fdl("check", cwd="demo", env={"PYTHONDONTWRITEBYTECODE": "1"}, timeout=120)
-    assert done.exit == 0, done.out + done.err
-    assert "All checks passed!" in done.out
-    assert " passed" in done.out
+    for word, said in (("lint", "All checks passed!"), ("test", " passed")):
+        done = fdl(word, cwd="demo", env={"PYTHONDONTWRITEBYTECODE": "1"}, timeout=120)
+        assert done.exit == 0, done.out + done.err
+        assert said in done.out
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -374,10 +268,17 @@ def test_git_keeps_what_was_made_and_forgets_what_work_leaves(fdl, tmp_path, mod
 
     assert git("init", "-q").returncode == 0
     kept = git("ls-files", "--others", "--exclude-standard").stdout.split()
-    owned = ("fdl.yml", "train/fdl.yml")
-    assert sorted(kept) == [name for name in EXPECTED[mode] if name not in owned]
+    assert sorted(kept) == EXPECTED[mode]
     left = [
-        *("fdl.yml", "train/fdl.yml", "fdl.yaml", ".fdl/x", ".venv/x", "venv/x", "runs/train/x"),
+        *(
+            "fdl.local.yml",
+            "train/fdl.local.yml",
+            "fdl.local.json",
+            ".fdl/x",
+            ".venv/x",
+            "venv/x",
+            "runs/train/x",
+        ),
         *("last.fdl", "train/last.fdl", "out.log", "libtorch/precompiled/cpu/lib/x"),
     ]
     ignored = git("check-ignore", *left).stdout.split()

@@ -7,7 +7,7 @@ from fdl.__main__ import main
 from fdl.scaffold import is_released
 from fdl.version import __version__
 
-FILES = [".gitignore", "README.md", "fdl.yml", "fdl.yml.example", "main.py", "pyproject.toml"]
+FILES = [".gitignore", "README.md", "fdl.yml", "main.py", "pyproject.toml"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--docker"], ["--native"]])
@@ -16,16 +16,15 @@ def test_a_new_project_can_have_a_playground(fdl, tmp_path, flags):
     assert done.exit == 0, done.err
     made = tmp_path / "demo"
     assert sorted(path.name for path in (made / "flodl-hf").iterdir()) == FILES
-    assert "Created demo/flodl-hf/ with 6 files:\n  demo/flodl-hf/.gitignore\n" in done.out
+    assert "Created demo/flodl-hf/ with 5 files:\n  demo/flodl-hf/.gitignore\n" in done.out
     steps = [line.partition("#")[0].strip() for line in done.out.splitlines()]
     assert steps.index("fdl flodl-hf build") < steps.index("fdl flodl-hf classify")
     assert done.err.count("is a development version") == (0 if is_released(__version__) else 1)
-    assert (made / "fdl.yml").read_text() == (made / "fdl.yml.example").read_text()
-    commands = yaml.safe_load((made / "fdl.yml.example").read_text())["commands"]
+    commands = yaml.safe_load((made / "fdl.yml").read_text())["commands"]
     assert list(commands)[-1] == "flodl-hf"
     assert commands["flodl-hf"]["path"] == "./flodl-hf/"
     in_container = "docker: dev" in (made / "flodl-hf/fdl.yml").read_text()
-    assert in_container is (flags != ["--native"])
+    assert in_container is (flags == ["--docker"])
     assert "flodl-hf" in fdl("list", cwd="demo").out
 
 
@@ -64,5 +63,5 @@ def test_where_the_playground_fails_the_project_is_whole_all_the_same(project, m
     assert "hint: hold it to a version" in done.err
     assert "fdl flodl-hf" not in done.out
     assert not (root / "demo/flodl-hf").exists()
-    assert "flodl-hf" not in (root / "demo/fdl.yml.example").read_text()
+    assert "flodl-hf" not in (root / "demo/fdl.yml").read_text()
     assert (root / "demo/train/main.py").is_file()

@@ -296,7 +296,7 @@ def git_sees(project):
         text=True,
         check=True,
     ).stdout.split()
-    written = {".gitignore", "README.md", "fdl.yml.example", "main.py", "pyproject.toml"}
+    written = {".gitignore", "README.md", "fdl.yml", "main.py", "pyproject.toml"}
     return {name.removeprefix("flodl-hf/") for name in listed} - written
 
 

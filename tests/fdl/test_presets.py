@@ -272,3 +272,40 @@ def test_a_program_that_knows_its_origins_gets_every_flag(project, fdl):
     )
     done = fdl("-q", "p", env={"LR": "0.5"})
     assert done.out.split() == ["--epochs", "2", "--lr", "0.1", "--seed", "7"]
+
+
+def test_an_empty_section_makes_a_preset_and_one_file_can_hold_everything(project, fdl):
+    project(
+        {
+            "fdl.yml": """
+                entry: echo
+                options: {lr: 1}
+                commands:
+                  train: {path: .}
+                  plain: {options: {}}
+                  same: {training: {}}
+                  small: {options: {lr: 2}}
+                """
+        }
+    )
+    lines = {
+        "train": "--lr 1",
+        "plain": "--lr 1",
+        "same": "--lr 1",
+        "small": "--lr 2",
+        "train small": "--lr 2",
+        "train plain": "--lr 1",
+    }
+    for line, out in lines.items():
+        done = fdl("-q", *line.split())
+        assert (done.out, done.err) == (f"{out}\n", ""), line
+
+
+def test_commands_of_a_command_are_sent_to_its_folder(project, fdl):
+    project({"fdl.yml": "commands:\n  train:\n    commands: {quick: {training: {epochs: 1}}}\n"})
+    done = fdl("train")
+    assert done.exit == 1
+    assert done.err == (
+        "error: fdl.yml:3:5: unknown key `commands.train.commands`; a command holds no commands: "
+        "write them into train/fdl.yml, or beside `train` with `path: .`\n"
+    )

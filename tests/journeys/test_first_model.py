@@ -14,20 +14,14 @@ from tests.journeys.person import Person
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-LAST_LAYER = "        .through(nn.Linear(32 * 4 * 4, 10))\n"
-TWO_LAYERS = """\
-        .through(nn.Linear(32 * 4 * 4, 48))
-        .through(nn.GELU())
-        .through(nn.Linear(48, 10))
-"""
+LAST_LAYER = "nn.Linear(32 * 4 * 4, 10)"
+TWO_LAYERS = "nn.Linear(32 * 4 * 4, 48), nn.GELU(), nn.Linear(48, 10)"
 
 EPOCHS = "document.querySelectorAll('#epochs tbody tr').length"
 
 
 def test_a_project_is_made_changed_trained_watched_and_compared(person, browser, figure):
-    made = person.type(
-        "fdl init demo", ("Docker containers? [Y/n]", "n\n"), ("[y/N]", "\n"), limit=60
-    )
+    made = person.type("fdl init demo", limit=60)
     following = made.text.partition("Next:\n")[2].splitlines()
     change, quick, train, _ = [line.partition("  #")[0].strip() for line in following]
     assert (change, quick, train) == ("cd demo", "fdl train quick", "fdl train")

@@ -34,7 +34,7 @@ commands:
 @pytest.fixture
 def project(person: Person) -> Path:
     """A new project with an overlay for CI, in which the person is now."""
-    person.type("fdl init demo --native")
+    person.type("fdl init demo")
     person.type("cd demo")
     # The environment of the project. The one of the program stands beside its manifest.
     (person.folder / "fdl.ci.yml").write_text("# Nothing else is different in CI.\n")

@@ -31,7 +31,7 @@ ddp:
 @pytest.fixture
 def owner(person: Person) -> Person:
     """Somebody with a new project that trains on two ranks, of which the second is slower."""
-    person.type("fdl init demo --native")
+    person.type("fdl init demo")
     person.type("cd demo")
     person.type(f"cat >> train/fdl.yml <<'END'{DDP}END")
     return person

@@ -3,15 +3,15 @@
 import sys
 from functools import partial
 
-from fdl import DdpArgs, option
-from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
+from fdl import FdlArgs, option
+from flodl import Batch, DataLoader, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 from torch.types import Device
 
 
-class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
+class Args(FdlArgs):
     """Train a classifier of hand-written digits."""
 
     epochs: int = option(default=10, help="Passes over the training images")
@@ -24,22 +24,23 @@ class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     engine: str = option(default="eager", help="Engine: eager, auto, compiled or cuda_graph")
 
 
-def build_model(device: Device = "cpu") -> Graph:
-    """One line per step of the data flow: images [B, 1, 8, 8] in, logits [B, 10] out."""
-    return (
-        FlowBuilder.from_(nn.Conv2d(1, 32, 3, padding=1))
-        .through(nn.BatchNorm2d(32))
-        .through(nn.ReLU())
-        # `also` is a residual connection: it adds the output to the input.
-        .also(nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()))
-        .tag("features")  # model.tagged("features") returns this value
-        .through(nn.MaxPool2d(2))
-        .through(nn.Flatten())
-        .through(nn.Linear(32 * 4 * 4, 10))
-        .label("digits")
-        .build()
-        .to(device)
-    )
+class Digits(nn.Module):
+    """Images [B, 1, 8, 8] in, logits [B, 10] out. Put your own model here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.block = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.head = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 4 * 4, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.stem(images)
+        return self.head(features + self.block(features))
+
+
+def build_model(device: Device = "cpu") -> nn.Module:
+    """Return a new model; the Trainer calls this once, after the seed is set."""
+    return Digits().to(device)
 
 
 def train_step(model: nn.Module, batch: Batch) -> Tensor:
@@ -50,10 +51,13 @@ def train_step(model: nn.Module, batch: Batch) -> Tensor:
 def evaluate(model: nn.Module) -> dict[str, float]:
     """Return loss and accuracy on the held-out digits, which training never sees."""
     device = next(model.parameters()).device
-    images, labels = (tensor.to(device) for tensor in digits("test").tensors)
-    logits = model(images)
-    accuracy = (logits.argmax(dim=1) == labels).float().mean()
-    return {"val_loss": cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}
+    loss, correct, count = 0.0, 0, 0
+    for batch in DataLoader(digits("test"), batch_size=256, device=device, shuffle=False):
+        logits, labels = model(batch["image"]), batch["label"]
+        loss += cross_entropy(logits, labels, reduction="sum").item()
+        correct += int((logits.argmax(dim=1) == labels).sum())
+        count += len(labels)
+    return {"val_loss": loss / count, "accuracy": correct / count}
 
 
 def main(args: Args) -> None:
@@ -68,13 +72,12 @@ def main(args: Args) -> None:
         .seed(args.seed)
         .engine(args.engine)
         .eval_fn(evaluate)
-        .ddp(args.ddp_settings())
     )
     if args.live is not None:
         trainer.live(args.live)
     with RunDirectory.create(args.output, config=args.resolved(), resume=args.resume) as run:
         trained = trainer.run_dir(run).run()
-    if run.writes:  # of several ranks, the first
+    if run.writes:  # with several GPUs, one process reports
         last = trained.poll_metrics()[-1]
         print(f"accuracy {last.scalars['accuracy']:.1%} on held-out digits")
         print(f"report   {run.path / 'report.html'}")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,147 +119,47 @@ def test_settling_what_is_real_or_only_shown_changes_nothing(project: Project) -
 
 # Settles twice in one process and reports what was used and what is left on standard input. The
 # child leads its own session, so opening its terminal makes it the controlling one.
-ASK = """
-import os, sys
-terminal = os.open(os.ttyname(2), os.O_RDWR)
-from fdl.manifest import find_in, settle
-used = [
-    os.path.basename(settle(find_in(folder), executes=True).path)
-    for folder in (sys.argv[1], sys.argv[1], sys.argv[1] + "/train")
-]
-print(*used, sys.stdin.read())
-"""
-
-QUESTION = "was last changed by them@example.org. Copy it to"
-
-
 def git(root: Path, *words: str) -> None:
     subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
 
 
-@pytest.fixture
-def committed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Make a repository whose examples were committed by somebody; I am me@example.org."""
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
-        monkeypatch.setenv(name, os.devnull)
-    for role in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{role}_NAME", "Somebody")
-        monkeypatch.setenv(f"GIT_{role}_EMAIL", "me@example.org")
-
-    def make(author: str) -> Path:
-        root = project(
-            {"fdl.yml.example": HELLO, "train/fdl.yml.example": HELLO, ".gitignore": "fdl.yml\n"}
-        )
+@pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
+@pytest.mark.parametrize("tracked", [True, False])
+def test_an_example_is_copied_without_a_question(project: Project, tracked: bool) -> None:
+    root = project({"fdl.yml.example": HELLO, ".gitignore": "fdl.yml\n"})
+    if tracked:
+        if shutil.which("git") is None:
+            pytest.skip("needs git")
         git(root, "init", "-q")
-        if author:
-            git(root, "add", ".")
-            git(root, "commit", "-q", "-m", "Begin", f"--author=Them <{author}>")
-        return root
-
-    return make
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
-@pytest.mark.parametrize(
-    ("typed", "used", "copied"),
-    [
-        (b"\n", "fdl.yml", True),
-        (b"y\n", "fdl.yml", True),
-        (b"\x04", "fdl.yml", True),
-        (b"n\n", "fdl.yml.example", False),
-        (b"perhaps\nNO\n", "fdl.yml.example", False),
-    ],
-)
-def test_a_foreign_example_is_asked_about_once_and_standard_input_is_left_alone(
-    committed: Callable[[str], Path], typed: bytes, used: str, copied: bool
-) -> None:
-    import pty
-
-    root = committed("them@example.org")
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, typed)
-        done = subprocess.run(
-            [sys.executable, "-c", ASK, str(root)],
-            input="for the child",
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "CI": ""},
-            cwd=root,
-            text=True,
-            start_new_session=True,
-            timeout=60,
-        )
-        shown = b""
-        # A terminal hands its text on by and by.
-        while select.select([ours], [], [], 1)[0]:
-            shown += os.read(ours, 10_000)
-        screen = shown.decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert done.returncode == 0, screen
-    assert done.stdout == f"{used} {used} {used} for the child\n"
-    assert (root / "fdl.yml").exists() is copied
-    assert (root / "train/fdl.yml").exists() is copied
-    question = f"fdl.yml.example {QUESTION} fdl.yml? [Y/n]"
-    assert screen.count(question) == typed.count(b"\n") + (typed == b"\x04")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
-@pytest.mark.parametrize("author", ["me@example.org", "ME@example.org", ""])
-def test_ones_own_example_is_copied_without_a_question(
-    committed: Callable[[str], Path], author: str
-) -> None:
-    root = committed(author)
+        git(root, "add", ".")
+        them = ("-c", "user.name=Them", "-c", "user.email=them@example.org")
+        git(root, *them, "commit", "-q", "-m", "Begin")
     with Terminal("hello", cwd=root) as session:
         assert session.finish() == 0
-    assert session.text == "Created fdl.yml from fdl.yml.example (git-ignored).\r\nhi\r\n"
+    ignored = " (git-ignored)" if tracked else ""
+    assert session.text == f"Created fdl.yml from fdl.yml.example{ignored}.\r\nhi\r\n"
     assert (root / "fdl.yml").read_text() == HELLO
 
 
-def test_an_example_outside_of_every_repository_is_copied_without_a_question(
-    project: Project,
-) -> None:
-    root = project({"fdl.yml.example": HELLO})
-    with Terminal("hello", cwd=root) as session:
-        assert session.finish() == 0
-    assert session.text == "Created fdl.yml from fdl.yml.example.\r\nhi\r\n"
-
-
-def test_an_example_that_git_cannot_tell_about_is_asked_about(
-    committed: Callable[[str], Path],
-) -> None:
-    root = committed("me@example.org")
-    (root / ".git/HEAD").write_text("broken")
-    with Terminal("hello", cwd=root) as session:
-        session.read_until("was last changed by somebody else. Copy it to fdl.yml? [Y/n]")
-        session.press("\n")
-        assert session.finish() == 0
-    assert (root / "fdl.yml").is_file()
-
-
-@pytest.mark.parametrize(
-    ("flags", "variables"), [(["-y"], {}), (["--yes"], {}), ([], {"CI": "1"}), ([], {"CI": "true"})]
-)
-def test_nobody_is_asked_who_said_yes_or_is_a_robot(
-    committed: Callable[[str], Path], flags: list[str], variables: dict[str, str]
-) -> None:
-    root = committed("them@example.org")
-    with Terminal(*flags, "hello", cwd=root, env=variables) as session:
-        assert session.finish() == 0
-    assert "Copy it" not in session.text
-    assert "Created fdl.yml from fdl.yml.example (git-ignored)." in session.text
-    assert (root / "fdl.yml").is_file()
-
-
-def test_a_foreign_example_is_read_by_help_without_a_question(
-    committed: Callable[[str], Path],
-) -> None:
-    root = committed("them@example.org")
-    with Terminal("--help", cwd=root) as session:
-        assert session.finish() == 0
-    assert "Copy it" not in session.text
-    assert not (root / "fdl.yml").exists()
+def test_the_keys_in_which_the_example_is_newer_are_named(project: Project, fdl: Fdl) -> None:
+    root = project(
+        {
+            "fdl.yml": "commands:\n  sub:\n  hello: {run: echo hi}\n",
+            "fdl.yml.example": "commands:\n  sub:\n  hello: {run: echo hi}\n",
+            "sub/fdl.yml": "entry: echo\ntraining: {lr: 1, epochs: 2}\n",
+            "sub/fdl.yml.example": "entry: echo\ntraining: {lr: 3, epochs: 2}\noptions: {new: 1}\n",
+        }
+    )
+    example, copy = root / "sub/fdl.yml.example", root / "sub/fdl.yml"
+    os.utime(root / "fdl.yml", (1, 1))
+    os.utime(copy, (1, 1))
+    assert fdl("hello").err == ""
+    for _ in range(2):
+        assert fdl("sub").err == (
+            "warning: sub/fdl.yml.example is newer than sub/fdl.yml and differs in training.lr "
+            "(line 2), options.new (line 3); take over what you need, then `touch sub/fdl.yml`\n"
+        )
+    copy.touch()
+    assert fdl("sub").err == ""
+    example.write_text("entry: [\n")
+    assert fdl("sub").err == ""

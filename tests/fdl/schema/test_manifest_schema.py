@@ -77,7 +77,7 @@ def test_manifests_of_the_repository_fit(path, validator, tmp_path):
 
 def test_there_are_manifests_to_try():
     names = {path.name for path in MANIFESTS}
-    assert {"fdl.yml", "fdl.yml.example", "fdl.yml.example.j2"} <= names
+    assert {"fdl.yml", "fdl.yml.j2"} <= names
 
 
 ACCEPTED = [
@@ -234,7 +234,7 @@ def test_a_manifest_without_the_header_gets_no_editors_copy(project, fdl):
 
 def test_new_projects_name_the_editors_copy_in_every_manifest(fdl, tmp_path):
     assert fdl("init", "demo", "--native").exit == 0
-    root = (tmp_path / "demo/fdl.yml.example").read_text().splitlines()[0]
-    child = (tmp_path / "demo/train/fdl.yml.example").read_text().splitlines()[0]
+    root = (tmp_path / "demo/fdl.yml").read_text().splitlines()[0]
+    child = (tmp_path / "demo/train/fdl.yml").read_text().splitlines()[0]
     assert root == "# yaml-language-server: $schema=.fdl/manifest.schema.json"
     assert child == "# yaml-language-server: $schema=../.fdl/manifest.schema.json"
