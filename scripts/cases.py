@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/design/cases.md: every acceptance case with the tests that prove it.
+"""Write tests/records/cases.md: every acceptance case with the tests that prove it.
 
 A test says which case it proves with ``@pytest.mark.case(PART, NUMBER)``; its name says the
 behaviour. A test of the slow suite stands with the date and machine of its last run, which
@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "design" / "cases.md"
+PAGE = ROOT / "tests" / "records" / "cases.md"
 PARTS = {"cli": 64, "runtime": 84, "distributed": 65, "hf": 54}
 """Number of acceptance cases of each part."""
 
-SLOW = ROOT / "docs" / "design" / "slow_tests.md"
+SLOW = ROOT / "tests" / "records" / "slow_tests.md"
 EVERYDAY = "every change"
 SELDOM = ("slow", "gpu")
 """Marks of tests that do not run for every change."""
@@ -162,7 +162,7 @@ def main() -> int:
         current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
         if current != text:
             sys.stderr.write(
-                "error: docs/design/cases.md is out of date\nrun: python scripts/cases.py\n"
+                "error: tests/records/cases.md is out of date\nrun: python scripts/cases.py\n"
             )
             return 1
         return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/licences.md: the licence of every package that flodl brings with it.
+"""Write LICENCES.md: the licence of every package that flodl brings with it.
 
 It reads the metadata of the installed packages.
 """
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reference" / "licences.md"
+PAGE = ROOT / "LICENCES.md"
 
 HEAD = """\
 # Licences of dependencies

@@ -12,7 +12,7 @@ counts only if it passes again without the change. A change has survived when al
 passed in which any test runs the changed line. The test that noticed a change before runs alone
 first, because the lines that all tests run are not needed for that.
 
-docs/design/mutation.json keeps the results, and docs/design/mutation.md is made from it. After
+tests/records/mutation.json keeps the results, and tests/records/mutation.md is made from it. After
 reading a survivor, write into its "why" whether the behaviour is the same, or what to do.
 """
 
@@ -45,8 +45,8 @@ from mutation_runs import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "docs" / "design" / "mutation.json"
-PAGE = ROOT / "docs" / "design" / "mutation.md"
+RECORD = ROOT / "tests" / "records" / "mutation.json"
+PAGE = ROOT / "tests" / "records" / "mutation.md"
 COUNT = 40
 BAR = 85
 """Percent of the changes that tests must notice."""
@@ -258,7 +258,7 @@ def _survivors(name: str, found: list[Result]) -> list[str]:
 HEAD = f"""\
 # Mutation testing
 
-Made by `python scripts/mutation.py` from `docs/design/mutation.json`; do not edit.
+Made by `python scripts/mutation.py` from `tests/records/mutation.json`; do not edit.
 The program changes the code of a target in {COUNT} small ways, one at a time. Then it runs the
 tests that should notice. The bar is {BAR} % of the changes noticed. A change that keeps the
 behaviour counts as not noticed as well.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keep docs/design/slow_tests.md: when each test of the slow suite ran last, and how it ended.
+"""Keep tests/records/slow_tests.md: when each test of the slow suite ran last, and how it ended.
 
     pytest -m slow --junitxml=results.xml
     python scripts/slow_tests.py results.xml
@@ -19,7 +19,7 @@ from pathlib import Path
 from fdl.hardware import nvidia
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "design" / "slow_tests.md"
+PAGE = ROOT / "tests" / "records" / "slow_tests.md"
 HEAD = """\
 # The slow suite
 

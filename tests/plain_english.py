@@ -310,8 +310,8 @@ def files() -> list[Path]:
 
 _NOT_CHECKED = (
     # Made of the names of tests.
-    "docs/design/cases.md",
-    "docs/design/slow_tests.md",
+    "tests/records/cases.md",
+    "tests/records/slow_tests.md",
 )
 
 

@@ -27,12 +27,10 @@ from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = [
-    *sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md"),
-    DOCS / "get-started.md",
-]
+GUIDES = sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md")
+FIRST = DOCS / "get-started.md"
 SLOW = (
-    "adopt.md", "clusters.md", "cpp-and-rust.md", "get-started.md", "libtorch.md", "runs.md",
+    "adopt.md", "clusters.md", "cpp-and-rust.md", "libtorch.md", "runs.md",
     "sweeps.md", "tokenizers.md", "trained-model.md",
 )  # fmt: skip
 """They compile a program, install libtorch, import torch, or run a sweep or many commands."""
@@ -81,6 +79,16 @@ def _alike(promised: str, seen: str) -> bool:
     if promised.endswith(" ..."):
         return seen.startswith(promised.removesuffix("..."))
     return promised == seen.rstrip()
+
+
+CHANGES = re.compile(r"\d[\d.,:T-]*(?:e[+-]?\d+)?|  +")
+
+
+def shape(lines: list[str]) -> list[str]:
+    """Lines without what differs from run to run: numbers, times, the width of columns."""
+    return [
+        CHANGES.sub(lambda part: "#" if part[0].strip() else " ", line.rstrip()) for line in lines
+    ]
 
 
 def sessions(block: str) -> list[tuple[str, list[str]]]:
@@ -136,7 +144,25 @@ def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
     assert commands > 0
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+@pytest.mark.slow
+def test_the_first_page_shows_what_a_reader_sees(tmp_path: Path) -> None:
+    """Every line of output is real; ``UPDATE_SCREENS=1`` writes what appears now into the page."""
+    text = FIRST.read_text(encoding="utf-8")
+    for language, name, block in BLOCK.findall(text):
+        if language != "console" or not can_run(name):
+            continue
+        renewed = ""
+        for line, promised in sessions(block):
+            seen = typed(line, tmp_path).splitlines()
+            renewed += "".join(f"{one}\n" for one in (f"$ {line}", *seen))
+            if not os.environ.get("UPDATE_SCREENS"):
+                assert shape(seen) == shape(promised), line
+        text = text.replace(block, renewed, 1)
+    if os.environ.get("UPDATE_SCREENS"):
+        FIRST.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("guide", [*GUIDES, FIRST], ids=lambda path: path.name)
 def test_every_link_of_a_guide_leads_somewhere(guide: Path) -> None:
     for target in LINK.findall(guide.read_text(encoding="utf-8")):
         assert (guide.parent / target).exists(), target

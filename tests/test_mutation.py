@@ -134,7 +134,7 @@ def checkout(tmp_path):
             [sys.executable, "scripts/mutation.py", "manifest", *words],
             cwd=folder, env=env, capture_output=True, text=True,
         )  # fmt: skip
-        record = folder / "docs/design/mutation.json"
+        record = folder / "tests/records/mutation.json"
         found = json.loads(record.read_text())["manifest"] if record.exists() else {}
         return done, {one["before"]: one["noticed_by"] for one in found.values()}
 
@@ -158,7 +158,7 @@ def test_survivors_run_again_after_a_new_test(checkout):
     here = "tests/fdl/manifest/test_sizes.py"
     assert noticed == {"a <= b": "", "return a <= b": f"{here}::test_child"}
     assert "fdl/manifest/sizes.py:2: a <= b -> (a < b): NOT NOTICED" in done.stdout
-    page = (checkout.folder / "docs/design/mutation.md").read_text()
+    page = (checkout.folder / "tests/records/mutation.md").read_text()
     assert "| `fdl/manifest/sizes.py:2` | `a <= b` → `(a < b)` | not read yet |" in page
 
     done, noticed = checkout("", "--left", "--by", here)

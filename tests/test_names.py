@@ -20,7 +20,7 @@ from tests.pages import ROOT, pages
 
 SOURCES = ("fdl", "flodl", "flodl_shared", "templates", "scripts", "benchmarks", "examples")
 KINDS = (".py", ".pyi", ".yml", ".j2", ".toml", ".sh", ".js", ".bash", ".zsh", ".fish")
-NOT_READ = ("docs/design/cases.md", "docs/design/slow_tests.md", "CHANGELOG.md")
+NOT_READ = ("tests/records/cases.md", "tests/records/slow_tests.md", "CHANGELOG.md")
 """Made of names of tests, and a history that also names what was removed."""
 
 

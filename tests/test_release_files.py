@@ -95,7 +95,7 @@ def test_the_placeholder_of_the_address_stands_in_one_file():
 
 
 def test_the_list_of_licences_is_up_to_date_and_complete():
-    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "LICENCES.md").read_text(encoding="utf-8")
     assert page == script("licences").page(), "run: python scripts/licences.py"
     assert "not stated" not in page
     direct = {re.match(r"[\w-]+", one)[0].lower() for one in PROJECT["dependencies"]}
@@ -103,7 +103,7 @@ def test_the_list_of_licences_is_up_to_date_and_complete():
 
 
 def test_installed_packages_are_free_of_copyleft_for_programs():
-    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "LICENCES.md").read_text(encoding="utf-8")
     runtime = page.partition("## Installed with flodl")[2].partition("\n## ")[0]
     assert "torch" in runtime
     assert re.findall(r"\bA?GPL\b|\bLGPL\b", runtime) == []
