@@ -46,7 +46,7 @@ def preset_keys(spec: Node) -> list[str]:
     return [
         key
         for key in spec.mapping
-        if (key in (*SECTIONS, "subcommand") and spec.get(key))
+        if (key in (*SECTIONS, "subcommand", "metrics") and spec.get(key))
         or (key == "options" and options and options.mapping)
     ]
 
