@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main() -> int:
@@ -14,31 +15,32 @@ def main() -> int:
 
     asked = json.loads(sys.argv[1])
     with masked_output():
-        return fdl(["-y", *asked["words"]]) if not asked["alone"] else _alone(asked["words"])
+        return _of_sweep(asked) if asked["row"] else fdl(["-y", *asked["words"]])
 
 
-def _alone(words: list[str]) -> int:
+def _of_sweep(asked: dict[str, Any]) -> int:
     from fdl import output
     from fdl.errors import FdlError
 
     try:
-        return _run_alone(words)
+        return _run_alone(asked)
     except FdlError as problem:
         output.error(problem.message, problem.hint)
         return problem.exit_code
 
 
-def _run_alone(words: list[str]) -> int:
+def _run_alone(asked: dict[str, Any]) -> int:
     """Run a command without those that it needs: they have run before the jobs of a sweep."""
     from fdl import output
     from fdl.jobs.start import chain_of
     from fdl.planning.planner import here
+    from fdl.planning.recorded import chosen
     from fdl.prepass import scan
     from fdl.run import execute
     from fdl.select.environment import active_environment
     from fdl.select.project import Project, locate
 
-    invocation, found = scan(words), locate()
+    invocation, found = scan(asked["words"]), locate()
     if found is None:
         from fdl.errors import FdlError
 
@@ -46,6 +48,8 @@ def _run_alone(words: list[str]) -> int:
     project = Project(found, active_environment(invocation, found), executes=True, write_cache=True)
     plan = chain_of(project, [invocation.tokens], invocation, here()).steps[-1].plan
     output.warnings(project.untold())
+    folder, varied = asked["row"]["folder"], asked["row"]["varied"]
+    plan.record = chosen(plan, folder, varied) if asked["records"] else None
     return execute(plan)
 
 

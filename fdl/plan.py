@@ -9,7 +9,7 @@ from fdl.light_record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fdl.node import Node
 
@@ -69,6 +69,24 @@ class Variable(Record):
     losers: Sequence[Loser] = ()
 
 
+class Recording(Record):
+    """What is recorded about a start, and where.
+
+    Attributes:
+        runs: Folder of the runs, absolute; the run gets a folder in it.
+        settings: What the program is set to: name -> its value and the origin of it.
+        metrics: Metric -> the regular expressions of its value and of its step in the output.
+        inside: The project's root in the container of the program; empty without one.
+        folder: The folder of the run itself, if it has been chosen as that of a sweep is.
+    """
+
+    runs: str
+    settings: Mapping[str, Mapping[str, object]] = {}
+    metrics: Mapping[str, tuple[str, str]] = {}
+    inside: str = ""
+    folder: str = ""
+
+
 class Ranks(Record):
     """How many processes of one program are started, and how they find each other.
 
@@ -123,12 +141,13 @@ class Plan:
         given: The values of declared ``args:``, as ``name=value``.
         depends: Whether the manifest gives the command `needs` or `inputs`.
         slurm: What the command asks of a cluster, the strongest mapping last.
+        record: What is recorded about its start; None for a start without a run directory.
     """
 
     __slots__ = (
         "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
-        "given", "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root",
-        "secrets", "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked",
+        "given", "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "record",
+        "root", "secrets", "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked",
         "variables",
     )  # fmt: skip
 
@@ -175,6 +194,7 @@ class Plan:
         self.given: list[str] = []
         self.depends = False
         self.slurm: list[Node] = []
+        self.record: Recording | None = None
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""
@@ -223,6 +243,7 @@ class Plan:
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
             "depends": self.depends,
+            "record": None if self.record is None else {"runs": self.record.runs},
             "slurm": {key: one.plain() for each in self.slurm for key, one in each.mapping.items()},
         }
 

@@ -42,6 +42,7 @@ def redacted(plan: Plan) -> Plan:
         environment=plan.environment,
     )
     shown.depends, shown.slurm, shown.unchecked = plan.depends, plan.slurm, plan.unchecked
+    shown.record = plan.record
     shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
     shown.notes = KNOWN.texts(plan.notes)
     shown.confirm = KNOWN.text(plan.confirm)

@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from flodl.host_memory import host_memory_bytes
 from flodl.openmp import openmp_report
 from flodl.processor import processor_name
+from flodl_shared.run_record import git_commit
 
 _TUNABLE = "glibc.malloc."
 _REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")
@@ -42,7 +42,7 @@ def environment_report() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cuda_devices": _cuda_devices(),
         "flodl": _version(),
-        "git_commit": git_commit(Path.cwd()),
+        "git_commit": git_commit("."),
         "allocator": allocator_report(os.environ),
     }
 
@@ -74,34 +74,6 @@ def _libc() -> str | None:
         return os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError, OSError):
         return None  # another C library, or not a POSIX system
-
-
-def git_commit(folder: Path) -> str | None:
-    """Return the commit that is checked out in the work tree around ``folder``.
-
-    It reads the files of the repository itself, because starting git could hang on a network file
-    system or on a repository of another user. A linked work tree gives None.
-    """
-    for parent in (folder, *folder.parents):
-        git = parent / ".git"
-        if git.is_file():
-            return None
-        if not git.is_dir():
-            continue
-        try:
-            head = (git / "HEAD").read_text(encoding="utf-8").strip()
-            if not head.startswith("ref: "):
-                return head
-            reference = head.removeprefix("ref: ")
-            loose = git / reference
-            if loose.is_file():
-                return loose.read_text(encoding="utf-8").strip()
-            packed = (git / "packed-refs").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return None
-        lines = (line.split(" ", 1) for line in packed.splitlines())
-        return next((pair[0] for pair in lines if pair[1:] == [reference]), None)
-    return None
 
 
 def _cuda_devices() -> list[dict[str, Any]]:

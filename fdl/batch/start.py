@@ -85,15 +85,13 @@ def run_all(
     Raises:
         FdlError: The cluster refuses them, or one of them is in the queue already.
     """
-    from fdl.run_directory.run import LOG
-
     root, settings = jobs[0].plan.root, settings_of(jobs[0].plan)
     cluster = Cluster(root, settings)
     _refuse_twice(jobs, root)
     tasks = [
         Task(
-            line, str(Path.cwd()), alone=True, variables=job.extra, nodes=settings.nodes,
-            log=str(Path(job.directory, LOG)) if job.directory else "",
+            line, str(Path.cwd()), nodes=settings.nodes,
+            row={"folder": job.directory, "varied": dict(job.varied)},
         )
         for job, line in zip(jobs, words, strict=True)
     ]  # fmt: skip

@@ -40,9 +40,8 @@ class Task:
     Args:
         words: The command line after ``fdl``, with its global flags.
         folder: Where it is typed.
-        alone: Whether it runs without the commands that it needs.
-        variables: Variables of this job alone.
-        log: The file that gets its output; empty for that of the job.
+        row: Of a run of a sweep, its ``folder`` and what is ``varied``. The commands that it needs
+            have run before.
         nodes: How many machines take part.
     """
 
@@ -51,16 +50,12 @@ class Task:
         words: Sequence[str],
         folder: str,
         *,
-        alone: bool = False,
-        variables: Mapping[str, str] | None = None,
-        log: str = "",
+        row: Mapping[str, Any] | None = None,
         nodes: int = 1,
     ) -> None:
         self.words = list(words)
         self.folder = folder
-        self.alone = alone
-        self.variables = dict(variables or {})
-        self.log = log
+        self.row = row
         self.nodes = nodes
         self._child = 0
         self._ending = False
@@ -136,20 +131,16 @@ class Task:
             words += ["--nodes", str(self.nodes)]
             words += ["--rdzv", f"{JobEnvironment().hostnames[0]}:{port}"]
         environ = {name: text for name, text in os.environ.items() if name not in _OF_THE_TASK}
-        environ |= {"PYTHONUNBUFFERED": "1", **self.variables}
-        asked = json.dumps({"words": words, "alone": self.alone})
+        environ["PYTHONUNBUFFERED"] = "1"
+        # One machine of several records the run.
+        records = int(os.environ.get("SLURM_PROCID", "0")) == 0
+        asked = json.dumps({"words": words, "row": self.row, "records": records})
         os.chdir(self.folder)
-        actions = []
-        if self.log:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            actions = [(os.POSIX_SPAWN_OPEN, 1, self.log, flags, 0o666),
-                       (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
         # In a group of its own a signal for the task reaches it once, through this process.
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-P", "-m", "fdl.batch_node", asked],
             environ,
-            file_actions=actions,
             setpgroup=0,
             setsigdef=[signal.SIGUSR1, signal.SIGTERM],
         )

@@ -127,6 +127,7 @@ def _run(chain: Chain, plan: Plan, file: Path, call: Call) -> int:
         if code:
             return code
     plan.env[VARIABLE] = str(file)
+    plan.record = None
     return execute(plan)
 
 

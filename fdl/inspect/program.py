@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.manifest import stacks
-from fdl.inspect.typed import typed, typed_values
 from fdl.manifest.secrecy import tree
 from fdl.node import Node
+from fdl.parameters.typed import typed, typed_values
 from fdl.plan import PLAN_VARIABLE
 from fdl.planning.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.planning.spelling import Spelling

@@ -24,14 +24,12 @@ class Job(Record):
     Attributes:
         name: What its lines and its row in the summary are called: ``train quick``, ``lr=0.1``.
         plan: What runs.
-        extra: Variables of this job alone, such as ``CUDA_VISIBLE_DEVICES``.
         directory: The run directory it writes, absolute; empty if it has none.
         varied: Setting -> value, as text, for a run of a sweep.
     """
 
     name: str
     plan: Plan
-    extra: Mapping[str, str] = {}
     directory: str = ""
     varied: Mapping[str, str] = {}
 

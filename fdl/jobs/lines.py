@@ -39,10 +39,10 @@ class Printer:
         self._width = max(map(len, names), default=0)
         self._lock = threading.Lock()
 
-    def copy(self, source: BinaryIO, place: int, target: TextIO, log: int | None = None) -> None:
+    def copy(self, source: BinaryIO, place: int, target: TextIO) -> None:
         """Copy a stream of the job at ``place`` until it ends, then print its last line.
 
-        Its bytes go to the file ``log`` as well. Secrets are masked.
+        Secrets are masked.
 
         If the target cannot be written, the source is closed, as it is for a single command.
         """
@@ -50,8 +50,6 @@ class Printer:
         with source:
             try:
                 for data in masked(source):
-                    if log is not None:
-                        _write(log, data)
                     *whole, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n")
                     bar_is_due = b"\r" in rest and time.monotonic() - printed > _PROGRESS_S
                     if len(rest) > _LONGEST or bar_is_due:

@@ -175,7 +175,7 @@ class _Pool:
 
     def _start(self, place: int) -> None:
         job, devices = self._jobs[place], self._devices.pop(0)
-        variables = dict(job.extra)
+        variables: dict[str, str] = {}
         if sys.stdout.isatty():
             # Lines of Python programs appear as soon as they are written, as on a terminal.
             variables.setdefault("PYTHONUNBUFFERED", "1")
@@ -198,11 +198,8 @@ class _Pool:
     def _attend(self, place: int, process: subprocess.Popen[bytes], message: bytes) -> None:
         """Hand a process its plan and copy its output until it ends."""
         sources = (process.stdout, process.stderr)
-        log = self._log(self._jobs[place].directory)
         readers = [
-            threading.Thread(
-                target=self.printer.copy, args=(source, place, target, log), daemon=True
-            )
+            threading.Thread(target=self.printer.copy, args=(source, place, target), daemon=True)
             for source, target in zip(sources, self._streams, strict=True)
         ]
         for reader in readers:
@@ -214,22 +211,7 @@ class _Pool:
         limit = time.monotonic() + _LAST_LINES_S
         for reader in readers:
             reader.join(max(0.0, limit - time.monotonic()))
-        if log:
-            os.close(log)
         self.events.put((place, code if code >= 0 else 128 - code))
-
-    def _log(self, directory: str) -> int | None:
-        """The log of a job with a directory of its own, or None."""
-        if not directory:
-            return None
-        from fdl.run_directory.run import LOG
-
-        try:
-            return os.open(f"{directory}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError as problem:
-            # The job runs all the same; fdl reports the problem at the end.
-            self.printer.problem = problem
-            return None
 
     def _free(self, place: int) -> float:
         """Give back what a job held; the seconds that it took."""

@@ -1,8 +1,8 @@
-"""The keys of ``output:``, in the table of a manifest: where runs go, and which of them stay."""
+"""The keys of ``output:`` and ``metrics:``, in the table of a manifest: what runs leave."""
 
 from __future__ import annotations
 
-from fdl.manifest.kinds import SWITCH, Key, Section, Text, Whole
+from fdl.manifest.kinds import SWITCH, Judged, Key, Section, Table, Text, Whole
 
 KEEP = Section(
     "Keep",
@@ -29,5 +29,45 @@ OUTPUT = Section(
         "Port of the live page.",
     ),
     Key("timeline", SWITCH, "Whether to record what each rank does and when (default: false)."),
+    Key(
+        "record",
+        SWITCH,
+        "Whether each start of `entry` leaves a run folder (default: true). Without one, the "
+        "program writes directly to the terminal.",
+    ),
     Key("keep", KEEP, "Which runs and checkpoints `fdl runs prune` keeps."),
 )
+
+
+def _demand_of_pattern(value: object) -> str:
+    import re
+
+    if not isinstance(value, str) or not value:
+        return "must be a regular expression, as text"
+    try:
+        re.compile(value)
+    except re.error as problem:
+        return f"is not a regular expression: {problem}"
+    return ""
+
+
+PATTERN = Judged(_demand_of_pattern, [{"type": "string", "minLength": 1}], described=False)
+
+METRIC = Section(
+    "Metric",
+    "Where a metric stands in the output of `entry`.",
+    Key(
+        "value",
+        PATTERN,
+        "Regular expression of the value, searched in each line. Its first group is the number.",
+        required=True,
+    ),
+    Key(
+        "step",
+        PATTERN,
+        "Regular expression of the step, searched in the same way; the last one found counts "
+        "(default: the values are numbered).",
+    ),
+)
+
+METRICS = Table(METRIC)

@@ -23,7 +23,7 @@ from fdl.manifest.kinds import (
     one_of,
 )
 from fdl.manifest.mistakes import Empty, Misplaced, Refused, Unsuitable
-from fdl.manifest.run_folder import KEEP, OUTPUT
+from fdl.manifest.run_folder import KEEP, METRIC, METRICS, OUTPUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -363,6 +363,11 @@ COMMAND = Section(
     Key("training", TRAINING, "Length and pace of the preset's training."),
     Key("output", OUTPUT, "Where the preset's run writes."),
     Key(
+        "metrics",
+        METRICS,
+        "Metrics that the program prints, besides those of the manifest; a null removes one.",
+    ),
+    Key(
         "options",
         Settings(),
         "Further options of the preset: `model: big` is `--model big`, `fast: true` is `--fast`. "
@@ -455,6 +460,11 @@ ROOT = Section(
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Folder of the runs, port of the live page, and which runs to keep."),
     Key(
+        "metrics",
+        METRICS,
+        "Metrics that `entry` prints: name -> `{value: REGEX, step: REGEX}`. fdl records them.",
+    ),
+    Key(
         "options",
         Settings(),
         "Further options of `entry`: `weight_decay: 0.1` is `--weight-decay 0.1`. Those of a "
@@ -487,7 +497,7 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
     sections = sorted(
-        (COMMAND, DDP, GUARDS, KEEP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING),
+        (COMMAND, DDP, GUARDS, KEEP, METRIC, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING),
         key=lambda one: one.name,
     )
     definitions = {one.name: one.definition() for one in sections}

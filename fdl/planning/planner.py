@@ -192,6 +192,9 @@ class Planner(Record):
 
             hand_down_guards(plan, level, preset)
         hand_down(plan, self.secrets)
+        from fdl.planning.recorded import recording
+
+        plan.record = recording(plan, level, preset, made.schema)
         return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
 
     def with_values(self, level: Level, preset: str | None) -> Level:

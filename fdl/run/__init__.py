@@ -7,6 +7,7 @@ import sys
 import time
 
 from fdl import output
+from fdl.errors import FdlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,19 @@ def attend(plan: Plan) -> tuple[int, int]:
         from fdl.run.windows import run
     else:
         from fdl.run.posix import run
-    code, asked = run(plan)
+    record = None
+    if plan.record is not None:
+        from fdl.run.record import begin
+
+        record = begin(plan)
+    try:
+        code, asked = run(plan, record)
+    except FdlError as problem:
+        if record is not None:
+            record.fail(problem.exit_code, problem.message)
+        raise
+    if record is not None:
+        record.finish(code, asked)
     if code and plan.service:
         from fdl.run.docker import advice
 

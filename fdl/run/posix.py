@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import signal as _signal
 
     from fdl.plan import Plan
+    from fdl.run.copies import Copies
+    from fdl.run.record import RunRecord
 else:
     # The compiled part of `signal`, which every interpreter loads at its start.
     import _signal
@@ -58,8 +60,12 @@ _E2BIG = 7
 _FOREVER = float("inf")
 
 
-def run(plan: Plan) -> tuple[int, int]:
+def run(plan: Plan, record: RunRecord | None = None) -> tuple[int, int]:
     """Run ``plan.launch``.
+
+    Args:
+        plan: What to run.
+        record: Gets what the program prints, or None.
 
     Returns:
         The exit code: 128 + n if signal n ended the child, or if fdl killed it after that signal.
@@ -80,7 +86,12 @@ def run(plan: Plan) -> tuple[int, int]:
     program = locate(plan.launch[0], variables.get("PATH", os.defpath), plan.cwd)
     if program is None:
         raise cannot_start(plan, "no such program")
-    with _Attendant(plan, mark) as attendant:
+    copies = None
+    if record is not None:
+        from fdl.run.copies import Copies
+
+        copies = Copies(record.lines())
+    with _Attendant(plan, mark, copies) as attendant:
         try:
             child = os.posix_spawn(
                 program,
@@ -88,10 +99,18 @@ def run(plan: Plan) -> tuple[int, int]:
                 variables,
                 setsigdef=_RESTORED,
                 setsigmask=attendant.blocked_before,
+                file_actions=copies.file_actions if copies else (),
             )
         except (OSError, ValueError) as problem:
+            if copies:
+                copies.drop()
             raise _refused(plan, variables, problem) from None
+        if copies and record:
+            copies.start()
+            record.note_code()
         code = attendant.wait(child)
+        if copies:
+            copies.finish()
     if attendant.killed and plan.service:
         output.hint("the container is Docker's and may still be running: `docker compose ps`")
     return code, attendant.signal
@@ -121,14 +140,18 @@ class _Attendant:
     """
 
     __slots__ = (
-        "_above", "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at",
-        "_reached", "_sent_at", "_stop_at", "blocked_before", "killed", "signal", "watcher",
+        "_above", "_awaited", "_child_handler", "_copies", "_foreground", "_mark", "_plan",
+        "_pressed_at", "_reached", "_sent_at", "_stop_at", "blocked_before", "killed", "signal",
+        "watcher",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, mark: str) -> None:
+    def __init__(self, plan: Plan, mark: str, copies: Copies | None) -> None:
         # An ignored signal (nohup, a background job) stays ignored in fdl and in the child.
         heeded = [one for one in _RELAYED if _signal.getsignal(one) != _signal.SIG_IGN]
         self._awaited = {*heeded, _signal.SIGCHLD}
+        self._copies = copies
+        if copies and copies.has_terminal:
+            self._awaited.add(_signal.SIGWINCH)
         self._child_handler: object = _signal.SIG_DFL
         self._plan = plan
         self._mark = mark
@@ -181,6 +204,10 @@ class _Attendant:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
                     return self._ended(child, os.waitstatus_to_exitcode(status))
+            elif number == _signal.SIGWINCH and self._copies:
+                self._copies.resize()
+                # The program has got the signal as well, perhaps before its terminal had the size.
+                deliver(child, number)
             elif number not in _ENDING and not self._announces(number):
                 if not known:
                     deliver(child, number)

@@ -45,25 +45,25 @@ def require_script(plan: Plan) -> None:
     Raises:
         FdlError: The message names the folder, and the hint the nearest file in it.
     """
-    script = _script(plan)
-    file = os.path.join(plan.cwd, script)
-    if not script or os.path.exists(file) or not os.path.isdir(plan.cwd):
+    name = script(plan)
+    file = os.path.join(plan.cwd, name)
+    if not name or os.path.exists(file) or not os.path.isdir(plan.cwd):
         return
     from fdl.node import relative
     from fdl.suggest import did_you_mean
 
-    folder, inside = os.path.dirname(file), os.path.dirname(script)
+    folder, inside = os.path.dirname(file), os.path.dirname(name)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     programs = [os.path.join(inside, name) for name in names if name.endswith(".py")]
     start = relative(plan.cwd, plan.root)
     where = "the folder of the project" if start in ("", ".") else f"{start}/"
     raise FdlError(
-        f"{plan.origin}: there is no {script} in {where}",
-        hint=did_you_mean(script, programs, "create it, or correct `entry`"),
+        f"{plan.origin}: there is no {name} in {where}",
+        hint=did_you_mean(name, programs, "create it, or correct `entry`"),
     )
 
 
-def _script(plan: Plan) -> str:
+def script(plan: Plan) -> str:
     """The file of a Python program as its entry names it; empty for any other program."""
     if plan.ranks is not None:
         return next((word for word in plan.argv[2:] if word.endswith(".py")), "")

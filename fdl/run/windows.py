@@ -12,8 +12,12 @@ from fdl.errors import FdlError
 from fdl.plan import Plan
 from fdl.run.program import cannot_start
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fdl.run.record import RunRecord
 
-def run(plan: Plan) -> tuple[int, int]:
+
+def run(plan: Plan, record: RunRecord | None = None) -> tuple[int, int]:  # noqa: ARG001
     """Run ``plan.launch``.
 
     Returns:

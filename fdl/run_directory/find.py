@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import FdlError, UsageError
+from fdl.planning.recorded import USUAL_FOLDER
 from fdl.regular import subfolders
 from fdl.run_directory.metrics import BEST_OF, Metric
 from fdl.run_directory.run import Run, damaged, flaw, read
@@ -15,11 +16,9 @@ from fdl.run_directory.run import Run, damaged, flaw, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from fdl.node import Node
     from fdl.select.level import Level
     from fdl.select.project import Project
-
-USUAL_FOLDER = "runs"
-"""Where runs are searched if no manifest names a folder."""
 
 # `runs` holds `runs/train`, which holds the runs. A sweep there has a folder for each of its runs.
 _DEPTH = 4
@@ -30,7 +29,8 @@ _TRAIN_OR_NAME = "train first, or look into another folder: fdl runs list FOLDER
 def folders(project: Project | None) -> list[Path]:
     """The folders of runs: every ``output.dir`` of the project, else ``runs``.
 
-    If the schema of a program is known, the default of its ``--output`` counts as well.
+    If the schema of a program is known, the default of its ``--output`` counts as well. A program
+    without either writes into ``runs``.
 
     Raises:
         ManifestError: The project's own manifest is broken.
@@ -76,6 +76,13 @@ def _of_level(level: Level) -> Iterator[str]:
                 yield name
     if name := default_folder(level):
         yield name
+    elif level.entry and not _names_folder(level.manifest.node):
+        yield USUAL_FOLDER
+
+
+def _names_folder(node: Node) -> bool:
+    output = node.get("output")
+    return output is not None and output.get("dir") is not None
 
 
 def default_folder(level: Level) -> str:
@@ -85,7 +92,10 @@ def default_folder(level: Level) -> str:
     from fdl.schema import known
 
     schema = known(level)
-    option = schema.options.get("output") if schema else None
+    if schema is None or schema.source == "source":
+        # In a program that was not written for fdl, it may be a file.
+        return ""
+    option = schema.options.get("output")
     return option.default if option and isinstance(option.default, str) else ""
 
 

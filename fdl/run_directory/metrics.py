@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
 from fdl.own_files import read_own
+from fdl.run_directory.json_file import read_json
+from flodl_shared.run_record import METRIC_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -98,33 +102,34 @@ class Metrics:
     def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
         """The metrics that a program without run directories wrote into a folder.
 
-        ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.json`` is one object.
-        Values that are not numbers are skipped.
+        ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.jsonl`` has an object in
+        each line; ``metrics.json`` is one object. Rows of one number are one row. Values that are
+        not numbers are skipped.
 
         Args:
             folder: The folder.
-            unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``.
+            unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``. Rows
+                with steps and without epochs are numbered by the steps.
         """
-        try:
-            rows: list[dict[str, object]] = list(csv.DictReader(_text(folder / "metrics.csv")))
-        except (OSError, csv.Error):
-            from fdl.run_directory.json_file import read_json
-
-            rows = [read_json(folder / "metrics.json") or {}]
         measured = [
             {name: number for name, cell in row.items() if (number := _value(cell)) is not None}
-            for row in rows
+            for row in _rows_of_program(folder)
         ]
+        if {name for row in measured for name in row if name in _COUNTERS} == {"step"}:
+            unit = "step"
         names = dict.fromkeys(name for row in measured for name in row if name not in _COUNTERS)
+        rows: dict[int, dict[str, float]] = {}
+        for place, row in enumerate(measured, 1):
+            number = row.get(unit, place)
+            if row and math.isfinite(number):
+                cells = rows.setdefault(int(number), {})
+                cells |= {name: row[name] for name in names if name in row}
+        steps: list[float] = [row["step"] for row in measured if "step" in row]
         return cls(
             list(names),
-            [
-                (int(row.get(unit, place)), {name: row[name] for name in names if name in row})
-                for place, row in enumerate(measured, 1)
-                if row
-            ],
+            list(rows.items()),
             unit=unit,
-            steps=[row["step"] for row in measured if "step" in row],
+            steps=list(rows) if unit == "step" else steps,
         )
 
     @property
@@ -149,6 +154,20 @@ class Metrics:
         """The best value of a metric over all epochs; nan or infinity only without others."""
         found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
         return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
+
+
+def _rows_of_program(folder: Path) -> Iterator[Mapping[str, object]]:
+    """The rows of all files of metrics in a folder."""
+    with suppress(OSError, csv.Error):
+        yield from csv.DictReader(_text(folder / "metrics.csv"))
+    with suppress(OSError):
+        for line in _text(folder / METRIC_LINES):
+            # A program that was killed may leave half a line.
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield row
+    yield read_json(folder / "metrics.json") or {}
 
 
 class Metric(NamedTuple):

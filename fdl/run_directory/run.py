@@ -143,8 +143,9 @@ class Run:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """The metrics of the last epoch; of an imported run, the last value of each metric."""
-        return self.metrics.latest() if self.imported_from else self.metrics.last()
+        """The metrics of the last epoch; of a run that has steps, the last value of each metric."""
+        by_step = self.imported_from or self.metrics.unit == "step"
+        return self.metrics.latest() if by_step else self.metrics.last()
 
     @cached_property
     def settings(self) -> dict[str, Setting]:

@@ -43,7 +43,9 @@ def classify(command: str, spec: Node, root: str) -> str:
 def preset_keys(spec: Node) -> list[str]:
     """The keys that make an entry a preset, in file order."""
     return [
-        key for key in spec.mapping if key in (*SECTIONS, "options", "subcommand") and spec.get(key)
+        key
+        for key in spec.mapping
+        if key in (*SECTIONS, "options", "subcommand", "metrics") and spec.get(key)
     ]
 
 

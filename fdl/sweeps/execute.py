@@ -14,13 +14,14 @@ from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
 from fdl.jobs.start import chain_of
 from fdl.plan import Plan
 from fdl.planning.planner import Host
+from fdl.planning.recorded import chosen
 from fdl.prepass import Work
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
-from fdl.sweeps import record
 from fdl.sweeps.axis import name_of, points
 from fdl.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.sweeps.target import Target
+from flodl_shared.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ class Maker:
         """
         words = self.target.words(row.varied, folder, resume)
         # A program that takes the name of a file can write into the directory of the run.
-        known = {record.DIRECTORY_VARIABLE: self.target.inside(folder)}
+        known = {DIRECTORY_VARIABLE: self.target.inside(folder)}
         return self._chain(words, known).steps[-1].plan
 
     def words(self, row: Row, folder: Path) -> list[str]:
@@ -237,9 +238,8 @@ class Runner:
         """The job of a row; with ``job``, that job takes the row's plan."""
         folder = self._sweep.directory(row)
         plan = self._maker.plan(row, folder, _resumable(folder))
-        made = Job(
-            row.name, plan, {record.DIRECTORY_VARIABLE: str(folder)}, str(folder), row.varied
-        )
+        plan.record = chosen(plan, str(folder), row.varied)
+        made = Job(row.name, plan, str(folder), row.varied)
         if job is not None:
             vars(job).update(vars(made))
         self._rows[id(job or made)] = row
@@ -256,7 +256,9 @@ class Runner:
         row.state, row.code, row.seconds = RUNNING, None, 0.0
         folder = self._sweep.directory(row)
         folder.mkdir(parents=True, exist_ok=True)
-        record.forget(folder)
+        # The run begins again.
+        for name in (RECORD, CONFIG):
+            (folder / name).unlink(missing_ok=True)
         self._sweep.save()
         return ""
 
@@ -271,8 +273,6 @@ class Runner:
             # The record knows better than the exit code: a program may catch a signal and end with
             # 0, before its work is done or after it.
             row.state = {"interrupted": STOPPED, "complete": DONE}.get(run.state, row.state)
-        if run is None:
-            record.write(outcome)
         self._sweep.save()
         if self._search:
             self._search.tell(row, _newest(folder))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fdl.errors import FdlError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED
 from fdl.own_files import inside, put_own
+from fdl.planning.recorded import USUAL_FOLDER
 from fdl.regular import subfolders
-from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
+from fdl.run_directory.find import folders, search, shortened
 from fdl.run_directory.json_file import read_json
 
 if TYPE_CHECKING:

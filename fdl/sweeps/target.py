@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fdl.errors import UsageError
 from fdl.plan import Plan
 from fdl.planning.generate import FIELDS, SWITCHES
-from fdl.planning.spelling import Spelling, output_keys, valued
-from fdl.run_directory.find import USUAL_FOLDER
+from fdl.planning.recorded import OUTPUT, RunsFolder
+from fdl.planning.spelling import Spelling, valued
 from fdl.schema import known
 from fdl.schema.subcommand import select
 from fdl.select.classify import SECTIONS
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fdl.parameters.parameter import Parameter
     from fdl.select.project import Project
 
-_OUTPUT = "output.dir"
 _FLAGS = {f"{section}.{field}": flag for section, field, flag in FIELDS}
 _SWITCHES = [f"{section}.{field}" for section, field, _ in FIELDS if field in SWITCHES]
 
@@ -49,29 +48,19 @@ class Target:
             self._schema = select(found, plan.subcommand).schema if found else None
             style = level.style
         self._spelling = Spelling(self._schema, style)
-        self._output = self._spelling.declared(*output_keys(style))
-        if self._output and self._output.name == "output" and not self._is_folder():
-            self._output = None
+        self._runs = RunsFolder(plan, self._schema, style)
+        self._output = self._runs.option
         self._options: Mapping[str, Parameter] = self._schema.options if self._schema else {}
         self._typed = f"fdl {' '.join(plan.command)}"
-
-    def _is_folder(self) -> bool:
-        """Whether ``--output`` means the folder of runs; in a foreign program it may be a file."""
-        foreign = self._schema is not None and self._schema.source == "source"
-        return not foreign or bool(self._output_of_manifest())
 
     @property
     def has_output(self) -> bool:
         """Whether the program takes the folder of its runs as a setting."""
-        return self._output is not None or bool(self._output_of_manifest())
+        return self._runs.is_setting
 
     def folder(self) -> Path:
         """The folder of its runs: typed, in the manifest, the program's default, or ``runs/…``."""
-        option = self._output
-        default = option.default if option and isinstance(option.default, str) else ""
-        usual = str(Path(USUAL_FOLDER, *self._plan.command))
-        text = self._typed_output() or self._output_of_manifest() or default or usual
-        return Path(self._plan.root, text)
+        return Path(self._runs.path)
 
     def words(
         self, settings: Mapping[str, str], output: Path, resume: Path | None = None
@@ -109,7 +98,7 @@ class Target:
         section, dot, _ = key.partition(".")
         named = self._spelling.declared(key)
         if (
-            key == _OUTPUT
+            key == OUTPUT
             or (key == "output" and self.has_output)
             or (named and named is self._output)
         ):
@@ -166,22 +155,3 @@ class Target:
             f"`--each {key}`: `{self._typed}` has no setting `{key}`",
             hint=did_you_mean(key, names, f"`{self._typed} --help` lists them"),
         )
-
-    def _typed_output(self) -> str:
-        option = self._output
-        spellings = option.spellings if option else ("--output",) if self.has_output else ()
-        found, words = "", self._plan.typed
-        for place, word in enumerate(words):
-            flag, equals, value = word.partition("=")
-            if word == "--":
-                break
-            if flag in spellings:
-                found = value if equals else "".join(words[place + 1 : place + 2])
-        return found
-
-    def _output_of_manifest(self) -> str:
-        for flag in self._plan.flags:
-            if flag.field == _OUTPUT:
-                *_, last = self._plan.argv[flag.index : flag.index + flag.count]
-                return last if flag.count > 1 else last.partition("=")[2]
-        return ""

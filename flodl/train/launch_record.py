@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flodl.launch.interrupt import JOB_VARIABLE
-from flodl.train.run_records import run_of_launch, started_ticks
+from flodl.train.run_records import run_of_launch
+from flodl_shared.run_record import host, started_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,9 +43,9 @@ def job_record(environ: Mapping[str, str]) -> dict[str, Any]:
 def _nameless(launched: Launched) -> str:
     """A name for a launch without one: the launcher's process on one host, else the address."""
     if launched.local_world_size == launched.world_size:
-        with suppress(OSError, IndexError, ValueError):
-            launcher = os.getppid()
-            return f"{socket.gethostname()}:{launcher}:{started_ticks(launcher)}"
+        launcher = os.getppid()
+        if (began := started_ticks(launcher)) is not None:
+            return f"{host()}:{launcher}:{began}"
     return f"{launched.address}:{launched.port}"
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
 from flodl.files import replace_text
-from flodl.train.code_record import running_program, write_code
+from flodl_shared.code_record import code_changes, running_program
 from flodl_shared.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
+from flodl_shared.run_record import CODE
 from flodl_shared.secrets import REDACTED, plain_name, redact_tokens
 
 if TYPE_CHECKING:
@@ -125,8 +126,9 @@ class ProgramRecord:
     def _write(self) -> None:
         try:
             program = running_program()
-            if program is not None:
-                write_code(self._folder, program, self._runs.resolve())
+            changes = code_changes(program, self._runs.resolve()) if program else ""
+            if changes:
+                replace_text(self._folder / CODE, changes)
             lines = [f"{one}\n" for one in installed_packages()]
             replace_text(self._folder / PACKAGES, "".join(lines))
         except Exception as failure:  # the record of the code must not end the training

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import sys
 import time
@@ -14,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
-from flodl.files import replace_text, staging
+from flodl.files import replace_text
 from flodl.launch.launcher import detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
-from flodl.train.code_record import NAME as CODE
 from flodl.train.launch_record import IDENTITY, earlier_run, job_record, launch_record
 from flodl.train.program_record import (
     PACKAGES,
@@ -27,18 +24,26 @@ from flodl.train.program_record import (
     recorded_argv,
     recorded_variables,
 )
+from flodl.train.run_folder import (
+    as_json,
+    claimed,
+    hand_over,
+    is_in,
+    is_same,
+    new_folder,
+    refused,
+    take_over,
+)
 from flodl.train.run_records import (
     BEST,
     LAST,
-    RECORD,
     REHEARSAL,
     REPEAT,
     checkpoint_to_resume,
-    process_facts,
-    publish,
     read_record,
     run_of_launch,
 )
+from flodl_shared.run_record import CODE, RECORD, process_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,6 +105,7 @@ class RunDirectory:
         resume: Path | None = None,
         *,
         restarted: bool = False,
+        adopted: bool = False,
         root: Path | None = None,
     ) -> None:
         self._path = path
@@ -109,6 +115,7 @@ class RunDirectory:
         self._environment = dict(metadata["environment"])
         self._clock = clock
         self._restarted = restarted
+        self._adopted = adopted
         self._root = root
         self._writes = root is None
 
@@ -135,6 +142,10 @@ class RunDirectory:
           or the job of a batch system). The earlier run must have the same configuration and must
           be neither complete nor diverged. Its process must have ended.
         - The order of the calls tells several run directories of one program apart.
+
+        If ``fdl`` has started the program, it has made a folder for the run. The first run
+        directory of the program is this folder if it lies under ``root``. Otherwise ``fdl`` adds
+        what it knows to the folder under ``root`` and removes its own when the program ends.
 
         If SLURM has queued the job again, the run of the same job with the same configuration
         continues in its folder from its newest checkpoint. It must be neither complete nor
@@ -169,15 +180,25 @@ class RunDirectory:
             return cls(None, launch, metadata, clock, root=folder)
         metadata = {"config": plain, "environment": read_metadata(environment_report())}
         if (earlier := earlier_run(folder, launched, launch, plain)) is not None:
+            if (offered := claimed(os.environ)) is not None and not is_same(offered, earlier):
+                hand_over(offered, earlier)
             return cls._go_on(earlier, launch, metadata, clock)
         source = None
         if resume is not None:
             source = checkpoint_to_resume(resume, _from_project(resume), known)
         started = clock()
         record = _first_record(started, plain, launched, source) | launch | process_facts()
-        path = _new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", {**metadata, "run": record})
+        offered = None if asked else claimed(os.environ)
+        files = {**metadata, "run": record}
+        if offered is not None and is_in(offered, folder):
+            path, adopted = offered, True
+            take_over(offered, files)
+        else:
+            path, adopted = new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", files), False
+            if offered is not None:
+                hand_over(offered, path)
         _programs[path] = ProgramRecord(path, folder)
-        return cls(path, record, metadata, clock, source)
+        return cls(path, record, metadata, clock, source, adopted=adopted)
 
     @classmethod
     def _go_on(
@@ -388,11 +409,11 @@ class RunDirectory:
         """Remove the folder of a run that never began, because its resume was refused.
 
         Otherwise a run without epochs would be the last one. The folder stays if it holds a file
-        that :meth:`create` has not made, if the run is continued in it, or if a launcher started
-        this process: then others may look for the folder.
+        that :meth:`create` has not made, if ``fdl`` has made it, if the run is continued in it, or
+        if a launcher started this process: then others may look for the folder.
         """
         own = self._record.get("pid") == os.getpid() and not self._record.get("launch")
-        if not self._writes or self._restarted or not own:
+        if not self._writes or self._restarted or self._adopted or not own:
             return
         self._wait_for_program()
         try:
@@ -425,9 +446,9 @@ class RunDirectory:
         if not self._writes:
             return
         try:
-            replace_text(self.path / name, _json(content))
+            replace_text(self.path / name, as_json(content))
         except OSError as failure:
-            raise _refused(self.path, failure) from failure
+            raise refused(self.path, failure) from failure
 
     def _folder_of_first(self) -> Path:
         if named := os.environ.get(FOLDER_VARIABLE):
@@ -466,39 +487,9 @@ def _first_record(
     }
 
 
-def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
-    """Make a folder with these JSON files; it gets its name when it is complete."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with staging(root) as made:
-            for file, content in files.items():
-                replace_text(made / f"{file}.json", _json(content))
-            return publish(made, root, name)
-    except OSError as error:
-        raise _refused(root, error) from error
-
-
 def _from_project(path: str | os.PathLike[str]) -> Path:
     return Path(os.environ.get("FDL_PROJECT_ROOT", "")) / path
 
 
-def _refused(path: Path, error: OSError) -> RunDirectoryError:
-    if isinstance(error, (FileExistsError, NotADirectoryError)):
-        remedy = "a file is in the way: remove it or choose another output directory"
-    elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        remedy = "make it writable or choose another output directory"
-    elif error.errno == errno.ENOSPC:
-        remedy = "the disk is full: free some space or choose another output directory"
-    else:
-        remedy = "choose another output directory"
-    return RunDirectoryError(
-        f"cannot write the run directory {path}: {error.strerror or error}; {remedy}"
-    )
-
-
 def _iso(moment: datetime) -> str:
     return moment.astimezone().isoformat(timespec="seconds")
-
-
-def _json(content: object) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -5,20 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flodl.errors import RunDirectoryError
+from flodl_shared.run_record import RECORD, process_facts, started_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LAST = "last.fdl"
 BEST = "best.fdl"
-RECORD = "run.json"
 REHEARSAL = "FLODL_REHEARSE"
 """If set, a training is only rehearsed; names the file that gets the result as JSON."""
 REPEAT = "FLODL_REPEAT"
@@ -150,26 +148,6 @@ def publish(made: Path, root: Path, name: str) -> Path:
         attempt += 1
 
 
-def process_facts() -> dict[str, object]:
-    """Return facts that identify this process, so that others can see whether it still runs."""
-    facts: dict[str, object] = {"pid": os.getpid(), "host": socket.gethostname()}
-    with suppress(OSError, IndexError, ValueError):  # systems without /proc
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        facts |= {"boot_id": boot.strip(), "process_started": started_ticks(os.getpid())}
-    return facts
-
-
-def started_ticks(pid: int) -> int:
-    """Return when a process was started, in the clock of the kernel.
-
-    Raises:
-        OSError: There is no such process, or no ``/proc``.
-    """
-    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The start time is field 22; the program's name, field 2, may hold blanks and brackets.
-    return int(status.rpartition(")")[2].split()[19])
-
-
 def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in root.glob(f"*/{RECORD}"):
         if (record := read_record(path.parent)) is not None:
@@ -193,6 +171,7 @@ def _is_alive(record: Mapping[str, Any]) -> bool:
             import psutil
 
             return bool(psutil.pid_exists(int(record["pid"])))
-        return started_ticks(int(record["pid"])) == record.get("process_started")
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        began = started_ticks(int(record["pid"]))
+        return began is not None and began == record.get("process_started")
+    except (ValueError, KeyError, TypeError):
         return False

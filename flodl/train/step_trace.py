@@ -21,10 +21,10 @@ from flodl.openmp import use_one_thread
 from flodl.train.digest_times import SHARE, DigestTimes
 from flodl.train.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.parts import LOADER_DEFAULTS
-from flodl.train.run_records import RECORD
 from flodl.train.sample_digests import SampleDigests, row_digests
 from flodl.train.trace_file import NAME, TraceFile
 from flodl.train.trace_stretch import Stretch
+from flodl_shared.run_record import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

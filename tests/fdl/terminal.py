@@ -87,6 +87,10 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def resize(self, lines: int, columns: int) -> None:
+        """Change the size of the window."""
+        termios.tcsetwinsize(self._master, (lines, columns))
+
     def press_until_it_ends(self, keys: str) -> int:
         """Press again and again, with a pause as people make one; returns the exit code."""
         limit = time.monotonic() + self._patience

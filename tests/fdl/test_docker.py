@@ -86,8 +86,11 @@ def test_docker_is_started_without_a_shell_from_the_projects_root(project, engin
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout == f"{mount}/sub --epochs 2 a b\n"
     [call] = engine.runs()
+    (run,) = folder.glob("runs/sub/*")
+    assert call["env"]["FDL_RUN_DIR"] == f"{mount}/runs/sub/{run.name}"
     assert call["argv"] == [
-        *["compose", "run", "--rm", "-T", "-e", f"FDL_PROJECT_ROOT={mount}", "-e", "FDL_PLAN"],
+        *["compose", "run", "-e", "FDL_RUN_DIR", "--rm", "-T"],
+        *["-e", f"FDL_PROJECT_ROOT={mount}", "-e", "FDL_PLAN"],
         *["-e", "FLODL_VERBOSITY", "-e", "FLODL_COLOR"],
         *["dev", "bash", "-c"],
         f"cd {mount}/sub && python main.py --epochs 2 'a b'",

@@ -9,7 +9,7 @@ from flodl_shared.secrets import REDACTED
 # What the started program does not learn about itself.
 OUTER = (
     *("confirm", "env", "environment", "launch", "notes", "stop_timeout", "subcommand", "grace"),
-    *("ranks", "depends", "slurm"),
+    *("ranks", "depends", "record", "slurm"),
 )
 
 FILES = {
@@ -67,6 +67,7 @@ def test_as_one_json_document(project, fdl):
     assert plan["kind"] == "entry"
     assert plan["argv"] == plan["launch"]
     assert (plan["service"], plan["origin"]) == (None, "train/fdl.yml:1:8")
+    assert plan["record"] == {"runs": f"{folder}/runs/train/quick"}
     assert plan["env"]["FDL_PROJECT_ROOT"] == str(folder)
     known = {one["name"]: one for one in plan["variables"]}
     assert known["FDL_PROJECT_ROOT"] == {

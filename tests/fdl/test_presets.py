@@ -216,7 +216,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
         *("confirm", "depends", "environment", "given", "grace", "launch", "notes", "ranks"),
-        *("slurm", "stop_timeout", "subcommand"),
+        *("record", "slurm", "stop_timeout", "subcommand"),
     }
 
 

@@ -91,7 +91,8 @@ def sweep(reader):
 def compare(reader):
     """The runs are listed and compared with the value that differs."""
     listed = reader.type("fdl runs list").text
-    assert listed.count("complete") == 3
+    # The run without a sweep is there, too.
+    assert listed.count("complete") == 4
     by_size = reader.type("fdl runs list --where 'size >= 10' --columns name,size --sort size").text
     assert [row.split() for row in by_size.splitlines()[1:]] == [
         ["size=10", "10"],

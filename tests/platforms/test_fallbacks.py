@@ -16,6 +16,7 @@ import torch
 from fdl.run_directory import tell
 from flodl.device import select_device
 from flodl.train import run_records
+from flodl_shared import run_record
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -90,15 +91,12 @@ def test_an_act_on_a_training_says_that_there_are_no_unix_sockets(monkeypatch, t
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_without_proc_a_run_of_a_living_process_counts_as_living(monkeypatch, ended):
-    def missing(path, *_, **__):
-        raise FileNotFoundError(2, "No such file or directory", str(path))
-
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         if ended:
             process.communicate(b"\n")
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "read_text", missing)
-            record = {**run_records.process_facts(), "pid": process.pid}
+            patched.setattr(run_record, "_text", lambda _path: "")
+            record = {**run_record.process_facts(), "pid": process.pid}
             assert "boot_id" not in record
             assert run_records._is_alive(record) is not ended
 

@@ -235,8 +235,10 @@ def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
         process.communicate(timeout=60)
     hold.unlink()
     wait_for((folder / "done").exists)
-    # The job ends a moment after its program has written the file.
-    wait_for(lambda: fdl("runs", "list", env=cluster).out == "")
+    # The job ends a moment after its program has written the file. It leaves a run.
+    wait_for(lambda: not json.loads(fdl("runs", "list", "--json", env=cluster).out)["queued"])
+    (run,) = json.loads(fdl("runs", "list", "--json", env=cluster).out)["runs"]
+    assert run["state"] == "complete"
 
 
 def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):

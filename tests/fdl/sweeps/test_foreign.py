@@ -44,6 +44,6 @@ def test_a_manifest_puts_the_output_file_into_the_directory_of_the_run(project, 
     for number in (1, 2):
         (file,) = folder.glob(f"runs/p/*/iter={number}/a.txt")
         assert file.read_text() == str(number)
-    # Without a sweep, there is no directory of a run.
+    # Without a sweep, the manifest is read before the directory of the run is made.
     assert fdl("p").exit == 0
     assert (folder / "a.txt").read_text() == "0"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flodl.train.code_record import redacted_source, write_code
 from flodl.train.program_record import installed_packages, recorded_argv, recorded_variables
+from flodl_shared.code_record import code_changes, redacted_source
 
 
 def test_a_command_line_is_recorded_without_its_secrets() -> None:
@@ -84,13 +84,12 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_changes_of_the_source_code_are_recorded(project: Path, tmp_path: Path) -> None:
+def test_the_changes_of_the_source_code_are_recorded(project: Path) -> None:
     (project / "main.py").write_text('lr = 0.2\nAPI_KEY = "abcdefgh"\nlast = 1\n')
     (project / ".env").write_text("HIDDEN=2\n")
     (project / "net.py").write_text("width = 3\n")
     (project / "data.bin").write_bytes(b"no source")
-    assert write_code(tmp_path, project / "main.py")
-    text = (tmp_path / "code.diff").read_text()
+    text = code_changes(project / "main.py")
     assert text.startswith("# flodl code 1\n# commit: ")
     assert "# program: main.py\n# truncated: no\n" in text
     assert "-lr = 0.1\n+lr = 0.2\n" in text
@@ -100,20 +99,18 @@ def test_the_changes_of_the_source_code_are_recorded(project: Path, tmp_path: Pa
     assert "data.bin" not in text
 
 
-def test_a_large_change_is_cut_and_says_so(project: Path, tmp_path: Path) -> None:
+def test_a_large_change_is_cut_and_says_so(project: Path) -> None:
     (project / "main.py").write_text("x = 1  # a line of some length\n" * 60_000)
-    assert write_code(tmp_path, project / "main.py")
-    text = (tmp_path / "code.diff").read_text()
+    text = code_changes(project / "main.py")
     assert "# truncated: 1024 KiB\n" in text
     assert len(text) < (1 << 20) + 1000
 
 
-def test_a_repository_around_the_program_is_not_recorded(project: Path, tmp_path: Path) -> None:
+def test_a_repository_around_the_program_is_not_recorded(project: Path) -> None:
     inner = project / "elsewhere"
     inner.mkdir()
     (inner / "train.py").write_text("x = 1\n")
-    assert not write_code(tmp_path, inner / "train.py")
-    assert not (tmp_path / "code.diff").exists()
+    assert code_changes(inner / "train.py") == ""
 
 
 @pytest.mark.parametrize(

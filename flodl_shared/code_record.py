@@ -11,13 +11,11 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, final
 
-from flodl.files import replace_text
 from flodl_shared.secrets import REDACTED, is_secret, is_secret_name, masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAME = "code.diff"
 MOST_BYTES = 1 << 20
 MOST_FILE_BYTES = 1 << 18
 MOST_FILES = 1000
@@ -46,25 +44,21 @@ _OPTION = re.compile(r"(?P<name>--?[\w-]+)(?P<between>=|[ \t]+)(?P<value>[^\s\"'
 _MARKED = re.compile(r"(!secret[ \t]+)\S[^\n]*")
 
 
-def write_code(folder: Path, program: Path, runs: Path | None = None) -> bool:
-    """Write the file; return False if the program is not in a git repository.
+def code_changes(program: Path, runs: Path | None = None) -> str:
+    """Return the content of the file; empty if the program is not in a git repository.
 
     Args:
-        folder: The run directory.
         program: The file of the program that runs.
         runs: Folder of all runs; nothing in it is source code.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     top = repository_of(program)
     if top is None:
-        return False
+        return ""
     git = _Git(top, time.monotonic() + MOST_SECONDS)
     here = program.parent.relative_to(top).as_posix()
     # A repository that only surrounds the program, such as that of a home folder, is not meant.
     if not git.read("ls-files", "-z", "--", here, most=1):
-        return False
+        return ""
     commit = git.read("rev-parse", "--verify", "-q", "HEAD").decode("ascii", "replace").strip()
     pieces = []
     if commit:
@@ -80,8 +74,7 @@ def write_code(folder: Path, program: Path, runs: Path | None = None) -> bool:
         f"# program: {program.relative_to(top).as_posix()}",
         f"# truncated: {git.cut or 'no'}",
     ]
-    replace_text(folder / NAME, "\n".join(head) + "\n" + "".join(pieces))
-    return True
+    return "\n".join(head) + "\n" + "".join(pieces)
 
 
 def running_program() -> Path | None:
