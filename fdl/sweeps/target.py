@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import UsageError
+from fdl.node import Node
 from fdl.plan import Plan
 from fdl.planning.generate import FIELDS, SWITCHES
 from fdl.planning.spelling import Spelling, output_keys, valued
@@ -146,20 +147,19 @@ class Target:
         flag = self._spelling.flag(name, one)
         if self._spelling.bare and not flag.startswith("-"):
             return [f"{flag}={value}"]
-        if value not in ("true", "false") or not (one.shape == "flag" if one else bare):
+        written = _scalar(value, one)
+        if isinstance(written, str):
             word = one.words.get(value, value) if one else value
             # Arguments may follow, and a list would take them.
             is_open = one is not None and one.nargs in ("*", "+")
             return [f"{flag}={word}"] if is_open else valued(flag, word)
-        if value == "true":
-            return [flag]
-        negatives = one.negatives if one else ()
-        if not negatives and any(given.name == flag for given in self._plan.flags):
+        groups = self._spelling.groups(name, Node(written, "", 0, 0), one, switch=bare)
+        if not groups and any(given.name == flag for given in self._plan.flags):
             raise UsageError(
                 f"`--each {name}`: the manifest sets `{flag}`, and no flag turns it off",
                 hint="remove it from the manifest",
             )
-        return list(negatives[:1])
+        return [token for group in groups for token in group]
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
         return UsageError(
@@ -185,3 +185,10 @@ class Target:
                 *_, last = self._plan.argv[flag.index : flag.index + flag.count]
                 return last if flag.count > 1 else last.partition("=")[2]
         return ""
+
+
+def _scalar(value: str, one: Parameter | None) -> str | bool | int:
+    """A value as a manifest would hold it, if the program does not simply get the word."""
+    if value in ("true", "false"):
+        return value == "true"
+    return int(value) if one is not None and one.counted and value.isdigit() else value
