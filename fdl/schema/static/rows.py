@@ -119,7 +119,8 @@ class Row(Record):
         doubtful: Whether the type is the program's own.
         separator: What joins the values of a list, if one word must hold all of them.
         ignore_case: Whether choices may be typed in upper and lower case.
-        literal: Whether the program reads values as Python literals.
+        literal: The language of its values: ``python`` or ``json``; empty for words.
+        mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn.
         words: How ``true``, ``false`` and ``null`` are written, if not as these words.
     """
 
@@ -137,7 +138,8 @@ class Row(Record):
     doubtful: bool = False
     separator: str = ""
     ignore_case: bool = False
-    literal: bool = False
+    literal: str = ""
+    mapping: str = ""
     words: Mapping[str, str] = {}
 
     def document(self, name: str) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class Row(Record):
             computed.append("nargs")
         elif self.nargs is not None:
             made.update(nargs=self.nargs, commas=False)
-        for key in ("counted", "ignore_case", "literal", "words"):
+        for key in ("counted", "ignore_case", "literal", "mapping", "words"):
             made.update({key: getattr(self, key)} if getattr(self, key) else {})
         made.update({"required": True} if self.required is True else {})
         made.update({"negatives": list(self.negatives)} if self.negatives else {})
