@@ -14,6 +14,7 @@ from tests import fork_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from tests.conftest import Fdl, Project, Session
@@ -37,14 +38,19 @@ class Driver:
         self._fdl = fdl
         self._folder = folder
 
-    def run(self, cell: Cell, name: str = "cell") -> dict[str, str]:
-        """Column -> what happened: ``yes``, ``refused``, ``unchecked``, or what is wrong."""
+    def run(
+        self, cell: Cell, name: str = "cell", beside: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Column -> what happened: ``yes``, ``refused``, ``unchecked``, or what is wrong.
+
+        ``beside`` are files that stand beside the program.
+        """
         words = shlex.split(cell.by_hand)
         variables: dict[str, str] = {}
         while words and (match := _VARIABLE.fullmatch(words[0])):
             variables[match[1]] = match[2]
             words = words[1:]
-        self._write(cell, name)
+        self._write(cell, name, beside or {})
         env = {**os.environ, **variables}
         by_hand = fork_server.python("main.py", *words, cwd=self._folder / name / "free", env=env)
         assert by_hand.returncode == 0, f"{cell.kind}: {by_hand.stderr}"
@@ -59,7 +65,7 @@ class Driver:
             for column, line in columns.items()
         }
 
-    def _write(self, cell: Cell, name: str) -> None:
+    def _write(self, cell: Cell, name: str, beside: Mapping[str, str]) -> None:
         rest = yaml.safe_load(cell.rest) or {}
         entry = {"entry": "python main.py"}
         others = dict(list(cell.options.items())[1:])
@@ -72,6 +78,7 @@ class Driver:
         for folder, manifest in manifests.items():
             files[f"{name}/{folder}/fdl.yml"] = as_yaml(manifest) + "\n"
             files[f"{name}/{folder}/main.py"] = cell.program
+            files.update({f"{name}/{folder}/{path}": text for path, text in beside.items()})
         self._project(files)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.fdl.conformance.matrix import Driver, fault, table
-from tests.fdl.conformance.tables import libraries
+from tests.fdl.conformance.tables import files, libraries
 
 PAGE = Path(__file__).parents[3] / "docs/reference/foreign-programs.md"
 LIBRARIES = libraries()
+FILES = files()
 # Of these, the first kind is tried each day; the others import for a second.
 DAILY = ("argparse", "click", "Typer", "tyro", "absl", "Fire", "jsonargparse", "simple-parsing")
 
@@ -28,14 +29,16 @@ def driver(project, light_fdl, tmp_path):
 @pytest.mark.parametrize("library", [name for name in DAILY if name in LIBRARIES])
 def test_a_program_sees_the_same_values(driver, library):
     cell = LIBRARIES[library][0]
-    assert fault(cell, driver.run(cell)) == ""
+    assert fault(cell, driver.run(cell, beside=FILES[library])) == ""
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_kind_arrives_or_is_refused_and_the_page_says_which(driver, library):
     cells = LIBRARIES[library]
-    rows = [(cell, driver.run(cell, str(place))) for place, cell in enumerate(cells)]
+    beside = FILES[library]
+    rows = [(cell, driver.run(cell, str(place), beside)) for place, cell in enumerate(cells)]
     faults = "\n".join(filter(None, (fault(*row) for row in rows)))
     assert not faults, faults
     text = PAGE.read_text(encoding="utf-8")
