@@ -48,10 +48,12 @@ _ENV_FILE: Rule = {
 
 
 def _demand_of_option(value: object) -> str:
-    if isinstance(value, list) and any(
-        item.value is None or isinstance(item.value, dict | list) for item in value
-    ):
-        return "may only list scalars, no nulls, lists or mappings"
+    if not isinstance(value, list):
+        return ""
+    outer = [item.value for item in value if not isinstance(item.value, list)]
+    inner = [each.value for item in value if isinstance(item.value, list) for each in item.value]
+    if any(one is None or isinstance(one, dict | list) for one in [*outer, *inner]):
+        return "may only list scalars and lists of scalars, no nulls or mappings"
     return ""
 
 
@@ -161,7 +163,9 @@ def _demand_of_texts(value: object) -> str:
     return "" if fits else "must be text, or a list of texts"
 
 
-_SETTING: list[Rule] = [_SCALAR, {"items": _SCALAR, "type": "array"}, {"$ref": "#/$defs/Settings"}]
+_LIST: Rule = {"items": _SCALAR, "type": "array"}
+_LISTS: Rule = {"items": {"anyOf": [_SCALAR, _LIST]}, "type": "array"}
+_SETTING: list[Rule] = [_SCALAR, _LISTS, {"$ref": "#/$defs/Settings"}]
 _SETTINGS: Rule = {
     "additionalProperties": {"anyOf": [*_SETTING, {"type": "null"}]},
     "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",

@@ -43,6 +43,8 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
 VALUES = ("true", "false", "null")
 """The values whose words a program may choose."""
+LITERALS = ("python", "json", "eval")
+"""How a program may evaluate a word."""
 STYLES = ("kebab", "snake", "keyvalue", "hydra")
 """How a program without declared spellings takes its settings: ``--batch-size 8``,
 ``--batch_size 8``, ``batch_size=8``, and ``key=value`` in Hydra's grammar."""
@@ -291,9 +293,19 @@ def _written(row: Row, path: Path) -> Row:
     words = _row(row.get("words", {}), (*path, "words"), VALUES)
     return {
         "ignore_case": _switch(row, "ignore_case", path, False),
-        "literal": _switch(row, "literal", path, False),
+        "literal": _literal(row, path),
         "words": {one: _text(words, one, (*path, "words")) for one in words},
     }
+
+
+def _literal(row: Row, path: Path) -> str:
+    """How words are evaluated; true is the word of the first version."""
+    said = row.get("literal", False)
+    if isinstance(said, bool):
+        return "python" if said else ""
+    if said not in LITERALS:
+        raise ContractError((*path, "literal"), f"must be true, or one of {_listed(LITERALS)}")
+    return str(said)
 
 
 def _words(row: Row, key: str, path: Path) -> list[str]:

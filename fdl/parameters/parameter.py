@@ -69,7 +69,8 @@ class Parameter:
         separator: What joins the values of a list into one word, if that is the only way; a value
             that contains it is quoted as in CSV.
         ignore_case: Whether choices may be typed in upper and lower case.
-        literal: Whether the program reads a word as a Python literal, so that text needs quotes.
+        literal: How the program evaluates a word: ``python`` (a literal, so that text may need
+            quotes), ``json`` or ``eval`` (data, so that a value may be a mapping). Empty if not.
         words: How ``true``, ``false`` and ``null`` are written, if not as these words.
         variadic: Takes all remaining positionals.
         required: Whether a positional must be given.
@@ -107,7 +108,7 @@ class Parameter:
         commas: bool = True,
         separator: str = "",
         ignore_case: bool = False,
-        literal: bool = False,
+        literal: str = "",
         words: Mapping[str, str] | None = None,
         variadic: bool = False,
         required: bool | None = None,
@@ -167,6 +168,11 @@ class Parameter:
         if self.flags:
             return self.flags
         return (f"--{self.name}", *((f"-{self.short}",) if self.short else ()))
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether a value may be a mapping, and is written as JSON or as Python."""
+        return self.literal in ("json", "eval")
 
     @property
     def display(self) -> str:

@@ -154,7 +154,14 @@ def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[
 
 
 def _of_options(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
-    for key, node in sorted(merged.get("options", {}).items()):
+    options = merged.get("options", {})
+    if spelling.takes_data:
+        from fdl.planning.data import gathered
+
+        for key, name, node in gathered(options, spelling):
+            yield from _made(name, f"options.{key}", node, spelling)
+        return
+    for key, node in sorted(options.items()):
         yield from _made(key, f"options.{key}", node, spelling)
 
 
@@ -205,8 +212,8 @@ def _secrecy(group: Group) -> bool | None:
 
 
 def _is_marked(node: Node) -> bool:
-    items = node.value if isinstance(node.value, list) else []
-    return bool(node.secret) or any(item.secret for item in items)
+    items = node.value if isinstance(node.value, list) else node.mapping.values()
+    return bool(node.secret) or any(map(_is_marked, items))
 
 
 def _losers(node: Node, root: str) -> list[Loser]:
@@ -214,7 +221,10 @@ def _losers(node: Node, root: str) -> list[Loser]:
     found = [(_loser_text(loser), loser) for loser in node.losers]
     # Layers of one manifest merge a mapping key by key, so each key there has its own losers.
     for key, part in node.mapping.items():
-        found += [(_hint({**node.mapping, key: loser}), loser) for loser in part.losers]
+        found += [
+            (_hint({**node.mapping, key: loser}) or _loser_text(loser), loser)
+            for loser in part.losers
+        ]
     return [(said, origin(loser, root)) for said, loser in found if loser.value is not None]
 
 
@@ -224,7 +234,7 @@ def _hint(mapping: Mapping[str, Node]) -> str:
 
 def _loser_text(node: Node) -> str:
     if isinstance(node.value, list):
-        return ",".join(text(item.value) for item in node.value)
+        return ",".join(map(_loser_text, node.value))
     if isinstance(node.value, dict):
         return _hint(node.mapping)
     return text(node.value)

@@ -51,6 +51,11 @@ class Spelling(Record):
     def _style(self) -> str:
         return self.style or (self.schema.style if self.schema else "")
 
+    @property
+    def takes_data(self) -> bool:
+        """Whether any option holds a mapping."""
+        return self.schema is not None and any(one.holds_data for one in self.schema.parameters)
+
     def declared(self, *names: str) -> Parameter | None:
         """The option or argument that one of some keys means, in any of its spellings."""
         if self.schema is None:
@@ -82,16 +87,21 @@ class Spelling(Record):
         if self.bare and not key.startswith("-"):
             return [[_assignment(name, node, hydra=self._style == "hydra")]]
         if one is not None and one.kind == "arg":
-            return [[_word(item.value, one)] for item in _items(node)]
+            return [[_word(item.value, one)] for item in _items(node, one)]
+        if one is not None and one.holds_data and one.shape != "list":
+            return [valued(name, _word(value, one))]
         if isinstance(value, bool):
             return self._switch(name, value, one, switch=switch)
         if one is not None and one.counted and isinstance(value, int):
             return [[name]] * value
         if not isinstance(value, list):
             return [valued(name, _word(value, one))]
+        if any(isinstance(item.value, list) for item in value):
+            # One occurrence of the option for each inner list.
+            return [[name, *(_word(each.value, one) for each in _items(item))] for item in value]
         items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
-            return []
+            return _nothing(name, one)
         if one is not None and one.literal:
             return [[name, f"[{','.join(items)}]"]]
         if one is not None and one.separator:
@@ -110,6 +120,8 @@ class Spelling(Record):
             bare = one.shape == "optional" and one.default is not UNSET
             bare = bare or (one.nargs == "?" and "true" not in one.words)
             takes_word = one.shape != "flag" and not (bare and value)
+        if not value and one is not None and _is_off_without_value(one):
+            return []
         if takes_word:
             return [valued(name, _word(value, one))]
         if value:
@@ -153,8 +165,25 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _items(node: Node) -> Sequence[Node]:
-    return node.value if isinstance(node.value, list) else [node]
+def _items(node: Node, one: Parameter | None = None) -> Sequence[Node]:
+    """The values of a list; data of a program is one value."""
+    is_data = one is not None and one.holds_data and not one.variadic
+    return node.value if isinstance(node.value, list) and not is_data else [node]
+
+
+def _nothing(name: str, one: Parameter | None) -> Groups:
+    """An empty list, if the program has a spelling for it."""
+    if one is None:
+        return []
+    if one.separator:
+        return [[f"{name}="]]
+    return [[name]] if one.nargs == "*" else []
+
+
+def _is_off_without_value(one: Parameter) -> bool:
+    """Whether false means that an option with an optional value is not given."""
+    is_plain = one.nargs == "?" and not one.computed and "false" not in one.words
+    return is_plain and (one.default is UNSET or not one.default)
 
 
 def _word(value: object, one: Parameter | None) -> str:
@@ -164,11 +193,15 @@ def _word(value: object, one: Parameter | None) -> str:
     plain = value if isinstance(value, Null) else text(value)
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
+    if one.holds_data:
+        from fdl.planning.data import as_text
+
+        return as_text(value, one.literal)
     return _literal(value) if one.literal else plain
 
 
 def _literal(value: object) -> str:
-    """A value as a literal of Python; text is quoted where it would be read as something else."""
+    """A value as Fire reads it; text is quoted where it would be read as something else."""
     if isinstance(value, Null):
         return "None"
     if not isinstance(value, str):
@@ -197,16 +230,21 @@ def _assignment(name: str, node: Node, *, hydra: bool) -> str:
     if name.startswith("~") and node.value is True:
         return name
     if not hydra:
-        items = [text(one.value) for one in _items(node) if one.value is not None]
-        return f"{name}={','.join(items)}"
-    if isinstance(node.value, list):
-        return f"{name}=[{','.join(_hydra(item) for item in node.value)}]"
+        return f"{name}={','.join(map(_bare, _items(node)))}"
     return f"{name}={_hydra(node)}"
+
+
+def _bare(node: Node) -> str:
+    if isinstance(node.value, list):
+        return f"[{','.join(map(_bare, node.value))}]"
+    return text(node.value)
 
 
 def _hydra(node: Node) -> str:
     """A value in Hydra's override grammar; quoted if it would be read as something else."""
     value = node.value
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra, value))}]"
     if value is None or isinstance(value, Null):
         return "null"
     if not isinstance(value, str):

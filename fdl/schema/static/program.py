@@ -10,7 +10,7 @@ import sys
 from functools import partial
 
 from fdl.schema.program import script_of
-from fdl.schema.static import absl, commands, hydra, records
+from fdl.schema.static import absl, commands, hydra, records, simple
 from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
 from fdl.schema.static.rows import COMPUTED, Program, Row
@@ -93,6 +93,7 @@ class _Reader:
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] = {
             "*.ArgumentParser": self._parser,
+            "simple_parsing.ArgumentParser": self._simple_parser,
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
             "tyro.cli": partial(self._declared, partial(_of_record, records.TYRO)),
@@ -118,6 +119,9 @@ class _Reader:
 
     def _parser(self, call: Call) -> Thing:
         return self._keep(new_parser(call))
+
+    def _simple_parser(self, call: Call) -> Thing:
+        return self._keep(simple.SimpleParser(call, self._interpreter))
 
     def _of_classes(self, call: Call) -> Thing:
         parser = self._keep(new_parser(call))
@@ -166,6 +170,8 @@ def _of_record(rules: str, program: Program, found: Definition, interpreter: Int
     """The fields of a class, or the parameters of a function."""
     if isinstance(found.node, ast.FunctionDef):
         commands.signature(program, found, interpreter)
+    elif rules == records.SIMPLE:
+        simple.declare_simple(program, found, interpreter)
     else:
         records.declare(program, found, interpreter, rules)
 
@@ -188,7 +194,7 @@ def _signature_of_fire(program: Program, found: Definition, interpreter: Interpr
             negatives=[f"--no{one.arg}"] if kind == "bool" else (),
             place=found.module.place(one),
             doubtful=kind == "string",
-            literal=True,
+            literal="python",
         )
         program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
     program.strict = program.strict and arguments.kwarg is None

@@ -72,6 +72,9 @@ def declare(
         if rules == TYRO and (classes := _classes(node.annotation, module, interpreter)):
             _add_union(program, f"{prefix}{name}", classes, interpreter)
             continue
+        if rules == SIMPLE and (chosen := _chosen(node, module, interpreter)):
+            _add_chosen(program, prefix + name, chosen, interpreter, module.place(node))
+            continue
         nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
         if nested is not None and prefix.count(".") < 4:
             declare(program, nested, interpreter, rules, f"{prefix}{name}.")
@@ -98,6 +101,44 @@ def _classes(
             return {}
         found[_hyphenated(nested.node.name) if nested else "none"] = nested
     return found if any(found.values()) and len(found) > 1 else {}
+
+
+def _chosen(
+    node: ast.AnnAssign, module: Module, interpreter: Interpreter
+) -> tuple[bool, dict[str, Definition | None]] | None:
+    """Whether words choose a class as an option, and the classes by these words; None if not."""
+    call = node.value
+    if isinstance(call, ast.Call) and call.args:
+        kind = module.origin(call.func).rpartition(".")[2]
+        table = call.args[0]
+        if kind in ("subgroups", "subparsers") and isinstance(table, ast.Dict):
+            words = [interpreter.value(key, {}, module) for key in table.keys]
+            found = [interpreter.definition(one, module) for one in table.values]
+            return kind == "subgroups", dict(zip(map(str, words), found, strict=True))
+    classes = _classes(node.annotation, module, interpreter)
+    made = {one.node.name.lower(): one for one in classes.values() if one is not None}
+    return (False, {**made}) if made else None
+
+
+def _add_chosen(
+    program: Program,
+    name: str,
+    chosen: tuple[bool, dict[str, Definition | None]],
+    interpreter: Interpreter,
+    place: str,
+) -> None:
+    """Add classes of which the program takes one: by an option, or each as a subcommand."""
+    by_option, classes = chosen
+    if by_option:
+        program.option([f"--{name}"], Row(choices=list(classes), default=COMPUTED, place=place))
+        # Which of the options below it are taken depends on the choice.
+        program.strict = False
+    for word, found in classes.items():
+        inner = program if by_option else program.commands.setdefault(word, Program())
+        if found is None:
+            inner.strict = False
+        else:
+            declare(inner, found, interpreter, SIMPLE, f"{name}." if by_option else "")
 
 
 def _hyphenated(name: str) -> str:
@@ -289,17 +330,22 @@ def _add(
             off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
         elif rules == SIMPLE:
             off = [f"--no{name}"]
+    # HfArgumentParser takes a word for such an option, and true without a word.
+    by_word = rules == HUGGING_FACE and said.type == "bool" and said.optional and not said.many
+    words = {"null": "None"} if rules == TYRO else {}
     row = Row(
-        type=said.type,
+        type="string" if by_word else said.type,
         default=None if default is ... else default,
         choices=said.names if said.names and rules in BY_NAME else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
-        nargs=said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None,
+        nargs="?"
+        if by_word
+        else (said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None),
         required=default is ... and not said.optional,
         negatives=off,
         place=place,
         doubtful=said.doubtful,
-        words={"null": "None"} if rules == TYRO else {},
+        words={"false": "false"} if by_word else words,
     )
     program.option(spellings, row)

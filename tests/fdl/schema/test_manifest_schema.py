@@ -117,7 +117,7 @@ REFUSED = [
     "commands: {t: {run: 3}}",
     "commands: {t: {env: {A: [1]}}}",
     "commands: {t: {options: {a: {b: [~]}}}}",
-    "commands: {t: {options: {a: [[1]]}}}",
+    "commands: {t: {options: {a: [[[1]]]}}}",
     "commands: {t: {options: {a: [~]}}}",
     "commands: {t: {compile: true}}",
     "inherit-from: 42",
