@@ -52,8 +52,10 @@ _SHARED = {
     "computed": _words("Keys whose value only the running program knows"),
     "ignore_case": _switch("Whether choices may be typed in upper and lower case"),
     "literal": {
-        "description": "The language in which the program reads a value",
-        "enum": [*LITERALS, None],
+        "description": "How the program evaluates a word: as a Python literal (`python` or true), "
+        "as data, which may be a mapping (`json`, or `eval` for an expression of Python), or "
+        "lists and mappings alone as JSON (`yaml`)",
+        "enum": [*LITERALS, True, False, None],
     },
     "mapping": {
         "description": "How a mapping is written: as a literal, or as its keys and values in turn",

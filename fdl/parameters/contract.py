@@ -41,7 +41,8 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
-LITERALS = ("python", "json")
+LITERALS = ("python", "json", "eval", "yaml")
+"""How a program may evaluate a word."""
 MAPPINGS = ("literal", "words")
 VALUES = ("true", "false", "null")
 """The values whose words a program may choose."""
@@ -290,10 +291,20 @@ def _written(row: Row, path: Path) -> Row:
     words = _row(row.get("words", {}), (*path, "words"), VALUES)
     return {
         "ignore_case": _switch(row, "ignore_case", path, False),
-        "literal": _one_of(row, "literal", path, LITERALS),
+        "literal": _literal(row, path),
         "mapping": _one_of(row, "mapping", path, MAPPINGS),
         "words": {one: _text(words, one, (*path, "words")) for one in words},
     }
+
+
+def _literal(row: Row, path: Path) -> str:
+    """How words are evaluated; true is the word of the first version."""
+    said = row.get("literal", False)
+    if isinstance(said, bool):
+        return "python" if said else ""
+    if said not in LITERALS:
+        raise ContractError((*path, "literal"), f"must be true, or one of {_listed(LITERALS)}")
+    return str(said)
 
 
 def _words(row: Row, key: str, path: Path) -> list[str]:

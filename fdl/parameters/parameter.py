@@ -69,9 +69,11 @@ class Parameter:
         separator: What joins the values of a list into one word, if that is the only way; a value
             that contains it is quoted as in CSV.
         ignore_case: Whether choices may be typed in upper and lower case.
-        literal: The language in which the program reads a word: ``python``, where text may need
-            quotes, or ``json`` for lists and mappings; empty for a word.
-        mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn.
+        literal: How the program evaluates a word: ``python`` (a literal, so that text may need
+            quotes), ``json`` or ``eval`` (data, so that a value may be a mapping), ``yaml`` (lists
+            and mappings alone are JSON). Empty if not.
+        mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn, and
+            so are the values of lists in a list.
         words: How ``true``, ``false`` and ``null`` are written, if not as these words.
         variadic: Takes all remaining positionals.
         required: Whether a positional must be given.
@@ -171,6 +173,11 @@ class Parameter:
         if self.flags:
             return self.flags
         return (f"--{self.name}", *((f"-{self.short}",) if self.short else ()))
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether a value may be a mapping, and is written as JSON or as Python."""
+        return self.literal in ("json", "eval")
 
     @property
     def display(self) -> str:

@@ -265,7 +265,7 @@ class _Options:
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
         outer = self._spelling.declared(above) if above else None
-        if outer is not None and outer.literal != "json":
+        if outer is not None and outer.literal != "yaml":
             raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
         section = key.partition(".")[0]
         if section in SECTIONS and above and not self._spelling.bare:
@@ -354,7 +354,7 @@ def _declared_at(one: Parameter) -> str:
 def _items(node: Node) -> list[Node]:
     """The values of an option. A bare flag (true) or an absent one (false) has none to check."""
     if isinstance(node.value, list):
-        return node.value
+        return [each for item in node.value for each in _items(item)]
     return [] if isinstance(node.value, bool) else [node]
 
 

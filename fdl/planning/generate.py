@@ -253,7 +253,7 @@ def _hint(mapping: Mapping[str, Node]) -> str:
 
 def _loser_text(node: Node) -> str:
     if isinstance(node.value, list):
-        return ",".join(text(item.value) for item in node.value)
+        return ",".join(map(_loser_text, node.value))
     if isinstance(node.value, dict):
         return _hint(node.mapping) or str(node.plain())
     return text(node.value)

@@ -65,7 +65,8 @@ class Spelling(Record):
         """How many of the mappings around a key are one value of an option; 0 for none."""
         for count in range(1, len(key.path)):
             one = self.declared(".".join(key.path[:count]))
-            if (one is not None and one.mapping) or self._style == "fire":
+            takes = one is not None and (one.mapping or one.holds_data)
+            if takes or self._style == "fire":
                 return count
         return 0
 
@@ -90,25 +91,28 @@ class Spelling(Record):
         if self.bare and not key.startswith("-"):
             return [[_assignment(name, node, hydra=self._style == "hydra")]]
         if one is not None and one.kind == "arg":
-            return [[_word(item.value, one)] for item in _flat(node)]
+            whole = one.holds_data and not one.variadic
+            return [[_word(item.value, one)] for item in ([node] if whole else _flat(node))]
+        if one is not None and one.holds_data and one.shape != "list":
+            return [valued(name, _word(value, one))]
         literal = self._language(key, one)
         is_switch = literal != "python" and (one is not None or not literal)
         if isinstance(value, bool) and is_switch:
             return self._switch(name, value, one, switch=switch)
         if one is not None and one.counted and isinstance(value, int):
             return [[name]] * value
-        if isinstance(value, dict) and one is not None and one.mapping == "words":
-            pairs = [(key, *_words(child, one)) for key, child in node.mapping.items()]
-            return [[name, *(word for pair in pairs for word in pair)]]
+        if isinstance(value, list | dict) and value and one and one.mapping == "words":
+            return [[name, *_words(node, one)]]
         if literal and isinstance(value, list | dict):
             return [[name, _container(node, literal)]]
         if not isinstance(value, list):
             return [valued(name, _literal(value) if literal == "python" else _word(value, one))]
-        items = _words(node, one)
+        if any(isinstance(item.value, list) for item in value):
+            # One occurrence of the option for each inner list.
+            return [[name, *(_word(each.value, one) for each in _items(item))] for item in value]
+        items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
             return _nothing(name, one)
-        if one is not None and isinstance(one.nargs, int) and _is_nested(node):
-            return [[name, *_words(item, one)] for item in value]
         if one is not None and one.separator:
             return [valued(name, _joined(items, one.separator))]
         if one is not None and one.nargs not in (None, "?"):
@@ -124,13 +128,16 @@ class Spelling(Record):
         held = set(_held(node))
         if self._style == "hydra" or self._language(key, one) or not held:
             return ""
-        words = one is not None and one.nargs not in (None, "?")
-        return "" if words and held == {list} else "a mapping" if dict in held else "a list"
+        if one is not None and (one.mapping or one.holds_data):
+            return ""
+        several = one is None or one.shape == "list"
+        return "" if several and held == {list} else "a mapping" if dict in held else "a list"
 
     def _language(self, key: str, one: Parameter | None) -> str:
         """The language of a list; that of ``model.layers`` is the one of ``model``."""
         if one is not None:
-            return "" if one.nargs not in (None, "?") else one.literal
+            several = one.nargs not in (None, "?") or (one.holds_data and one.shape == "list")
+            return "" if several else one.literal
         above = key.rpartition(".")[0]
         while above:
             if (outer := self.declared(above)) is not None:
@@ -145,6 +152,8 @@ class Spelling(Record):
             bare = one.shape == "optional" and one.default is not UNSET
             bare = bare or (one.nargs == "?" and "true" not in one.words)
             takes_word = one.shape != "flag" and not (bare and value)
+        if not value and one is not None and _is_off_without_value(one):
+            return []
         if takes_word:
             return [valued(name, _word(value, one))]
         if value:
@@ -207,8 +216,25 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _items(node: Node) -> Sequence[Node]:
-    return node.value if isinstance(node.value, list) else [node]
+def _items(node: Node, one: Parameter | None = None) -> Sequence[Node]:
+    """The values of a list; data of a program is one value."""
+    is_data = one is not None and one.holds_data and not one.variadic
+    return node.value if isinstance(node.value, list) and not is_data else [node]
+
+
+def _nothing(name: str, one: Parameter | None) -> Groups:
+    """An empty list, if the program has a spelling for it."""
+    if one is None:
+        return []
+    if one.separator:
+        return [[f"{name}="]]
+    return [[name]] if one.nargs == "*" else []
+
+
+def _is_off_without_value(one: Parameter) -> bool:
+    """Whether false means that an option with an optional value is not given."""
+    is_plain = one.nargs == "?" and not one.computed and "false" not in one.words
+    return is_plain and (one.default is UNSET or not one.default)
 
 
 def _flat(node: Node) -> Iterable[Node]:
@@ -220,12 +246,14 @@ def _flat(node: Node) -> Iterable[Node]:
         yield from _flat(item)
 
 
-def _words(node: Node, one: Parameter | None) -> list[str]:
-    return [_word(item.value, one) for item in _flat(node) if item.value is not None]
-
-
-def _is_nested(node: Node) -> bool:
-    return any(isinstance(item.value, list | dict) for item in _items(node))
+def _words(node: Node, one: Parameter) -> list[str]:
+    """The words of a value: those of a list in turn, and keys and values of a mapping."""
+    if isinstance(node.value, dict):
+        pairs = ((key, *_words(child, one)) for key, child in node.value.items())
+        return [word for pair in pairs for word in pair]
+    if isinstance(node.value, list):
+        return [word for item in node.value for word in _words(item, one)]
+    return [_word(node.value, one)]
 
 
 def _held(node: Node) -> Iterable[type]:
@@ -236,29 +264,11 @@ def _held(node: Node) -> Iterable[type]:
             yield from _held(item)
 
 
-def _nothing(name: str, one: Parameter | None) -> Groups:
-    """A list without values, where a program has a spelling for it."""
-    if one is not None and one.nargs == "*":
-        return [[name]]
-    return [[f"{name}="]] if one is not None and one.separator else []
-
-
 def _container(node: Node, literal: str) -> str:
     """A list or mapping in the language that a program reads."""
-    if literal == "python":
-        return repr(_bare(node))
-    import json
+    from fdl.planning.data import as_text
 
-    return json.dumps(_bare(node), ensure_ascii=False)
-
-
-def _bare(node: Node) -> object:
-    """A value without origins, where the program's own null is None."""
-    if isinstance(node.value, dict):
-        return {key: _bare(child) for key, child in node.value.items()}
-    if isinstance(node.value, list):
-        return [_bare(item) for item in node.value]
-    return None if isinstance(node.value, Null) else node.value
+    return as_text(node, "eval" if literal == "python" else "json")
 
 
 def _word(value: object, one: Parameter | None) -> str:
@@ -268,11 +278,15 @@ def _word(value: object, one: Parameter | None) -> str:
     plain = value if isinstance(value, Null) else text(value)
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
+    if one.holds_data:
+        from fdl.planning.data import as_text
+
+        return as_text(value, one.literal)
     return _literal(value) if one.literal == "python" else plain
 
 
 def _literal(value: object) -> str:
-    """A value as a literal of Python; text is quoted where it would be read as something else."""
+    """A value as Fire reads it; text is quoted where it would be read as something else."""
     if isinstance(value, Null):
         return "None"
     if not isinstance(value, str):
@@ -301,9 +315,14 @@ def _assignment(name: str, node: Node, *, hydra: bool) -> str:
     if name.startswith("~") and node.value is True:
         return name
     if not hydra:
-        items = [text(one.value) for one in _items(node) if one.value is not None]
-        return f"{name}={','.join(items)}"
+        return f"{name}={','.join(map(_bare, _items(node)))}"
     return f"{name}={_hydra(node)}"
+
+
+def _bare(node: Node) -> str:
+    if isinstance(node.value, list):
+        return f"[{','.join(map(_bare, node.value))}]"
+    return text(node.value)
 
 
 def _hydra(node: Node) -> str:

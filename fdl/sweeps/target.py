@@ -145,6 +145,8 @@ class Target:
         """
         one = self._spelling.declared(name)
         flag = self._spelling.flag(name, one)
+        if one is not None and one.kind == "arg":
+            return self._argument(one, value)
         if self._spelling.bare and not flag.startswith("-"):
             return [f"{flag}={value}"]
         written = _scalar(value, one)
@@ -160,6 +162,25 @@ class Target:
                 hint="remove it from the manifest",
             )
         return [token for group in groups for token in group]
+
+    def _argument(self, one: Parameter, value: str) -> list[str]:
+        """A positional argument; it stands behind those that the manifest and the user give."""
+        given = {flag.name for flag in self._plan.flags}
+        arguments = self._schema.arguments if self._schema else []
+        if one.display in given:
+            raise UsageError(
+                f"`--each {one.name}`: the manifest sets `{one.display}`, and a second value would "
+                "follow it",
+                hint="remove it from the manifest",
+            )
+        missing = [each.display for each in arguments[: arguments.index(one)]]
+        missing = [each for each in missing if each not in given]
+        if missing and not self._plan.typed:
+            raise UsageError(
+                f"`--each {one.name}`: `{missing[0]}` stands before it and has no value",
+                hint=f"set `{missing[0].strip('<>')}` in `options` of the manifest",
+            )
+        return [value]
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
         return UsageError(

@@ -137,7 +137,7 @@ class TypedParser(Parser):
 
     def _open(self, name: str, place: str) -> None:
         """An option whose values, and options below it, are not known."""
-        row = Row(place=place, doubtful=True, literal="json", words={"null": "null"})
+        row = Row(place=place, doubtful=True, literal="yaml", words={"null": "null"})
         self.program.option([f"--{name}"], row)
 
     def _option(
@@ -223,7 +223,7 @@ def _fill(row: Row, said: Annotation) -> None:
     row.default = row.default if has_default else None
     row.required = row.required is True or not (has_default or said.optional)
     row.words = {"null": "null"}
-    row.literal = "json"
+    row.literal = "yaml"
     choices = list(said.names or (said.choices if isinstance(said.choices, list) else ()))
     if said.type == "bool" and not said.many:
         row.choices = ["true", "false"]

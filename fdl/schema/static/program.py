@@ -10,7 +10,7 @@ import sys
 from functools import partial
 
 from fdl.schema.program import script_of
-from fdl.schema.static import absl, commands, fire, hydra, jsonargparse, records, tyro
+from fdl.schema.static import absl, commands, fire, hydra, jsonargparse, records, simple, tyro
 from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
 from fdl.schema.static.rows import COMPUTED, Program
@@ -95,6 +95,7 @@ class _Reader:
             "*.ArgumentParser": self._parser,
             "jsonargparse.ArgumentParser": self._typed,
             **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
+            "simple_parsing.ArgumentParser": self._simple_parser,
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
             "tyro.cli": partial(self._tyro, tyro.Reader.cli),
@@ -131,6 +132,9 @@ class _Reader:
         if parser is not None:
             self._keep(parser)
         return COMPUTED
+
+    def _simple_parser(self, call: Call) -> Thing:
+        return self._keep(simple.SimpleParser(call, self._interpreter))
 
     def _of_classes(self, call: Call) -> Thing:
         parser = self._keep(new_parser(call))
@@ -191,6 +195,8 @@ def _of_record(rules: str, program: Program, found: Definition, interpreter: Int
     """The fields of a class, or the parameters of a function."""
     if isinstance(found.node, ast.FunctionDef):
         commands.signature(program, found, interpreter)
+    elif rules == records.SIMPLE:
+        simple.declare_simple(program, found, interpreter)
     else:
         records.declare(program, found, interpreter, rules)
 

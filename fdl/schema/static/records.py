@@ -65,6 +65,9 @@ def declare(
         if not name or "ClassVar" in text or "InitVar" in text:
             continue
         said = annotation(node.annotation, module, interpreter)
+        if rules == SIMPLE and (chosen := _chosen(node, module, interpreter)):
+            _add_chosen(program, prefix + name, chosen, interpreter, module.place(node))
+            continue
         nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
         if nested is not None and prefix.count(".") < 4:
             declare(program, nested, interpreter, rules, f"{prefix}{name}.")
@@ -72,6 +75,63 @@ def declare(
         default, help_, init = default_of(node.value, module, interpreter)
         if init is not False:
             _add(program, prefix + name, said, default, help_, module.place(node), rules)
+
+
+def _classes(
+    node: ast.expr, module: Module, interpreter: Interpreter
+) -> dict[str, Definition | None]:
+    """The classes of a union, by the words that choose them; empty for another annotation."""
+    parts = list(alternatives(node))
+    if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    found: dict[str, Definition | None] = {}
+    for one in parts:
+        is_none = isinstance(one, ast.Constant) and one.value is None
+        nested = (
+            None if is_none else _nested(annotation(one, module, interpreter), module, interpreter)
+        )
+        if nested is None and not is_none:
+            return {}
+        found[nested.node.name if nested else "none"] = nested
+    return found if any(found.values()) and len(found) > 1 else {}
+
+
+def _chosen(
+    node: ast.AnnAssign, module: Module, interpreter: Interpreter
+) -> tuple[bool, dict[str, Definition | None]] | None:
+    """Whether words choose a class as an option, and the classes by these words; None if not."""
+    call = node.value
+    if isinstance(call, ast.Call) and call.args:
+        kind = module.origin(call.func).rpartition(".")[2]
+        table = call.args[0]
+        if kind in ("subgroups", "subparsers") and isinstance(table, ast.Dict):
+            words = [interpreter.value(key, {}, module) for key in table.keys]
+            found = [interpreter.definition(one, module) for one in table.values]
+            return kind == "subgroups", dict(zip(map(str, words), found, strict=True))
+    classes = _classes(node.annotation, module, interpreter)
+    made = {one.node.name.lower(): one for one in classes.values() if one is not None}
+    return (False, {**made}) if made else None
+
+
+def _add_chosen(
+    program: Program,
+    name: str,
+    chosen: tuple[bool, dict[str, Definition | None]],
+    interpreter: Interpreter,
+    place: str,
+) -> None:
+    """Add classes of which the program takes one: by an option, or each as a subcommand."""
+    by_option, classes = chosen
+    if by_option:
+        program.option([f"--{name}"], Row(choices=list(classes), default=COMPUTED, place=place))
+        # Which of the options below it are taken depends on the choice.
+        program.strict = False
+    for word, found in classes.items():
+        inner = program if by_option else program.commands.setdefault(word, Program())
+        if found is None:
+            inner.strict = False
+        else:
+            declare(inner, found, interpreter, SIMPLE, f"{name}." if by_option else "")
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -241,16 +301,21 @@ def _add(
             off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
         elif rules == SIMPLE:
             off = [f"--no{name}"]
+    # HfArgumentParser takes a word for such an option, and true without a word.
+    by_word = rules == HUGGING_FACE and said.type == "bool" and said.optional and not said.many
     row = Row(
-        type=said.type,
+        type="string" if by_word else said.type,
         default=None if default is ... else default,
         choices=said.names if said.names and rules == SIMPLE else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
-        nargs=said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None,
+        nargs="?"
+        if by_word
+        else (said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None),
         required=default is ... and not said.optional,
         negatives=off,
         place=place,
         doubtful=said.doubtful,
+        words={"false": "false"} if by_word else {},
     )
     program.option(spellings, row)

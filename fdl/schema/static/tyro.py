@@ -422,9 +422,10 @@ def _add(program: Program, name: str, kind: Kind, row: Row, marked: Marked) -> N
             row.negatives = row.negatives if row.default is True else ()
     else:
         row.type, row.choices, row.doubtful = kind.type, kind.choices, kind.doubtful
-        row.many, row.nargs, row.mapping = kind.nargs is not None, kind.nargs, kind.mapping
+        row.many, row.nargs, row.mapping = kind.nargs is not None, kind.nargs, ""
+        row.mapping = "words" if row.many else ""
         if "UseAppendAction" in marked.marks:
-            row.nargs = None
+            row.nargs, row.mapping = None, ""
     if positional:
         program.argument(name.replace("_", "-"), row, required=not has_default, variadic=row.many)
         return

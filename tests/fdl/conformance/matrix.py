@@ -31,12 +31,16 @@ class Driver:
 
     In ``by_hand``, words such as ``LR=1`` in front are variables. ``None`` in ``options`` is
     ``!null``. The sweep varies the first key of ``options``; the others keep their values.
+
+    Attributes:
+        heard: What fdl and the programs wrote to stderr, by column.
     """
 
     def __init__(self, project: Project, fdl: Fdl, folder: Path) -> None:
         self._project = project
         self._fdl = fdl
         self._folder = folder
+        self.heard: dict[str, str] = {}
 
     def run(
         self, cell: Cell, name: str = "cell", beside: Mapping[str, str] | None = None
@@ -58,12 +62,12 @@ class Driver:
         columns = {"manifest": ["set"], "preset": ["free", "p"], "typed": ["free", *words]}
         if cell.sweep is not None:
             columns["sweep"] = ["swept", "--each", f"{first}={cell.sweep}"]
-        return {
-            column: _judged(
-                self._fdl(*line, cwd=name, env=variables), by_hand.stdout, column == "sweep"
-            )
-            for column, line in columns.items()
-        }
+        seen: dict[str, str] = {}
+        for column, line in columns.items():
+            session = self._fdl(*line, cwd=name, env=variables)
+            seen[column] = _judged(session, by_hand.stdout, column == "sweep")
+            self.heard[f"{cell.kind}, {column}"] = session.err
+        return seen
 
     def _write(self, cell: Cell, name: str, beside: Mapping[str, str]) -> None:
         rest = yaml.safe_load(cell.rest) or {}
