@@ -7,7 +7,7 @@ from typing import Any
 
 from fdl.manifest.schema import json_schema
 from fdl.output import json_text
-from fdl.parameters.contract import LIST_TYPES, STYLES, VALUES
+from fdl.parameters.contract import LIST_TYPES, LITERALS, MAPPINGS, STYLES, VALUES
 from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -51,7 +51,16 @@ _SHARED = {
     "place": _text("`file:line` of the declaration"),
     "computed": _words("Keys whose value only the running program knows"),
     "ignore_case": _switch("Whether choices may be typed in upper and lower case"),
-    "literal": _switch("Whether the program reads values as Python literals"),
+    "literal": {
+        "description": "How the program evaluates a word: as a Python literal (`python` or true), "
+        "as data, which may be a mapping (`json`, or `eval` for an expression of Python), or "
+        "lists and mappings alone as JSON (`yaml`)",
+        "enum": [*LITERALS, True, False, None],
+    },
+    "mapping": {
+        "description": "How a mapping is written: as a literal, or as its keys and values in turn",
+        "enum": [*MAPPINGS, None],
+    },
     "words": {
         "description": "How true, false and null are written",
         "type": ["object", "null"],

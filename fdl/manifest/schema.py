@@ -48,11 +48,14 @@ _ENV_FILE: Rule = {
 
 
 def _demand_of_option(value: object) -> str:
-    if isinstance(value, list) and any(
-        item.value is None or isinstance(item.value, dict | list) for item in value
-    ):
-        return "may only list scalars, no nulls, lists or mappings"
-    return ""
+    """A null in a list removes nothing. Lists in lists are for programs that can read them."""
+    if isinstance(value, dict):
+        return next(filter(None, (_demand_of_option(one.value) for one in value.values())), "")
+    if not isinstance(value, list):
+        return ""
+    if any(one.value is None for one in value):
+        return "may not list a null"
+    return next(filter(None, (_demand_of_option(one.value) for one in value)), "")
 
 
 class Settings(Table):
@@ -161,13 +164,14 @@ def _demand_of_texts(value: object) -> str:
     return "" if fits else "must be text, or a list of texts"
 
 
-_SETTING: list[Rule] = [_SCALAR, {"items": _SCALAR, "type": "array"}, {"$ref": "#/$defs/Settings"}]
+_ITEM: Rule = {"type": ["string", "number", "boolean", "array", "object"]}
+_SETTING: list[Rule] = [_SCALAR, {"items": _ITEM, "type": "array"}, {"$ref": "#/$defs/Settings"}]
 _SETTINGS: Rule = {
     "additionalProperties": {"anyOf": [*_SETTING, {"type": "null"}]},
     "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",
     "type": "object",
 }
-STYLE = one_of("kebab", "snake", "keyvalue", "hydra")
+STYLE = one_of("kebab", "snake", "keyvalue", "hydra", "fire")
 ENV_FILES = Judged(_demand_of_env_files, [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}])
 
 TEXTS = Judged(
@@ -424,7 +428,8 @@ ROOT = Section(
         "style",
         STYLE,
         "Spelling of options for a program whose options fdl does not know: `kebab` "
-        "(`--batch-size 8`), `snake` (`--batch_size 8`), `keyvalue` (`batch_size=8`) or `hydra`.",
+        "(`--batch-size 8`), `snake` (`--batch_size 8`), `keyvalue` (`batch_size=8`), `hydra`, or "
+        "`fire` (`--sizes '[1, 2]'`).",
     ),
     Key(
         "cwd",

@@ -41,18 +41,22 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
+LITERALS = ("python", "json", "eval", "yaml")
+"""How a program may evaluate a word."""
+MAPPINGS = ("literal", "words")
 VALUES = ("true", "false", "null")
 """The values whose words a program may choose."""
-STYLES = ("kebab", "snake", "keyvalue", "hydra")
+STYLES = ("kebab", "snake", "keyvalue", "hydra", "fire")
 """How a program without declared spellings takes its settings: ``--batch-size 8``,
-``--batch_size 8``, ``batch_size=8``, and ``key=value`` in Hydra's grammar."""
+``--batch_size 8``, ``batch_size=8``, ``key=value`` in Hydra's grammar, and flags with literals
+of Python, as Fire reads them."""
 
 _DOCUMENT_KEYS = (
     "description", "args", "options", "commands", "style", "collapsed", "strict", "origins",
 )  # fmt: skip
 _SHARED_KEYS = (
     "type", "description", "default", "choices", "completer", "place", "computed", "ignore_case",
-    "literal", "words",
+    "literal", "mapping", "words",
 )  # fmt: skip
 _OPTION_KEYS = (
     *_SHARED_KEYS, "short", "env", "commas", "separator", "bare", "group", "flags", "negatives",
@@ -184,11 +188,7 @@ def _document(document: object, path: Path, closed: bool, source: str) -> Schema
         for name, one in options.items()
     ]
     _check_shorts(parameters, path)
-    style = _text(row, "style", path)
-    if style and style not in STYLES:
-        raise ContractError(
-            (*path, "style"), f"is `{style}`, which is not one of {_listed(STYLES)}"
-        )
+    style = _one_of(row, "style", path, STYLES)
     return Schema(
         _text(row, "description", path),
         tuple(parameters),
@@ -291,9 +291,20 @@ def _written(row: Row, path: Path) -> Row:
     words = _row(row.get("words", {}), (*path, "words"), VALUES)
     return {
         "ignore_case": _switch(row, "ignore_case", path, False),
-        "literal": _switch(row, "literal", path, False),
+        "literal": _literal(row, path),
+        "mapping": _one_of(row, "mapping", path, MAPPINGS),
         "words": {one: _text(words, one, (*path, "words")) for one in words},
     }
+
+
+def _literal(row: Row, path: Path) -> str:
+    """How words are evaluated; true is the word of the first version."""
+    said = row.get("literal", False)
+    if isinstance(said, bool):
+        return "python" if said else ""
+    if said not in LITERALS:
+        raise ContractError((*path, "literal"), f"must be true, or one of {_listed(LITERALS)}")
+    return str(said)
 
 
 def _words(row: Row, key: str, path: Path) -> list[str]:
@@ -351,6 +362,13 @@ def _text(row: Row, key: str, path: Path) -> str:
     if not isinstance(text, str):
         raise ContractError((*path, key), "must be text")
     return " ".join(text.split()) if key == "description" else text
+
+
+def _one_of(row: Row, key: str, path: Path, allowed: Iterable[str]) -> str:
+    word = _text(row, key, path)
+    if word and word not in allowed:
+        raise ContractError((*path, key), f"is `{word}`, which is not one of {_listed(allowed)}")
+    return word
 
 
 def _switch(row: Row, key: str, path: Path, default: bool) -> bool:

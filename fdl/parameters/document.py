@@ -88,6 +88,7 @@ def _described(one: Parameter) -> dict[str, Any]:
         "choices": [plain(choice) for choice in one.choices],
         "ignore_case": one.ignore_case,
         "literal": one.literal,
+        "mapping": one.mapping,
         "words": dict(one.words),
         "completer": one.completer,
         "place": one.place,

@@ -69,7 +69,11 @@ class Parameter:
         separator: What joins the values of a list into one word, if that is the only way; a value
             that contains it is quoted as in CSV.
         ignore_case: Whether choices may be typed in upper and lower case.
-        literal: Whether the program reads a word as a Python literal, so that text needs quotes.
+        literal: How the program evaluates a word: ``python`` (a literal, so that text may need
+            quotes), ``json`` or ``eval`` (data, so that a value may be a mapping), ``yaml`` (lists
+            and mappings alone are JSON). Empty if not.
+        mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn, and
+            so are the values of lists in a list.
         words: How ``true``, ``false`` and ``null`` are written, if not as these words.
         variadic: Takes all remaining positionals.
         required: Whether a positional must be given.
@@ -89,8 +93,8 @@ class Parameter:
 
     __slots__ = (
         "choices", "commas", "completer", "computed", "counted", "default", "env", "flags", "group",
-        "help", "ignore_case", "kind", "literal", "name", "nargs", "negatives", "place", "required",
-        "separator", "shape", "short", "type", "variadic", "words",
+        "help", "ignore_case", "kind", "literal", "mapping", "name", "nargs", "negatives", "place",
+        "required", "separator", "shape", "short", "type", "variadic", "words",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +111,8 @@ class Parameter:
         commas: bool = True,
         separator: str = "",
         ignore_case: bool = False,
-        literal: bool = False,
+        literal: str = "",
+        mapping: str = "",
         words: Mapping[str, str] | None = None,
         variadic: bool = False,
         required: bool | None = None,
@@ -132,6 +137,7 @@ class Parameter:
         self.separator = separator
         self.ignore_case = ignore_case
         self.literal = literal
+        self.mapping = mapping
         self.words = words or {}
         self.commas = commas and kind == "option" and shape == "list"
         self.variadic = variadic
@@ -167,6 +173,11 @@ class Parameter:
         if self.flags:
             return self.flags
         return (f"--{self.name}", *((f"-{self.short}",) if self.short else ()))
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether a value may be a mapping, and is written as JSON or as Python."""
+        return self.literal in ("json", "eval")
 
     @property
     def display(self) -> str:

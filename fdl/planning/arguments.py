@@ -74,7 +74,15 @@ def arguments(
     spelling = Spelling(schema, level.style)
     generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
     made_by: dict[object, Group] = {}
-    for group in groups(settings(level.manifest.node, spec), spelling):
+    merged = settings(level.manifest.node, spec)
+    for key, node in merged["options"].items():
+        if surplus := spelling.surplus(key, node):
+            raise ManifestError(
+                f"{origin(node, level.root)}: `{key}` lists {surplus}, and fdl does not know how "
+                f"the program takes that",
+                hint="write the list as the text that you would type",
+            )
+    for group in groups(merged, spelling):
         first = _first(made_by, group)
         if first is not None and _wins(spec, first) == _wins(spec, group):
             raise _twice(first, group, level.root)

@@ -238,10 +238,14 @@ class _Options:
         for key, node in flattened(section):
             if key.startswith(AS_WRITTEN):
                 continue
-            one = self._spelling.declared(key)
+            count = self._spelling.mapping(key)
+            name = ".".join(key.path[:count]) if count else key
+            one = self._spelling.declared(name)
             if one is None:
-                self._unknown(key, node)
-            elif one.shape == "flag":
+                self._unknown(name, node)
+            elif count:
+                continue
+            elif one.shape == "flag" and "type" not in one.computed:
                 self._flag(one, node)
             else:
                 self._values(one, node)
@@ -261,7 +265,7 @@ class _Options:
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
         outer = self._spelling.declared(above) if above else None
-        if outer is not None:
+        if outer is not None and outer.literal != "yaml":
             raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
         section = key.partition(".")[0]
         if section in SECTIONS and above and not self._spelling.bare:
@@ -306,13 +310,23 @@ class _Options:
     def _values(self, one: Parameter, node: Node) -> None:
         for item in _items(node):
             text = spelled(item.value)
-            if isinstance(item.value, Null) and (one.literal or "null" in one.words):
+            if isinstance(item.value, bool | Null):
+                text = one.words.get(text, text)
+            if isinstance(item.value, list | dict) or self._is_null(one, item):
                 continue
             if one.separator.isspace() and len(text.split()) > 1:
                 end = f"`{one.display}` takes blanks as the end of a value"
                 raise self._refused(item, f"`{text}` has a blank, and {end}")
             if problem := _refusal(self._schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
+
+    def _is_null(self, one: Parameter, item: Node) -> bool:
+        """Whether a value is a null for which the program has a word."""
+        if not isinstance(item.value, Null):
+            return False
+        if self._schema.style == "hydra":
+            return True
+        return not one.choices and (bool(one.literal) or "null" in one.words)
 
     def _type(self, one: Parameter, text: str) -> str:
         """Why a value is not of the type that the source of a script declares."""
@@ -340,7 +354,7 @@ def _declared_at(one: Parameter) -> str:
 def _items(node: Node) -> list[Node]:
     """The values of an option. A bare flag (true) or an absent one (false) has none to check."""
     if isinstance(node.value, list):
-        return node.value
+        return [each for item in node.value for each in _items(item)]
     return [] if isinstance(node.value, bool) else [node]
 
 

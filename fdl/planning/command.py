@@ -6,7 +6,7 @@ Imported on the warm path.
 from __future__ import annotations
 
 from fdl.errors import UsageError
-from fdl.planning.planner import IN_CONTAINER, Planner
+from fdl.planning.planner import IN_CONTAINER, UNCHECKED, Planner
 from fdl.select.classify import RUN
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ def plan_of(selected: Selection, project: Project, invocation: Invocation, host:
     )
     plan = planned(selected, planner)
     for note in plan.notes:
-        if note.endswith(IN_CONTAINER):
+        if note.endswith((IN_CONTAINER, UNCHECKED)):
             project.warn(note)
     return plan
 
@@ -74,6 +74,11 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         presets = () if preset else tuple(level.commands)
         check_tail(takes, made.tail, command, level.typed(), presets, env)
     plan = planner.entry(level, preset, tail, schema)
+    if schema is not None and schema.source == "source":
+        from fdl.planning.unchecked import note
+
+        said = note(takes, level, preset)
+        plan.notes += [said] if said else []
     if schema is None and preset is None and tail:
         _note_slip(plan, level, tail[0])
     return plan

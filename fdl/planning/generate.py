@@ -5,7 +5,7 @@ from __future__ import annotations
 from fdl.light_record import Record
 from fdl.node import origin, text
 from fdl.plan import Flag
-from fdl.planning.spelling import Spelling, flattened, output_keys, written
+from fdl.planning.spelling import Key, Spelling, flattened, output_keys, written
 from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
@@ -155,8 +155,31 @@ def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[
 
 
 def _of_options(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
-    for key, node in sorted(merged.get("options", {}).items()):
+    for key, node in sorted(_whole(merged.get("options", {}), spelling).items()):
         yield from _made(key, f"options.{key}", node, spelling)
+
+
+def _whole(options: Section, spelling: Spelling) -> Section:
+    """Settings where each mapping that a program takes as one value is one again."""
+    made: Section = {}
+    for key, node in options.items():
+        count = spelling.mapping(key) if isinstance(key, Key) else 0
+        if not isinstance(key, Key) or not count:
+            made[key] = node
+            continue
+        name = ".".join(key.path[:count])
+        holder = made.setdefault(name, _holder(node))
+        for word in key.path[count:-1]:
+            holder = holder.mapping.setdefault(word, _holder(node))
+        holder.mapping[key.path[-1]] = node
+    return made
+
+
+def _holder(first: Node) -> Node:
+    """An empty mapping where its first value is written."""
+    made = first.at({})
+    made.losers, made.secret = (), False
+    return made
 
 
 def _section_groups(
@@ -202,12 +225,18 @@ def _secrecy(group: Group) -> bool | None:
     if group.node.secret is None:
         return None
     names = (group.name, *group.field.split("."))
-    return any(is_secret(part, group.node.value) for part in names)
+    return any(is_secret(part, group.node.value) for part in names) or _holds_secret(group.node)
+
+
+def _holds_secret(node: Node) -> bool:
+    """Whether the name of a key inside a value says that it is secret."""
+    found = ((key, child) for key, child in node.mapping.items() if child.secret is not None)
+    return any(is_secret(key, child.value) or _holds_secret(child) for key, child in found)
 
 
 def _is_marked(node: Node) -> bool:
-    items = node.value if isinstance(node.value, list) else []
-    return bool(node.secret) or any(item.secret for item in items)
+    items = node.value if isinstance(node.value, list) else node.mapping.values()
+    return bool(node.secret) or any(map(_is_marked, items))
 
 
 def _losers(node: Node, root: str) -> list[Loser]:
@@ -215,7 +244,7 @@ def _losers(node: Node, root: str) -> list[Loser]:
     found = [(_loser_text(loser), loser) for loser in node.losers]
     # Layers of one manifest merge a mapping key by key, so each key there has its own losers.
     for key, part in node.mapping.items():
-        found += [(_hint({**node.mapping, key: loser}), loser) for loser in part.losers]
+        found += [(_loser_text(node.at({**node.mapping, key: one})), one) for one in part.losers]
     return [(said, origin(loser, root)) for said, loser in found if loser.value is not None]
 
 
@@ -225,7 +254,7 @@ def _hint(mapping: Mapping[str, Node]) -> str:
 
 def _loser_text(node: Node) -> str:
     if isinstance(node.value, list):
-        return ",".join(text(item.value) for item in node.value)
+        return ",".join(map(_loser_text, node.value))
     if isinstance(node.value, dict):
-        return _hint(node.mapping)
+        return _hint(node.mapping) or str(node.plain())
     return text(node.value)

@@ -31,6 +31,8 @@ _PLAN_LIMIT_BYTES = 96 * 1024
 
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
 IN_CONTAINER = "this machine is a container"
+UNCHECKED = "passes it unchecked"
+"""End of the note about options that are passed as a guess."""
 """End of the note of a plan whose ``docker`` service is not used."""
 
 

@@ -61,6 +61,15 @@ class Spelling(Record):
                 known.setdefault(_plain(word), one)
         return next((known[_plain(name)] for name in names if _plain(name) in known), None)
 
+    def mapping(self, key: Key) -> int:
+        """How many of the mappings around a key are one value of an option; 0 for none."""
+        for count in range(1, len(key.path)):
+            one = self.declared(".".join(key.path[:count]))
+            takes = one is not None and (one.mapping or one.holds_data)
+            if takes or self._style == "fire":
+                return count
+        return 0
+
     def flag(self, key: str, one: Parameter | None = None) -> str:
         """The word that carries a key: ``--num_epochs``, ``-lr``, or ``optimizer.lr``."""
         if key.startswith(AS_WRITTEN):
@@ -82,18 +91,28 @@ class Spelling(Record):
         if self.bare and not key.startswith("-"):
             return [[_assignment(name, node, hydra=self._style == "hydra")]]
         if one is not None and one.kind == "arg":
-            return [[_word(item.value, one)] for item in _items(node)]
-        if isinstance(value, bool):
+            whole = one.holds_data and not one.variadic
+            return [[_word(item.value, one)] for item in ([node] if whole else _flat(node))]
+        if one is not None and one.holds_data and one.shape != "list":
+            return [valued(name, _word(value, one))]
+        literal = self._language(key, one)
+        is_switch = literal != "python" and (one is not None or not literal)
+        if isinstance(value, bool) and is_switch:
             return self._switch(name, value, one, switch=switch)
         if one is not None and one.counted and isinstance(value, int):
             return [[name]] * value
+        if isinstance(value, list | dict) and value and one and one.mapping == "words":
+            return [[name, *_words(node, one)]]
+        if literal and isinstance(value, list | dict):
+            return [[name, _container(node, literal)]]
         if not isinstance(value, list):
-            return [valued(name, _word(value, one))]
+            return [valued(name, _literal(value) if literal == "python" else _word(value, one))]
+        if any(isinstance(item.value, list) for item in value):
+            # One occurrence of the option for each inner list.
+            return [[name, *(_word(each.value, one) for each in _items(item))] for item in value]
         items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
-            return []
-        if one is not None and one.literal:
-            return [[name, f"[{','.join(items)}]"]]
+            return _nothing(name, one)
         if one is not None and one.separator:
             return [valued(name, _joined(items, one.separator))]
         if one is not None and one.nargs not in (None, "?"):
@@ -103,6 +122,29 @@ class Spelling(Record):
             return [valued(name, item) for item in items]
         return [valued(name, ",".join(items))]
 
+    def surplus(self, key: str, node: Node) -> str:
+        """What a list holds that the program has no spelling for; empty if all is well."""
+        one = self.declared(key)
+        held = set(_held(node))
+        if self._style == "hydra" or self._language(key, one) or not held:
+            return ""
+        if one is not None and (one.mapping or one.holds_data):
+            return ""
+        several = one is None or one.shape == "list"
+        return "" if several and held == {list} else "a mapping" if dict in held else "a list"
+
+    def _language(self, key: str, one: Parameter | None) -> str:
+        """The language of a list; that of ``model.layers`` is the one of ``model``."""
+        if one is not None:
+            several = one.nargs not in (None, "?") or (one.holds_data and one.shape == "list")
+            return "" if several else one.literal
+        above = key.rpartition(".")[0]
+        while above:
+            if (outer := self.declared(above)) is not None:
+                return outer.literal
+            above = above.rpartition(".")[0]
+        return "python" if self._style == "fire" else ""
+
     def _switch(self, name: str, value: bool, one: Parameter | None, *, switch: bool) -> Groups:
         if one is None:
             takes_word = not switch
@@ -110,14 +152,16 @@ class Spelling(Record):
             bare = one.shape == "optional" and one.default is not UNSET
             bare = bare or (one.nargs == "?" and "true" not in one.words)
             takes_word = one.shape != "flag" and not (bare and value)
+        if not value and one is not None and _is_off_without_value(one):
+            return []
         if takes_word:
             return [valued(name, _word(value, one))]
         if value:
             return [[name]]
+        if one is not None and one.negatives:
+            return [[one.negatives[0]]]
         if one is None or one.default is False:
             return []
-        if one.negatives:
-            return [[one.negatives[0]]]
         off = self.declared(f"no-{one.name}") if one.default is True else None
         return [[off.flag]] if off else []
 
@@ -127,34 +171,104 @@ def output_keys(style: str) -> tuple[str, ...]:
     return (_HYDRA_DIRECTORY,) if style == "hydra" else ("output", "output_dir")
 
 
-def flattened(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[tuple[str, Node]]:
+class Key(str):
+    """A dotted key that remembers the mappings it was written in.
+
+    Attributes:
+        path: The key of each mapping, outermost first.
+    """
+
+    __slots__ = ("path",)
+    path: tuple[str, ...]
+
+    def __new__(cls, path: tuple[str, ...]) -> Key:
+        """Join the keys."""
+        made = str.__new__(cls, ".".join(path))
+        made.path = path
+        return made
+
+
+def flattened(section: Iterable[tuple[str, Node]]) -> Iterable[tuple[Key, Node]]:
     """Settings in mappings as dotted keys: ``optimizer.lr``. Nulls are left out.
 
     A key without a value switches a flag on. Where the program has no such flag, it is refused.
     A key such as ``~callbacks`` needs no value: in Hydra's grammar, it deletes.
     """
-    for key, node in written(section, above):
+    for key, node in written(section):
         if node.value is not None:
             yield key, node
         elif node.empty or key.startswith("~"):
             yield key, node.at(True)
 
 
-def written(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[tuple[str, Node]]:
+def written(
+    section: Iterable[tuple[str, Node]], above: tuple[str, ...] = ()
+) -> Iterable[tuple[Key, Node]]:
     """The same with nulls, and with keys that have no value."""
     for key, node in section:
         if isinstance(node.value, dict):
-            yield from written(node.mapping.items(), f"{above}{key}.")
+            yield from written(node.mapping.items(), (*above, key))
         else:
-            yield f"{above}{key}", node
+            yield Key((*above, key)), node
 
 
 def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _items(node: Node) -> Sequence[Node]:
-    return node.value if isinstance(node.value, list) else [node]
+def _items(node: Node, one: Parameter | None = None) -> Sequence[Node]:
+    """The values of a list; data of a program is one value."""
+    is_data = one is not None and one.holds_data and not one.variadic
+    return node.value if isinstance(node.value, list) and not is_data else [node]
+
+
+def _nothing(name: str, one: Parameter | None) -> Groups:
+    """An empty list, if the program has a spelling for it."""
+    if one is None:
+        return []
+    if one.separator:
+        return [[f"{name}="]]
+    return [[name]] if one.nargs == "*" else []
+
+
+def _is_off_without_value(one: Parameter) -> bool:
+    """Whether false means that an option with an optional value is not given."""
+    is_plain = one.nargs == "?" and not one.computed and "false" not in one.words
+    return is_plain and (one.default is UNSET or not one.default)
+
+
+def _flat(node: Node) -> Iterable[Node]:
+    """The values of a list, and of the lists in it."""
+    if not isinstance(node.value, list):
+        yield node
+        return
+    for item in node.value:
+        yield from _flat(item)
+
+
+def _words(node: Node, one: Parameter) -> list[str]:
+    """The words of a value: those of a list in turn, and keys and values of a mapping."""
+    if isinstance(node.value, dict):
+        pairs = ((key, *_words(child, one)) for key, child in node.value.items())
+        return [word for pair in pairs for word in pair]
+    if isinstance(node.value, list):
+        return [word for item in node.value for word in _words(item, one)]
+    return [_word(node.value, one)]
+
+
+def _held(node: Node) -> Iterable[type]:
+    """The kinds of the lists and mappings inside a list."""
+    for item in node.value if isinstance(node.value, list) else node.mapping.values():
+        if isinstance(item.value, list | dict):
+            yield type(item.value)
+            yield from _held(item)
+
+
+def _container(node: Node, literal: str) -> str:
+    """A list or mapping in the language that a program reads."""
+    from fdl.planning.data import as_text
+
+    return as_text(node, "eval" if literal == "python" else "json")
 
 
 def _word(value: object, one: Parameter | None) -> str:
@@ -164,11 +278,15 @@ def _word(value: object, one: Parameter | None) -> str:
     plain = value if isinstance(value, Null) else text(value)
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
-    return _literal(value) if one.literal else plain
+    if one.holds_data:
+        from fdl.planning.data import as_text
+
+        return as_text(value, one.literal)
+    return _literal(value) if one.literal == "python" else plain
 
 
 def _literal(value: object) -> str:
-    """A value as a literal of Python; text is quoted where it would be read as something else."""
+    """A value as Fire reads it; text is quoted where it would be read as something else."""
     if isinstance(value, Null):
         return "None"
     if not isinstance(value, str):
@@ -197,16 +315,23 @@ def _assignment(name: str, node: Node, *, hydra: bool) -> str:
     if name.startswith("~") and node.value is True:
         return name
     if not hydra:
-        items = [text(one.value) for one in _items(node) if one.value is not None]
-        return f"{name}={','.join(items)}"
-    if isinstance(node.value, list):
-        return f"{name}=[{','.join(_hydra(item) for item in node.value)}]"
+        return f"{name}={','.join(map(_bare, _items(node)))}"
     return f"{name}={_hydra(node)}"
+
+
+def _bare(node: Node) -> str:
+    if isinstance(node.value, list):
+        return f"[{','.join(map(_bare, node.value))}]"
+    return text(node.value)
 
 
 def _hydra(node: Node) -> str:
     """A value in Hydra's override grammar; quoted if it would be read as something else."""
     value = node.value
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_hydra(child)}' for key, child in value.items())}}}"
     if value is None or isinstance(value, Null):
         return "null"
     if not isinstance(value, str):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.errors import UsageError
+from fdl.node import Node
 from fdl.plan import Plan
 from fdl.planning.generate import FIELDS, SWITCHES
 from fdl.planning.recorded import OUTPUT, RunsFolder
@@ -133,25 +134,52 @@ class Target:
         """
         one = self._spelling.declared(name)
         flag = self._spelling.flag(name, one)
+        if one is not None and one.kind == "arg":
+            return self._argument(one, value)
         if self._spelling.bare and not flag.startswith("-"):
             return [f"{flag}={value}"]
-        if value not in ("true", "false") or not (one.shape == "flag" if one else bare):
+        written = _scalar(value, one)
+        if isinstance(written, str):
             word = one.words.get(value, value) if one else value
             # Arguments may follow, and a list would take them.
             is_open = one is not None and one.nargs in ("*", "+")
             return [f"{flag}={word}"] if is_open else valued(flag, word)
-        if value == "true":
-            return [flag]
-        negatives = one.negatives if one else ()
-        if not negatives and any(given.name == flag for given in self._plan.flags):
+        groups = self._spelling.groups(name, Node(written, "", 0, 0), one, switch=bare)
+        if not groups and any(given.name == flag for given in self._plan.flags):
             raise UsageError(
                 f"`--each {name}`: the manifest sets `{flag}`, and no flag turns it off",
                 hint="remove it from the manifest",
             )
-        return list(negatives[:1])
+        return [token for group in groups for token in group]
+
+    def _argument(self, one: Parameter, value: str) -> list[str]:
+        """A positional argument; it stands behind those that the manifest and the user give."""
+        given = {flag.name for flag in self._plan.flags}
+        arguments = self._schema.arguments if self._schema else []
+        if one.display in given:
+            raise UsageError(
+                f"`--each {one.name}`: the manifest sets `{one.display}`, and a second value would "
+                "follow it",
+                hint="remove it from the manifest",
+            )
+        missing = [each.display for each in arguments[: arguments.index(one)]]
+        missing = [each for each in missing if each not in given]
+        if missing and not self._plan.typed:
+            raise UsageError(
+                f"`--each {one.name}`: `{missing[0]}` stands before it and has no value",
+                hint=f"set `{missing[0].strip('<>')}` in `options` of the manifest",
+            )
+        return [value]
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
         return UsageError(
             f"`--each {key}`: `{self._typed}` has no setting `{key}`",
             hint=did_you_mean(key, names, f"`{self._typed} --help` lists them"),
         )
+
+
+def _scalar(value: str, one: Parameter | None) -> str | bool | int:
+    """A value as a manifest would hold it, if the program does not simply get the word."""
+    if value in ("true", "false"):
+        return value == "true"
+    return int(value) if one is not None and one.counted and value.isdigit() else value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from fdl.schema.static.interpret import Thing
-from fdl.schema.static.parsers import Parser
-from fdl.schema.static.records import annotation
+from fdl.schema.static.parsers import Parser, literal_of
+from fdl.schema.static.records import annotation, members
 from fdl.schema.static.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ class App(Thing):
         single: Whether one command alone is the whole program: a ``Typer`` without a callback.
         typer: Whether it is a ``Typer``; the rest belongs to click.
         part: Whether it hangs below another one.
+        prefix: How the variables of its options begin; None if they have none.
     """
 
     def __init__(self, program: Program, find: Find, *, name: object = None, typer: bool) -> None:
@@ -41,6 +42,7 @@ class App(Thing):
         self.typer = self.single = typer
         self.part = False
         self._find = find
+        self.prefix: object = None
 
     def do_add_typer(self, call: Call) -> object:
         """Hang another app below this one; one without a name adds its commands to those here."""
@@ -66,6 +68,13 @@ class App(Thing):
         else:
             self.program.strict = False
 
+    def do_call(self, call: Call) -> object:
+        """Start it; a prefix names the variables of its options."""
+        self.prefix = call.named.get("auto_envvar_prefix", self.prefix)
+        return COMPUTED
+
+    do_main = do_call
+
     def do_command(self, _: Call) -> object:
         """A command that no decorator declares: ``app.command()(fit)``. Its function is unknown."""
         self.single = self.program.strict = False
@@ -89,7 +98,19 @@ class App(Thing):
     def settled(self) -> Program:
         """The program: a ``Typer`` with one command is that command."""
         commands = self.program.commands
+        if isinstance(self.prefix, str):
+            _name_variables(self.program, self.prefix)
         return next(iter(commands.values())) if self.single and len(commands) == 1 else self.program
+
+
+def _name_variables(program: Program, prefix: str) -> None:
+    """Give each option without a variable the one that click derives from a prefix."""
+    for name, row in program.options.items():
+        row.setdefault(
+            "env", f"{prefix}_{program.fields.get(name, name)}".upper().replace("-", "_")
+        )
+    for name, inner in program.commands.items():
+        _name_variables(inner, f"{prefix}_{name}".upper().replace("-", "_"))
 
 
 class Decorated:
@@ -128,11 +149,16 @@ class Decorated:
                 owner.program.options.update(program.options)
                 return None
             name = _command_name(decorator, node, interpreter, found)
+            settings = _keyword(decorator, "context_settings", found, interpreter)
+            settings = settings if isinstance(settings, dict) else {}
+            if settings.get("ignore_unknown_options"):
+                program.strict = False
             if owner is not None:
                 owner.program.commands[name] = program
             if is_typer:
                 return None
             app = App(program, interpreter.at_end, name=name, typer=False)
+            app.prefix = settings.get("auto_envvar_prefix")
             app.part = owner is not None
             self._made[module.place(node)] = app
             return app
@@ -223,6 +249,8 @@ def _typer(
         place=module.place(one),
         doubtful=bool(said and said.doubtful),
         ignore_case=keywords.get("case_sensitive") is False,
+        env=_variable(keywords),
+        literal=_literal(info, "parser", module),
     )
     name = one.arg.replace("_", "-")
     if kind == "Argument" or (kind == "" and required and type_ != "bool"):
@@ -256,17 +284,25 @@ def _click(
     type_node = next((one.value for one in node.keywords if one.arg == "type"), None)
     type_, choices, doubtful = _click_type(type_node, keywords, found, interpreter)
     off = [flag.partition("/")[2].strip() for flag in flags if "/" in flag]
-    is_flag = bool(off) or keywords.get("is_flag") is True or keywords.get("count") is True
+    has_value = "flag_value" in keywords
+    is_flag = bool(off) or keywords.get("is_flag", has_value) is True or bool(keywords.get("count"))
     nargs = keywords.get("nargs")
+    parts = getattr(type_node, "elts", None)
+    if parts is not None:
+        nargs = len(parts)
+    elif has_value and not is_flag:
+        nargs = "?"
     row = Row(
         type="bool" if is_flag else type_,
         default=keywords.get("default"),
         choices=() if is_flag else choices,
         help=keywords.get("help", ""),
-        many=keywords.get("multiple") is True or nargs not in (None, 1),
-        nargs=nargs if isinstance(nargs, int) and nargs > 1 else None,
+        many=keywords.get("multiple") is True or nargs not in (None, 1, "?"),
+        nargs=nargs if nargs == "?" or (isinstance(nargs, int) and nargs > 1) else None,
         counted=keywords.get("count") is True,
         required=keywords.get("required", False),
+        env=_variable(keywords),
+        literal=literal_of(type_node, module),
         negatives=[flag for flag in off if flag],
         place=module.place(node),
         doubtful=doubtful and not is_flag,
@@ -275,7 +311,8 @@ def _click(
     if is_flag and not off:
         row.default = None
     if kind == "option":
-        program.option([flag.partition("/")[0].strip() for flag in flags], row)
+        name = program.option([flag.partition("/")[0].strip() for flag in flags], row)
+        program.fields[name] = next((word for word in words if word[:1] != "-"), name)
     elif words:
         required = keywords.get("required", nargs != -1 and "default" not in keywords)
         program.argument(
@@ -292,7 +329,8 @@ def _click_type(
     target = node.func if isinstance(node, ast.Call) else node
     name = found.module.origin(target).rpartition(".")[2]
     if name == "Choice" and isinstance(node, ast.Call) and node.args:
-        return "string", interpreter.value(node.args[0], {}, found.module), False
+        names = [one for one, _ in members(node.args[0], found.module, interpreter)]
+        return "string", names or interpreter.value(node.args[0], {}, found.module), False
     known = {**_CLICK_TYPES, "str": "string", "int": "int", "float": "float", "bool": "string"}
     return known.get(name, "string"), (), name not in known
 
@@ -304,6 +342,25 @@ def _ignores_case(node: ast.expr | None, found: Definition, interpreter: Interpr
     named = {one.arg: one.value for one in node.keywords}
     second = node.args[1] if len(node.args) > 1 else named.get("case_sensitive")
     return second is not None and interpreter.value(second, {}, found.module) is False
+
+
+def _variable(keywords: dict[str, Any]) -> str:
+    """The variable that an option reads; the first of several."""
+    said = keywords.get("envvar")
+    said = said[0] if isinstance(said, list) and said else said
+    return said if isinstance(said, str) else ""
+
+
+def _literal(info: ast.Call | None, keyword: str, module: Module) -> str:
+    nodes = (one.value for one in (info.keywords if info else ()) if one.arg == keyword)
+    return literal_of(next(nodes, None), module)
+
+
+def _keyword(decorator: ast.expr, name: str, found: Definition, interpreter: Interpreter) -> object:
+    """The value of a keyword of a decorator."""
+    nodes = (one.value for one in getattr(decorator, "keywords", ()) if one.arg == name)
+    node = next(nodes, None)
+    return interpreter.value(node, {}, found.module) if node is not None else None
 
 
 def _command_name(

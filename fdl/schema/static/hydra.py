@@ -1,7 +1,7 @@
 """Programs with ``@hydra.main``: their configuration file is what they take."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH113, PTH118, PTH120, PTH208
+# ruff: noqa: PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import ast
@@ -36,7 +36,9 @@ def program_of(found: Definition, interpreter: Interpreter) -> tuple[Program, li
         if not isinstance(name, str) or folder is COMPUTED:
             return _open(Program()), []
         base = os.path.join(os.path.dirname(found.module.file), folder or "")
-        reader = _Reader(os.path.normpath(base))
+        # A store may hold choices of a group that no file has.
+        stores = any(name == "ConfigStore" for _, name in found.module.imports.values())
+        reader = _Reader(os.path.normpath(base), is_open=stores)
         program = _open(Program(ast.get_docstring(found.node) or ""))
         reader.add(program, name.removesuffix(".yaml"), "")
         return program, reader.files
@@ -50,10 +52,16 @@ def _open(program: Program) -> Program:
 
 
 class _Reader:
-    """Reads a configuration and the files that its defaults list names."""
+    """Reads a configuration and the files that its defaults list names.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        folder: Where the files are.
+        is_open: Whether groups may have choices besides the files.
+    """
+
+    def __init__(self, folder: str, *, is_open: bool) -> None:
         self._folder = folder
+        self._is_open = is_open
         self.files: list[str] = []
 
     def add(self, program: Program, name: str, package: str) -> None:
@@ -99,16 +107,21 @@ class _Reader:
             many=many,
             required=value == "???",
             place=self._place(node),
+            # Only a structured configuration refuses a value of another type.
+            doubtful=True,
         )
         program.setting(name, row)
 
-    def _options(self, place: str) -> list[str]:
+    def _options(self, place: str) -> object:
+        if self._is_open:
+            return COMPUTED
         folder = os.path.join(self._folder, place)
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            return []
-        return [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
+        found: list[str] = []
+        for above, _, names in os.walk(folder):
+            inside = os.path.relpath(above, folder)
+            files = [one.removesuffix(".yaml") for one in names if one.endswith(".yaml")]
+            found += [os.path.normpath(os.path.join(inside, one)) for one in files]
+        return sorted(found)
 
     def _read(self, name: str) -> Node | None:
         from fdl.errors import FdlError

@@ -228,6 +228,8 @@ class Interpreter:
             owner = self.value(node.func.value, scope, module)
             if isinstance(owner, Thing):
                 return owner.call(node.func.attr, call)
+        elif isinstance(node.func, ast.Name) and isinstance(scope.get(node.func.id), Thing):
+            return scope[node.func.id].call("call", call)
         elif isinstance(node.func, ast.Call):  # `app.command()(fit)`
             self.value(node.func, scope, module)
         if dotted in ("list", "tuple", "sorted", "set") and len(call.arguments) == 1:

@@ -7,11 +7,19 @@ from fdl.schema.static.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ast
     from typing import Any
 
     from fdl.schema.static.interpret import Call
+    from fdl.schema.static.source import Module
 
 _TYPES = {"str": "string", "int": "int", "float": "float"}
+_EVALUATED = {
+    "json.loads": "json",
+    "yaml.safe_load": "json",
+    "ast.literal_eval": "eval",
+    "eval": "eval",
+}
 _PATHS = ("pathlib.Path", "Path", "argparse.FileType")
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "append_const")
 _QUIET = ("help", "version")
@@ -182,6 +190,7 @@ def _row(call: Call, action: str, group: object) -> Row:
         place=call.place,
         doubtful=not flag and (doubtful or action == "own"),
         words={} if flag else _words_of(call),
+        literal="" if flag else literal_of(_type_node(call), call.module),
     )
     if flag:
         row.choices = ()
@@ -196,8 +205,11 @@ def _row(call: Call, action: str, group: object) -> Row:
 
 def _words_of(call: Call) -> dict[str, str]:
     """How true and false are written: ``bool`` makes True of every word but the empty one."""
-    type_ = next((one.value for one in call.node.keywords if one.arg == "type"), None)
-    words = {"false": ""} if type_ is not None and call.module.origin(type_) == "bool" else {}
+    type_ = _type_node(call)
+    name = call.module.origin(type_) if type_ is not None else ""
+    words = {"false": ""} if name == "bool" else {}
+    if _reads_booleans(name):
+        words["false"] = "false"
     if call.named.get("nargs") == "?" and call.named.get("const") is None:
         words["true"] = "true"
     return words
@@ -205,13 +217,29 @@ def _words_of(call: Call) -> dict[str, str]:
 
 def type_of(call: Call) -> tuple[str, bool]:
     """The schema's word for ``type=``, and whether it is the program's own converter."""
-    keyword = next((one.value for one in call.node.keywords if one.arg == "type"), None)
+    keyword = _type_node(call)
     if keyword is None:
         return "string", False
     dotted = call.module.origin(keyword) or call.module.origin(getattr(keyword, "func", keyword))
     if dotted in _TYPES:
         return _TYPES[dotted], False
+    if _reads_booleans(dotted):
+        return "string", False
     return ("path", False) if dotted in _PATHS else ("string", True)
+
+
+def _reads_booleans(converter: str) -> bool:
+    """Whether a converter takes the words true and false: ``str2bool``, ``strtobool``."""
+    return "bool" in converter.lower() and converter != "bool"
+
+
+def _type_node(call: Call) -> ast.expr | None:
+    return next((one.value for one in call.node.keywords if one.arg == "type"), None)
+
+
+def literal_of(node: ast.expr | None, module: Module) -> str:
+    """How a converter evaluates its word, in the words of a schema."""
+    return _EVALUATED.get(module.origin(node), "") if node is not None else ""
 
 
 def _positional(program: Program, name: str, call: Call, row: Row) -> None:

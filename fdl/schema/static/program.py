@@ -10,10 +10,10 @@ import sys
 from functools import partial
 
 from fdl.schema.program import script_of
-from fdl.schema.static import absl, commands, hydra, records
+from fdl.schema.static import absl, commands, fire, hydra, jsonargparse, records, simple, tyro
 from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
-from fdl.schema.static.rows import COMPUTED, Program, Row
+from fdl.schema.static.rows import COMPUTED, Program
 from fdl.schema.static.source import Library, Roots
 from fdl.venv import site_packages
 
@@ -93,11 +93,16 @@ class _Reader:
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] = {
             "*.ArgumentParser": self._parser,
+            "jsonargparse.ArgumentParser": self._typed,
+            **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
+            "simple_parsing.ArgumentParser": self._simple_parser,
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
-            "tyro.cli": partial(self._declared, partial(_of_record, records.TYRO)),
+            "tyro.cli": partial(self._tyro, tyro.Reader.cli),
+            "tyro.extras.subcommand_cli_from_dict": partial(self._tyro, tyro.Reader.commands),
+            "tyro.extras.overridable_config_cli": partial(self._tyro, tyro.Reader.commands),
             "simple_parsing.parse": partial(self._declared, partial(_of_record, records.SIMPLE)),
-            "fire.Fire": partial(self._declared, _signature_of_fire),
+            "fire.Fire": self._fire,
             "*.Typer": self._typer,
             "typer.run": partial(self._declared, commands.signature),
             "*.LightningCLI": self._lightning,
@@ -118,6 +123,18 @@ class _Reader:
 
     def _parser(self, call: Call) -> Thing:
         return self._keep(new_parser(call))
+
+    def _typed(self, _: Call) -> Thing:
+        return self._keep(jsonargparse.TypedParser(self._interpreter))
+
+    def _typed_cli(self, call: Call) -> object:
+        parser = jsonargparse.cli(call, self._interpreter)
+        if parser is not None:
+            self._keep(parser)
+        return COMPUTED
+
+    def _simple_parser(self, call: Call) -> Thing:
+        return self._keep(simple.SimpleParser(call, self._interpreter))
 
     def _of_classes(self, call: Call) -> Thing:
         parser = self._keep(new_parser(call))
@@ -140,6 +157,18 @@ class _Reader:
         if found is not None:
             parser = self._keep(Parser(Program(), rank=2))
             declare(parser.program, found, self._interpreter)
+        return COMPUTED
+
+    def _tyro(self, read: Callable[[tyro.Reader, Program], bool], call: Call) -> object:
+        program = Program()
+        if read(tyro.Reader(self._interpreter, call), program):
+            self._keep(Parser(program, rank=2))
+        return COMPUTED
+
+    def _fire(self, call: Call) -> object:
+        program = Program()
+        if fire.read(program, call, self._interpreter):
+            self._keep(Parser(program, rank=2))
         return COMPUTED
 
     def _typer(self, call: Call) -> Thing:
@@ -166,32 +195,10 @@ def _of_record(rules: str, program: Program, found: Definition, interpreter: Int
     """The fields of a class, or the parameters of a function."""
     if isinstance(found.node, ast.FunctionDef):
         commands.signature(program, found, interpreter)
+    elif rules == records.SIMPLE:
+        simple.declare_simple(program, found, interpreter)
     else:
         records.declare(program, found, interpreter, rules)
-
-
-def _signature_of_fire(program: Program, found: Definition, interpreter: Interpreter) -> None:
-    """The parameters of a function; Fire takes each as a flag, also those without a default."""
-    if not isinstance(found.node, ast.FunctionDef):
-        return
-    arguments = found.node.args
-    missing = len(arguments.args) - len(arguments.defaults)
-    for index, one in enumerate(arguments.args):
-        default = arguments.defaults[index - missing] if index >= missing else None
-        value = interpreter.value(default, {}, found.module) if default is not None else None
-        kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "string")
-        # Fire takes a number for any parameter, so the type is only a guess from the default.
-        row = Row(
-            type=kind,
-            default=value,
-            required=default is None,
-            negatives=[f"--no{one.arg}"] if kind == "bool" else (),
-            place=found.module.place(one),
-            doubtful=kind == "string",
-            literal=True,
-        )
-        program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
-    program.strict = program.strict and arguments.kwarg is None
 
 
 def _packages(level: Level) -> list[str]:

@@ -1,9 +1,8 @@
-"""Dataclasses whose fields become options: HfArgumentParser, tyro and simple-parsing."""
+"""Dataclasses whose fields become options: HfArgumentParser and simple-parsing."""
 
 from __future__ import annotations
 
 import ast
-import re
 
 from fdl.light_record import Record
 from fdl.schema.static.rows import COMPUTED, Program, Row
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from fdl.schema.static.interpret import Definition, Interpreter
     from fdl.schema.static.source import Module
 
-HUGGING_FACE, TYRO, SIMPLE = "hugging face", "tyro", "simple-parsing"
-
-BY_NAME = (TYRO, SIMPLE)
-"""Libraries that take the name of a member of an enumeration, and not its value."""
+HUGGING_FACE, SIMPLE = "hugging face", "simple-parsing"
 
 _TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path"}
 _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
@@ -63,20 +59,20 @@ def declare(
         rules: How the library spells flags.
         prefix: Of nested classes: ``optimizer.``.
     """
-    for node, module in _fields(found, interpreter, program, 0):
+    for node, module in fields(found, interpreter, program, 0):
         name = node.target.id if isinstance(node.target, ast.Name) else ""
         text = ast.unparse(node.annotation)
         if not name or "ClassVar" in text or "InitVar" in text:
             continue
         said = annotation(node.annotation, module, interpreter)
-        if rules == TYRO and (classes := _classes(node.annotation, module, interpreter)):
-            _add_union(program, f"{prefix}{name}", classes, interpreter)
+        if rules == SIMPLE and (chosen := _chosen(node, module, interpreter)):
+            _add_chosen(program, prefix + name, chosen, interpreter, module.place(node))
             continue
         nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
         if nested is not None and prefix.count(".") < 4:
             declare(program, nested, interpreter, rules, f"{prefix}{name}.")
             continue
-        default, help_, init = _default(node.value, module, interpreter)
+        default, help_, init = default_of(node.value, module, interpreter)
         if init is not False:
             _add(program, prefix + name, said, default, help_, module.place(node), rules)
 
@@ -85,7 +81,7 @@ def _classes(
     node: ast.expr, module: Module, interpreter: Interpreter
 ) -> dict[str, Definition | None]:
     """The classes of a union, by the words that choose them; empty for another annotation."""
-    parts = list(_alternatives(node))
+    parts = list(alternatives(node))
     if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     found: dict[str, Definition | None] = {}
@@ -96,29 +92,46 @@ def _classes(
         )
         if nested is None and not is_none:
             return {}
-        found[_hyphenated(nested.node.name) if nested else "none"] = nested
+        found[nested.node.name if nested else "none"] = nested
     return found if any(found.values()) and len(found) > 1 else {}
 
 
-def _hyphenated(name: str) -> str:
-    """The name of a class as tyro types it: ``adam-w`` for ``AdamW``, ``sgd`` for ``SGD``."""
-    words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1-\2", name))
-    return words.lower().replace("_", "-")
+def _chosen(
+    node: ast.AnnAssign, module: Module, interpreter: Interpreter
+) -> tuple[bool, dict[str, Definition | None]] | None:
+    """Whether words choose a class as an option, and the classes by these words; None if not."""
+    call = node.value
+    if isinstance(call, ast.Call) and call.args:
+        kind = module.origin(call.func).rpartition(".")[2]
+        table = call.args[0]
+        if kind in ("subgroups", "subparsers") and isinstance(table, ast.Dict):
+            words = [interpreter.value(key, {}, module) for key in table.keys]
+            found = [interpreter.definition(one, module) for one in table.values]
+            return kind == "subgroups", dict(zip(map(str, words), found, strict=True))
+    classes = _classes(node.annotation, module, interpreter)
+    made = {one.node.name.lower(): one for one in classes.values() if one is not None}
+    return (False, {**made}) if made else None
 
 
-def _add_union(
-    program: Program, name: str, classes: dict[str, Definition | None], interpreter: Interpreter
+def _add_chosen(
+    program: Program,
+    name: str,
+    chosen: tuple[bool, dict[str, Definition | None]],
+    interpreter: Interpreter,
+    place: str,
 ) -> None:
-    """Add a subcommand for each class. That of a second union stands behind that of the first."""
-    outer = [program]
-    while any(one.commands for one in outer):
-        outer = [inner for one in outer for inner in one.commands.values()]
-    for one in outer:
-        for word, found in classes.items():
-            inner = Program()
-            if found is not None:
-                declare(inner, found, interpreter, TYRO, f"{name}.")
-            one.commands[f"{name.replace('_', '-')}:{word}"] = inner
+    """Add classes of which the program takes one: by an option, or each as a subcommand."""
+    by_option, classes = chosen
+    if by_option:
+        program.option([f"--{name}"], Row(choices=list(classes), default=COMPUTED, place=place))
+        # Which of the options below it are taken depends on the choice.
+        program.strict = False
+    for word, found in classes.items():
+        inner = program if by_option else program.commands.setdefault(word, Program())
+        if found is None:
+            inner.strict = False
+        else:
+            declare(inner, found, interpreter, SIMPLE, f"{name}." if by_option else "")
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -129,7 +142,7 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
         except SyntaxError:
             return Annotation(doubtful=True)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([*_alternatives(node)], module, interpreter)
+        return _union([*alternatives(node)], module, interpreter)
     if isinstance(node, ast.Subscript):
         base = module.origin(node.value).rpartition(".")[2]
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -166,10 +179,11 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
     )
 
 
-def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
+def alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    """The parts of ``A | B``."""
     if isinstance(node, ast.BinOp):
-        yield from _alternatives(node.left)
-        yield from _alternatives(node.right)
+        yield from alternatives(node.left)
+        yield from alternatives(node.right)
     else:
         yield node
 
@@ -217,11 +231,11 @@ def _is_record(node: ast.AST) -> bool:
     return any("dataclass" in one or "define" in one for one in decorators)
 
 
-def _fields(
+def fields(
     found: Definition, interpreter: Interpreter, program: Program, depth: int
 ) -> list[tuple[ast.AnnAssign, Module]]:
     """The annotated fields, those of base classes first; a later one replaces an earlier one."""
-    fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
+    made: dict[str, tuple[ast.AnnAssign, Module]] = {}
     if not isinstance(found.node, ast.ClassDef) or depth > _DEEPEST:
         program.strict = False
         return []
@@ -232,17 +246,17 @@ def _fields(
         if above is None:
             program.strict = False
             continue
-        fields.update(
+        made.update(
             (ast.unparse(one[0].target), one)
-            for one in _fields(above, interpreter, program, depth + 1)
+            for one in fields(above, interpreter, program, depth + 1)
         )
     for item in found.node.body:
         if isinstance(item, ast.AnnAssign):
-            fields[ast.unparse(item.target)] = (item, found.module)
-    return list(fields.values())
+            made[ast.unparse(item.target)] = (item, found.module)
+    return list(made.values())
 
 
-def _default(
+def default_of(
     node: ast.expr | None, module: Module, interpreter: Interpreter
 ) -> tuple[Any, object, object]:
     """The default (``...`` for none), the help text, and whether it is set by the constructor."""
@@ -257,8 +271,9 @@ def _default(
     elif "default_factory" in said or node.args:
         factory = said.get("default_factory")
         lambda_ = factory.body if isinstance(factory, ast.Lambda) else None
-        empty = isinstance(factory, ast.Name) and factory.id == "list"
-        value = [] if empty else interpreter.value(lambda_, {}, module)
+        empty: dict[str, object] = {"list": [], "dict": {}, "tuple": []}
+        name = factory.id if isinstance(factory, ast.Name) else ""
+        value = empty[name] if name in empty else interpreter.value(lambda_, {}, module)
     metadata = interpreter.value(said.get("metadata"), {}, module)
     help_ = metadata.get("help", "") if isinstance(metadata, dict) else ""
     if "help" in said:
@@ -277,29 +292,30 @@ def _add(
     rules: str,
 ) -> None:
     dashed = name.replace("_", "-")
-    spellings = [f"--{dashed}"] if rules == TYRO else [f"--{name}"]
+    spellings = [f"--{name}"]
     if rules == HUGGING_FACE and dashed != name:
         spellings.append(f"--{dashed}")
     off: list[str] = []
     if said.type == "bool" and not said.many:
-        if rules == TYRO:
-            head, _, last = dashed.rpartition(".")
-            off = [f"--{head}.no-{last}" if head else f"--no-{last}"]
-        elif rules == HUGGING_FACE and default is True:
+        if rules == HUGGING_FACE and default is True:
             off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
         elif rules == SIMPLE:
             off = [f"--no{name}"]
+    # HfArgumentParser takes a word for such an option, and true without a word.
+    by_word = rules == HUGGING_FACE and said.type == "bool" and said.optional and not said.many
     row = Row(
-        type=said.type,
+        type="string" if by_word else said.type,
         default=None if default is ... else default,
-        choices=said.names if said.names and rules in BY_NAME else said.choices,
+        choices=said.names if said.names and rules == SIMPLE else said.choices,
         help=help_ if isinstance(help_, str) else "",
         many=said.many,
-        nargs=said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None,
+        nargs="?"
+        if by_word
+        else (said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None),
         required=default is ... and not said.optional,
         negatives=off,
         place=place,
         doubtful=said.doubtful,
-        words={"null": "None"} if rules == TYRO else {},
+        words={"false": "false"} if by_word else {},
     )
     program.option(spellings, row)

@@ -33,6 +33,7 @@ class Program:
         arguments: Rows of the positional arguments.
         commands: Name -> subcommand.
         style: How it takes settings, if not as flags.
+        fields: Name of an option -> the name of its parameter, if that has another.
     """
 
     def __init__(self, description: object = "") -> None:
@@ -42,6 +43,7 @@ class Program:
         self.arguments: list[dict[str, Any]] = []
         self.commands: dict[str, Program] = {}
         self.style = ""
+        self.fields: dict[str, str] = {}
         self._aligned = True
 
     @property
@@ -49,15 +51,16 @@ class Program:
         """Whether it declares anything, or says how it takes settings."""
         return bool(self.options or self.arguments or self.commands or self.style)
 
-    def option(self, flags: Sequence[str], row: Row) -> None:
-        """Add an option with all its spellings."""
+    def option(self, flags: Sequence[str], row: Row) -> str:
+        """Add an option with all its spellings; returns its name, empty if there is none."""
         longest = sorted(flags, key=lambda flag: not flag.startswith("--"))
         names = (flag.lstrip("-+") for flag in longest)
         name = next((one for one in names if is_flag_name(one)), "")
         if not name:
             self.strict = False
-            return
-        self.options[name] = {**row.document(name), "flags": list(flags)} if flags else {}
+        else:
+            self.options[name] = {**row.document(name), "flags": list(flags)}
+        return name
 
     def setting(self, name: str, row: Row) -> None:
         """Add an option without dashes: ``optimizer.lr``."""
@@ -82,6 +85,7 @@ class Program:
             "group",
             "commas",
             "separator",
+            "env",
             *(["default"] * required),
         ):
             made.pop(key, None)
@@ -119,7 +123,9 @@ class Row(Record):
         doubtful: Whether the type is the program's own.
         separator: What joins the values of a list, if one word must hold all of them.
         ignore_case: Whether choices may be typed in upper and lower case.
-        literal: Whether the program reads values as Python literals.
+        literal: How the program evaluates values, as in the schema; empty if it does not.
+        mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn.
+        env: The variable that it reads.
         words: How ``true``, ``false`` and ``null`` are written, if not as these words.
     """
 
@@ -137,7 +143,9 @@ class Row(Record):
     doubtful: bool = False
     separator: str = ""
     ignore_case: bool = False
-    literal: bool = False
+    literal: str = ""
+    mapping: str = ""
+    env: str = ""
     words: Mapping[str, str] = {}
 
     def document(self, name: str) -> dict[str, Any]:
@@ -164,7 +172,7 @@ class Row(Record):
             computed.append("nargs")
         elif self.nargs is not None:
             made.update(nargs=self.nargs, commas=False)
-        for key in ("counted", "ignore_case", "literal", "words"):
+        for key in ("counted", "ignore_case", "literal", "mapping", "words", "env"):
             made.update({key: getattr(self, key)} if getattr(self, key) else {})
         made.update({"required": True} if self.required is True else {})
         made.update({"negatives": list(self.negatives)} if self.negatives else {})

@@ -77,3 +77,31 @@ def test_typer_takes_members_in_any_case(driven):
     call = driven(TYPER, "beta: {options: {kind: BETA}}\np: {options: {kind: alpha}}")
     assert call("beta") == call("p", "--kind", "BETA") == "beta"
     assert "invalid value `gamma`" in call("p", "--kind", "gamma")
+
+
+UNCLEAR = """
+import argparse, json
+p = argparse.ArgumentParser()
+p.add_argument("--tags", type=lambda text: text.split(","))
+p.add_argument("--amp", type=lambda text: text == "yes")
+p.add_argument("--lr", type=lambda text: float(text))
+p.add_argument("--data", type=json.loads)
+print(p.parse_known_args())
+"""
+
+
+def test_what_the_source_does_not_say_is_passed_with_one_warning(project, fdl):
+    manifest = """
+        entry: python main.py
+        commands:
+          p: {options: {tags: [a, b], amp: true, lr: 0.1, data: {a: [1]}, other: 1}}
+          said: {options: {--tags: [a, b], --amp: "yes", lr: 0.1, data: !null , --other: 1}}
+    """
+    project({"fdl.yml": manifest, "main.py": UNCLEAR})
+    told = fdl("-n", "p")
+    assert told.err.startswith("warning: fdl does not check `tags`, `amp` and `other`: ")
+    assert told.err.count("\n") == 1
+    assert "--amp true --data '{\"a\": [1]}' --lr 0.1 --other 1 --tags a,b" in told.out
+    said = fdl("-n", "said")
+    assert said.err == ""
+    assert "--amp yes --other 1 --tags a,b --data null --lr 0.1" in said.out

@@ -110,8 +110,8 @@ def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.Monke
         "write `commands: {NAME: {run: …}}`",
         "fdl.yml:3:1: unknown key `lr`; `lr` belongs in `training`",
         "fdl.yml:5:7: unknown key `commands.t.runn`; did you mean `run`?",
-        "fdl.yml:5:33: `commands.t.options.a.b` may only list scalars, no nulls, lists or mappings",
-        "fdl.yml:5:42: `commands.t.options.c` may only list scalars, no nulls, lists or mappings",
+        "fdl.yml:5:33: `commands.t.options.a.b` may not list a null",
+        "fdl.yml:5:42: `commands.t.options.c` may not list a null",
         "fdl.yml:6:13: unknown key `commands.u.ddp.polcy`; did you mean `policy`?",
         "fdl.yml:6:32: `commands.u.ddp.mode` must be `solo-N` for one device, or one of `auto`, "
         "`sync`, `nccl-sync`, `nccl-cadence`, `nccl-async`, `cpu-sync`, `cpu-cadence`, "

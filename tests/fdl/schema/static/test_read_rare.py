@@ -197,7 +197,7 @@ def test_a_configuration_of_hydra_with_other_files_is_read(schema):
     assert list(options) == ["base", "optimizer", "data.kind", "rate", "sizes"]
     assert (options["base"].default, options["optimizer"].choices) == (1, ("adam",))
     assert options["data.kind"].choices == ()
-    assert options["rate"].computed == ("default",)
+    assert options["rate"].computed == ("type", "default")
     assert options["sizes"].shape == "list"
 
 
