@@ -74,7 +74,9 @@ def declare(
             continue
         default, help_, init = default_of(node.value, module, interpreter)
         if init is not False:
-            _add(program, prefix + name, said, default, help_, module.place(node), rules)
+            place = module.place(node)
+            aliases = _aliases(node.value, module, interpreter)
+            _add(program, prefix + name, said, default, help_, place, rules, aliases)
 
 
 def _classes(
@@ -156,7 +158,10 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
             values = [one.value if isinstance(one, ast.Constant) else COMPUTED for one in inner]
             same = {type(one).__name__ for one in values if one is not None}
             kind = _TYPES.get(same.pop(), "string") if len(same) == 1 else "string"
-            return Annotation(kind, choices=[one for one in values if one is not None])
+            given = [one for one in values if one is not None]
+            # A word means any of several types.
+            mixed = len({type(one) for one in given}) > 1 and COMPUTED not in given
+            return Annotation(kind, choices=[str(one) for one in given] if mixed else given)
         several = [one for one in inner if ast.unparse(one) != "..."]
         if base in ("tuple", "Tuple") and len(several) == len(inner) > 1:
             said = [annotation(one, module, interpreter) for one in inner]
@@ -282,6 +287,16 @@ def default_of(
     return value, help_, init
 
 
+def _aliases(node: ast.expr | None, module: Module, interpreter: Interpreter) -> list[str]:
+    """Further spellings of a field: ``HfArg(aliases=["--size"])``."""
+    if not isinstance(node, ast.Call):
+        return []
+    said = next((one.value for one in node.keywords if one.arg in ("aliases", "alias")), None)
+    value = interpreter.value(said, {}, module)
+    listed = value if isinstance(value, list) else [value]
+    return [one for one in listed if isinstance(one, str) and one.startswith("-")]
+
+
 def _add(
     program: Program,
     name: str,
@@ -290,11 +305,13 @@ def _add(
     help_: object,
     place: str,
     rules: str,
+    aliases: Sequence[str] = (),
 ) -> None:
     dashed = name.replace("_", "-")
     spellings = [f"--{name}"]
     if rules == HUGGING_FACE and dashed != name:
         spellings.append(f"--{dashed}")
+    spellings += aliases
     off: list[str] = []
     if said.type == "bool" and not said.many:
         if rules == HUGGING_FACE and default is True:

@@ -51,7 +51,6 @@ CELLS = [
         "list by `nargs`", _one("list[int] = field(default_factory=list)"), "--x 1 2", {"x": [1, 2]}
     ),
     Cell("list or nothing", _one("Optional[list[str]] = None"), "--x a b", {"x": ["a", "b"]}),
-    Cell("JSON text", _one("Union[dict, str] = None"), """--x '{"a": 1}'""", {"x": '{"a": 1}'}),
     Cell("path", _one("pathlib.Path = None"), "--x a/b", {"x": "a/b"}, "a/b"),
     Cell("second class", _one("int = 1"), "--size 4", {"size": 4}, "4"),
 ]
