@@ -51,6 +51,7 @@ _SHARED = {
     "place": _text("`file:line` of the declaration"),
     "computed": _words("Keys whose value only the running program knows"),
     "ignore_case": _switch("Whether choices may be typed in upper and lower case"),
+    "once": _switch("Whether only the last occurrence of a list counts"),
     "literal": {
         "description": "How the program evaluates a word: as a Python literal (`python` or true), "
         "as data, which may be a mapping (`json`, or `eval` for an expression of Python), or "

@@ -56,7 +56,7 @@ _DOCUMENT_KEYS = (
 )  # fmt: skip
 _SHARED_KEYS = (
     "type", "description", "default", "choices", "completer", "place", "computed", "ignore_case",
-    "literal", "mapping", "words",
+    "once", "literal", "mapping", "words",
 )  # fmt: skip
 _OPTION_KEYS = (
     *_SHARED_KEYS, "short", "env", "commas", "separator", "bare", "group", "flags", "negatives",
@@ -291,6 +291,7 @@ def _written(row: Row, path: Path) -> Row:
     words = _row(row.get("words", {}), (*path, "words"), VALUES)
     return {
         "ignore_case": _switch(row, "ignore_case", path, False),
+        "once": _switch(row, "once", path, False),
         "literal": _literal(row, path),
         "mapping": _one_of(row, "mapping", path, MAPPINGS),
         "words": {one: _text(words, one, (*path, "words")) for one in words},

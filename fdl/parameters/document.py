@@ -87,6 +87,7 @@ def _described(one: Parameter) -> dict[str, Any]:
     made = {
         "choices": [plain(choice) for choice in one.choices],
         "ignore_case": one.ignore_case,
+        "once": one.once,
         "literal": one.literal,
         "mapping": one.mapping,
         "words": dict(one.words),

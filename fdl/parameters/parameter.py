@@ -69,6 +69,7 @@ class Parameter:
         separator: What joins the values of a list into one word, if that is the only way; a value
             that contains it is quoted as in CSV.
         ignore_case: Whether choices may be typed in upper and lower case.
+        once: Whether only the last occurrence of a list counts.
         literal: How the program evaluates a word: ``python`` (a literal, so that text may need
             quotes), ``json`` or ``eval`` (data, so that a value may be a mapping), ``yaml`` (lists
             and mappings alone are JSON). Empty if not.
@@ -93,8 +94,8 @@ class Parameter:
 
     __slots__ = (
         "choices", "commas", "completer", "computed", "counted", "default", "env", "flags", "group",
-        "help", "ignore_case", "kind", "literal", "mapping", "name", "nargs", "negatives", "place",
-        "required", "separator", "shape", "short", "type", "variadic", "words",
+        "help", "ignore_case", "kind", "literal", "mapping", "name", "nargs", "negatives", "once",
+        "place", "required", "separator", "shape", "short", "type", "variadic", "words",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +112,7 @@ class Parameter:
         commas: bool = True,
         separator: str = "",
         ignore_case: bool = False,
+        once: bool = False,
         literal: str = "",
         mapping: str = "",
         words: Mapping[str, str] | None = None,
@@ -136,6 +138,7 @@ class Parameter:
         self.env = env
         self.separator = separator
         self.ignore_case = ignore_case
+        self.once = once
         self.literal = literal
         self.mapping = mapping
         self.words = words or {}

@@ -130,7 +130,7 @@ class Spelling(Record):
             return ""
         if one is not None and (one.mapping or one.holds_data):
             return ""
-        several = one is None or one.shape == "list"
+        several = one is None or (one.shape == "list" and not one.once)
         return "" if several and held == {list} else "a mapping" if dict in held else "a list"
 
     def _language(self, key: str, one: Parameter | None) -> str:

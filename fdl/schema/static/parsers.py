@@ -185,6 +185,7 @@ def _row(call: Call, action: str, group: object) -> Row:
         many=not flag and (several or action in ("append", "extend")),
         nargs=None if flag else words,
         counted=action == "count",
+        once=several and action not in ("append", "extend", "own"),
         required=named.get("required", False),
         group=group,
         place=call.place,

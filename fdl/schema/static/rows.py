@@ -123,6 +123,7 @@ class Row(Record):
         doubtful: Whether the type is the program's own.
         separator: What joins the values of a list, if one word must hold all of them.
         ignore_case: Whether choices may be typed in upper and lower case.
+        once: Whether only the last occurrence of a list counts.
         literal: How the program evaluates values, as in the schema; empty if it does not.
         mapping: How a mapping is written: ``literal``, or ``words``: keys and values in turn.
         env: The variable that it reads.
@@ -143,6 +144,7 @@ class Row(Record):
     doubtful: bool = False
     separator: str = ""
     ignore_case: bool = False
+    once: bool = False
     literal: str = ""
     mapping: str = ""
     env: str = ""
@@ -172,7 +174,7 @@ class Row(Record):
             computed.append("nargs")
         elif self.nargs is not None:
             made.update(nargs=self.nargs, commas=False)
-        for key in ("counted", "ignore_case", "literal", "mapping", "words", "env"):
+        for key in ("counted", "ignore_case", "once", "literal", "mapping", "words", "env"):
             made.update({key: getattr(self, key)} if getattr(self, key) else {})
         made.update({"required": True} if self.required is True else {})
         made.update({"negatives": list(self.negatives)} if self.negatives else {})
