@@ -144,6 +144,6 @@ CELLS = [
         "--verbosity 1",
         {"verbosity": 1},
         "1",
-        reason="absl and every imported module have flags of their own: fdl passes them, and says so.",
+        reason="absl and imported modules have flags of their own: fdl passes them, and says so.",
     ),
 ]
