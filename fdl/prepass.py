@@ -17,18 +17,18 @@ _COLOR = {"--ansi": True, "--no-ansi": False}
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
     "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
-    "--goal", "--on",
+    "--goal", "--on", "--name",
 )  # fmt: skip
 """Long global flags, for suggestions."""
 
 _BEFORE_COMMAND = ("-n", "-y", "--json", *GLOBAL_FLAGS)
 
 _COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
-_WORDS = {"--search": "search", "--goal": "goal", "--on": "on"}
+_WORDS = {"--search": "search", "--goal": "goal", "--on": "on", "--name": "name"}
 _VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
 _VALUES = {
     **dict.fromkeys(_COUNTS, "N"), "--search": "SAMPLER", "--goal": "METRIC:min", "--on": "slurm",
-    "--each": "KEY=VALUES",
+    "--each": "KEY=VALUES", "--name": "NAME",
 }  # fmt: skip
 
 
@@ -45,10 +45,11 @@ class Work:
         trials: ``--trials N``: how many are tried; 0 without the flag.
         goal: ``--goal METRIC:min`` or ``:max``; empty without the flag.
         on: ``--on slurm``: where it runs; empty for this machine.
+        name: ``--name NAME``: what the run is called; empty without the flag.
     """
 
     __slots__ = (
-        "each", "force", "goal", "gpus_each", "jobs", "on", "search", "trials", "zip",
+        "each", "force", "goal", "gpus_each", "jobs", "name", "on", "search", "trials", "zip",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class Work:
         self.trials = 0
         self.goal = ""
         self.on = ""
+        self.name = ""
 
     def wants_sweep(self) -> bool:
         """Whether a flag asks for runs with several values."""
@@ -86,6 +88,10 @@ class Work:
             self.each.append(value)
         elif flag == "--on" and value != "slurm":
             raise UsageError(f"`--on {value}`: fdl knows slurm", hint="fdl --on slurm COMMAND")
+        elif flag == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
+            raise UsageError(
+                f"`--name {value}`: a run cannot have this name", hint="fdl --name baseline COMMAND"
+            )
         else:
             setattr(self, _WORDS[flag], value)
 
@@ -137,6 +143,8 @@ class Invocation:
             variables["FLODL_VERBOSITY"] = str(self.verbosity)
         if self.color is not None:
             variables["FLODL_COLOR"] = "always" if self.color else "never"
+        if self.work.name:
+            variables["FDL_RUN_NAME"] = self.work.name
         return variables
 
 

@@ -204,7 +204,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_exits_130_through_fdl(demo):
     again = "fdl train --epochs 100000 --resume last"
     assert said.splitlines()[-1] == f"continue with: {again}"
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
-    assert "head/2.weight" in load_file(run / "last.fdl")
+    assert "head.2.weight" in load_file(run / "last.fdl")
 
 
 @pytest.mark.skipif(

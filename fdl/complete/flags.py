@@ -48,6 +48,7 @@ BEFORE = (
     Flag("--search", "Let Optuna pick the values: tpe or random"),
     Flag("--trials", "How many runs a search makes"),
     Flag("--goal", "Metric that a search improves: val_loss:min"),
+    Flag("--name", "Name of the run, for lists and commands"),
     Flag("--on", "Where it runs: slurm"),
 )
 """Flags that count before the command only."""

@@ -31,6 +31,7 @@ _OPTIONS = (
     Row("--force", "Run a command even if its inputs are unchanged (before the command)"),
     Row("--jobs N", "Run several commands, or the runs of a sweep, N at a time"),
     Row("--gpus-each N", "Give each of these jobs N GPUs of its own"),
+    Row("--name NAME", "Call the run NAME in lists and in `fdl runs` (before the command)"),
     Row("--each KEY=VALUES", "Sweep: run a command once for each value; --zip pairs the values"),
     Row("--on slurm", "Run a command, or the runs of a sweep, as jobs of a SLURM cluster"),
     Row("--search tpe", "Let Optuna choose the values, with --trials N --goal METRIC:min"),

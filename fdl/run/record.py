@@ -116,6 +116,7 @@ class RunRecord:
                 for one in shown.variables
                 if one.origin != "fdl"
             },
+            **({"name": name} if (name := plan.env.get("FDL_RUN_NAME")) else {}),
             **_job(),
             **run_record.process_facts(),
         }

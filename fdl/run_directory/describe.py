@@ -65,6 +65,7 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
     """A run as JSON data; ``whole`` adds configuration, environment and files."""
     summary: dict[str, object] = {
         "name": run.name,
+        "title": run.title,
         "path": str(run.path),
         "state": run.state,
         "started": run.record["started"],
@@ -100,6 +101,7 @@ def page(run: Run, resume: str = "") -> Group:
     pid = run.record.get("pid")
     is_live = run.state == "running" and isinstance(pid, int)
     facts = [
+        ("name", run.title if run.title != run.name else ""),
         ("path", str(shortened(run.path))),
         ("state", f"{run.state} (process {pid})" if is_live else run.state),
         ("started", str(run.record["started"])),
@@ -254,8 +256,10 @@ class Comparison:
 
 
 def _told_apart(runs: Sequence[Run]) -> list[str]:
-    """The names of the runs; their paths if two have the same name."""
-    names = [run.name for run in runs]
+    """The titles of the runs, or their names; their paths if two have the same name."""
+    names = [run.title for run in runs]
+    if len(set(names)) < len(names):
+        names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
 
 

@@ -170,7 +170,7 @@ def choose(word: str, places: Sequence[Path]) -> Run:
         if not ranked:
             raise unmeasured(metric, runs) if runs else _none(places)
         return ranked[0]
-    exact = [run for run in runs if run.name == word]
+    exact = [run for run in runs if word in (run.name, run.title)]
     fitting = exact or [run for run in runs if run.name.startswith(word)]
     if len(fitting) == 1:
         return fitting[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def in_pipe(runs: Sequence[Run], metric: Metric | None = None) -> Table:
     rows = []
     for run in runs:
         values = best_value(run, metric) if metric else measured(run.last_metrics)
-        parts = [values, run.problem]
+        parts = [run.title if run.title != run.name else "", values, run.problem]
         if run.notes.tags:
             parts.append(f"[{','.join(run.notes.tags)}]")
         if run.resumed_from:
@@ -173,13 +174,14 @@ def _is_time(name: str) -> bool:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """The name of each run; its path where another run has the same name."""
-    seen: dict[str, int] = {}
+    """The title of each run; its folder's name where several have one title, else its path."""
+    titles = Counter(run.title for run in runs)
+    folders = Counter(run.name for run in runs)
+    found = []
     for run in runs:
-        seen[run.name] = seen.get(run.name, 0) + 1
-    return [
-        printable(run.name if seen[run.name] == 1 else str(shortened(run.path))) for run in runs
-    ]
+        name = run.name if folders[run.name] == 1 else str(shortened(run.path))
+        found.append(run.title if titles[run.title] == 1 else name)
+    return [printable(name) for name in found]
 
 
 def _marked(quantity: Quantity, runs: Sequence[Run]) -> list[str]:

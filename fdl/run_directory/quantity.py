@@ -45,6 +45,7 @@ def _age(run: Run) -> float | None:
 
 FACTS: dict[str, Callable[[Run], object]] = {
     "name": lambda run: run.name,
+    "title": lambda run: run.title,
     "path": lambda run: str(run.path),
     "state": lambda run: run.state,
     "tags": lambda run: run.notes.tags,

@@ -63,6 +63,12 @@ class Run:
         return self.path.name
 
     @property
+    def title(self) -> str:
+        """The name that it was given, or that of its folder."""
+        given = self.record.get("name")
+        return given if isinstance(given, str) and given else self.name
+
+    @property
     def age(self) -> tuple[float, int]:
         """Sort key by start. A second run that began in the same second ends in ``-2``."""
         attempt = self.name[_NAME_LENGTH + 1 :]

@@ -55,6 +55,7 @@ def row(run: Run) -> dict[str, Any]:
     steps = StepFiles.read(run.path)
     return {
         "name": run.name,
+        "title": run.title,
         "path": str(shortened(run.path)),
         "state": run.state,
         "started": run.record["started"],

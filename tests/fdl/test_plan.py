@@ -125,6 +125,7 @@ def test_a_plan_is_plain_data():
             "origin": "fdl.yml:3:4",
             "secret": True,
             "losers": [{"value": REDACTED, "origin": "y"}],
+            "reference": "",
         }
     ]
     assert data["env"] == {"A": "c"}

@@ -153,3 +153,30 @@ def test_a_program_keeps_its_terminal(project):
     log = (run / "training.log").read_text()
     assert "[True, True, True] red\n" in log
     assert "KeyboardInterrupt" in log
+
+
+@pytest.mark.usefixtures("adopted")
+def test_a_run_can_be_named(fdl):
+    assert fdl("--name", "baseline", "big").exit == 0
+    assert fdl("--name", "steep", "more").exit == 0
+    named = fdl("runs", "list", "--columns", "lr,acc").out
+    assert [line.split()[0] for line in named.splitlines()] == ["RUN", "steep", "baseline"]
+    assert json.loads(fdl("runs", "show", "baseline", "--json").out)["title"] == "baseline"
+    compared = fdl("runs", "compare", "baseline", "steep").out.splitlines()
+    assert compared[0].split() == ["baseline", "steep"]
+    assert fdl("--name", "baseline", "big").exit == 0
+    assert "`baseline` means 2 runs" in fdl("runs", "show", "baseline").err
+    for refused in ("last", "best:loss", "a/b"):
+        assert fdl("--name", refused, "big").exit == 1
+    assert "FDL_RUN_NAME=x" in fdl("--name", "x", "-n", "big").out
+
+
+def test_a_training_keeps_the_name_that_fdl_gave(project, fdl):
+    root = project({"fdl.yml": "entry: python train.py\ncommands: {go: {options: {}}}"})
+    (root / "train.py").write_text(
+        "from flodl import RunDirectory\n"
+        "with RunDirectory.create('runs/go') as run:\n"
+        "    run.finish('complete', epochs=0)\n"
+    )
+    assert fdl("--name", "mine", "go").exit == 0
+    assert json.loads(fdl("runs", "show", "mine", "--json").out)["state"] == "complete"

@@ -29,7 +29,7 @@ class DetailsPanel {
 
   #fill() {
     const run = this.#run;
-    place("details-title").textContent = run.name;
+    place("details-title").textContent = run.title;
     const facts = [
       ["State", stateBadge(run.state)],
       ["Error", run.error],

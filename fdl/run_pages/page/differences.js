@@ -34,7 +34,7 @@ function sideBySide(title, part, names, runs, page) {
   const heads = runs.map((run) => {
     const swatch = element("span", { className: "dot", "aria-hidden": "true" });
     swatch.style.background = page.model.color(run);
-    return element("th", { scope: "col" }, swatch, button(run.name, () => page.open(run), { className: "link" }));
+    return element("th", { scope: "col" }, swatch, button(run.title, () => page.open(run), { className: "link" }));
   });
   const rows = names.map((name) =>
     element("tr", {}, element("th", { scope: "row", textContent: name }), ...runs.map((run) => valueCell(part, run, name))),

@@ -139,7 +139,7 @@ class RunTable {
     const swatch = element("span", { className: "dot", "aria-hidden": "true" });
     swatch.style.background = isVisible ? model.color(run) : "transparent";
     swatch.style.borderColor = isVisible ? "transparent" : ink.get("soft");
-    const name = button(run.name, () => this.page.open(run), { className: "link", title: run.path });
+    const name = button(run.title, () => this.page.open(run), { className: "link", title: run.path });
     const cells = this.#columns.slice(1).map((column) => this.#cell(column, run));
     const row = element("tr", { "aria-rowindex": String(index + 2), "data-id": String(run.id) }, element("th", { scope: "row" }, element("div", { className: "run-name" }, box, swatch, name)), ...cells);
     if (!isVisible) row.classList.add("unseen-run");

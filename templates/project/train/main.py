@@ -72,6 +72,7 @@ def main(args: Args) -> None:
         .seed(args.seed)
         .engine(args.engine)
         .eval_fn(evaluate)
+        .keep_best("accuracy", higher_is_better=True)
     )
     if args.live is not None:
         trainer.live(args.live)

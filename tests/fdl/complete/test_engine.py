@@ -82,7 +82,7 @@ def test_behind_a_command_and_a_help_flag_stand_groups_of_options(complete: Comp
         assert complete("train", "quick", flag, "") == ["output-files", "all"]
         assert complete("train", flag, "ou") == ["output-files"]
     assert "output-files\twhat a run leaves" in complete("train", "-h", "", shell="zsh")
-    assert complete("--help", "a") == ["add", "api-ref", "autocomplete", "a:b", "a:c", "all"]
+    assert complete("--help", "a") == ["adopt", "add", "api-ref", "autocomplete", "a:b", "a:c", "all"]
     assert complete("config", "--help", "") == []
 
 
@@ -319,7 +319,7 @@ def test_the_environment_decides_what_is_offered(complete: Complete) -> None:
     assert complete("--env=ci", "n") == ["nightly"]
     assert complete("n", "--env", "ci") == ["ci"]
     assert complete("n", env={"FDL_ENV": "ci"}) == ["nightly"]
-    assert complete("c", env={"FDL_ENV": "ci"}) == ["config", "completions"]
+    assert complete("c", env={"FDL_ENV": "ci"}) == ["check", "config", "completions"]
     assert complete("ci", "n", env={"FDL_ENV": "cloud"}) == []
 
 
