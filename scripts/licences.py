@@ -68,7 +68,7 @@ def licence(about: metadata.PackageMetadata) -> str:
     ]
     stated = fields.get("License", "").strip()
     # Some packages put the whole text into the field, or their copyright.
-    for words in [stated, *classes]:
+    for words in [stated, stated.partition("\n")[0], *classes]:
         if words.lower() in STATED:
             return STATED[words.lower()]
         if words and SPDX.fullmatch(words):

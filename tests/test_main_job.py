@@ -81,7 +81,7 @@ def test_training_leaves_a_whole_trail_and_97_percent(demo):
     assert "train/fdl.yml:8:11" in (run / "report.html").read_text()
 
     model = load_file(run / "model.fdl")
-    assert {"head/2.weight", "head/2.bias"} <= set(model)
+    assert {"head.2.weight", "head.2.bias"} <= set(model)
 
 
 def test_what_is_typed_beats_the_preset_and_is_recorded(demo):

@@ -215,8 +215,8 @@ def test_the_times_per_step_are_those_of_their_engines():
         cell("trainer_overhead", small, row, "µs per step") for row in rows
     )
     shown = said(
-        rf"{F} of its time per step on a .*? on a CPU with all of its extras off, {F} with its "
-        rf"defaults; .*? \(with `--engine auto` {F} and {F}\).*?"
+        rf"{F} of its time per step on a .*? on a CPU with its extras off, {F} with its "
+        rf"defaults\. With `--engine auto` it is {F} and {F}\..*?"
         rf"{F} of its time per step on the same model \({F} with `--engine auto`\)"
     )
     ratios = eager / bare, eager / usual, auto / bare, auto / usual

@@ -41,11 +41,15 @@ OUTPUT = Section(
 
 def _demand_of_pattern(value: object) -> str:
     import re
+    import warnings
 
     if not isinstance(value, str) or not value:
         return "must be a regular expression, as text"
     try:
-        re.compile(value)
+        with warnings.catch_warnings():
+            # What a later Python may read otherwise is not the author's concern now.
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(value)
     except re.error as problem:
         return f"is not a regular expression: {problem}"
     return ""

@@ -37,7 +37,7 @@ def note(schema: Schema, level: Level, preset: str | None) -> str:
     listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     one = spelling.declared(names[0])
     return (
-        f"fdl does not check {listed}: the source of the program does not say how it reads the "
+        f"not checked: {listed}: the source of the program does not say how it reads the "
         f"value; the key `{spelling.flag(names[0], one)}` {UNCHECKED}"
     )
 

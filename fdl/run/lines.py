@@ -78,12 +78,16 @@ class Metrics:
 
     def __init__(self, folder: str, patterns: Mapping[str, tuple[str, str]]) -> None:
         import re
+        import warnings
 
         self._file = os.path.join(folder, METRIC_LINES)
-        self._patterns = {
-            name: (re.compile(value), re.compile(step) if step else None)
-            for name, (value, step) in patterns.items()
-        }
+        with warnings.catch_warnings():
+            # As for the check of the manifest: only an error counts.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._patterns = {
+                name: (re.compile(value), re.compile(step) if step else None)
+                for name, (value, step) in patterns.items()
+            }
         self._steps: dict[str, int] = {}
 
     def read(self, lines: Sequence[str]) -> None:

@@ -82,7 +82,15 @@ def test_behind_a_command_and_a_help_flag_stand_groups_of_options(complete: Comp
         assert complete("train", "quick", flag, "") == ["output-files", "all"]
         assert complete("train", flag, "ou") == ["output-files"]
     assert "output-files\twhat a run leaves" in complete("train", "-h", "", shell="zsh")
-    assert complete("--help", "a") == ["adopt", "add", "api-ref", "autocomplete", "a:b", "a:c", "all"]
+    assert complete("--help", "a") == [
+        "adopt",
+        "add",
+        "api-ref",
+        "autocomplete",
+        "a:b",
+        "a:c",
+        "all",
+    ]
     assert complete("config", "--help", "") == []
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COLUMNS = ("manifest", "preset", "typed", "sweep")
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-_NOTICE = "does not check"
+_NOTICE = "not checked: "
 
 
 class Driver:

@@ -99,7 +99,7 @@ def test_what_the_source_does_not_say_is_passed_with_one_warning(project, fdl):
     """
     project({"fdl.yml": manifest, "main.py": UNCLEAR})
     told = fdl("-n", "p")
-    assert told.err.startswith("warning: fdl does not check `tags`, `amp` and `other`: ")
+    assert told.err.startswith("warning: not checked: `tags`, `amp` and `other`: ")
     assert told.err.count("\n") == 1
     assert "--amp true --data '{\"a\": [1]}' --lr 0.1 --other 1 --tags a,b" in told.out
     said = fdl("-n", "said")

@@ -14,7 +14,7 @@ from fdl.manifest.cluster import SLURM
 from fdl.manifest.ddp import SPEED_HINT
 from fdl.manifest.json_schema import DIALECT, document
 from fdl.manifest.read import read
-from fdl.manifest.run_folder import KEEP
+from fdl.manifest.run_folder import KEEP, METRIC
 from fdl.manifest.schema import COMMAND, GUARDS, ROOT, SECTIONS, SWEEP
 from fdl.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
@@ -197,7 +197,7 @@ def test_every_key_tells_an_editor_what_it_is_for():
         name: one for name, one in made["$defs"].items() if name not in ("Arguments", "Settings")
     }
     shown = {"Root": made, **definitions}
-    below = (SLURM, SPEED_HINT, SWEEP, KEEP, GUARDS)
+    below = (SLURM, SPEED_HINT, SWEEP, KEEP, GUARDS, METRIC)
     sections = {one.name: one for one in (ROOT, COMMAND, *below, *SECTIONS.values())}
     assert set(shown) == set(sections)
     for name, section in sections.items():

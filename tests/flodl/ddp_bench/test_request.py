@@ -76,9 +76,9 @@ def here(tmp_path, monkeypatch):
 def test_no_field_of_a_manifest_is_left_out_here():
     sections = (schema.DDP, schema.TRAINING, schema.OUTPUT)
     known = {name for section in sections for name in section.keys}
-    # `keep` is read by `fdl runs prune`, and guards reach every program in a variable. The bench
-    # compares modes with one engine, the default.
-    assert known - {"dir", "keep", "guards", "engine"} == SAMPLES.keys()
+    # `keep` is read by `fdl runs prune`, `record` by fdl, and guards reach every program in a
+    # variable. The bench compares modes with one engine, the default.
+    assert known - {"dir", "keep", "record", "guards", "engine"} == SAMPLES.keys()
 
 
 @pytest.mark.case("distributed", 59)

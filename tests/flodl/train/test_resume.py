@@ -589,7 +589,7 @@ def test_buffers_are_used_again_and_shared_weights_stay_shared(tmp_path):
     assert torch.equal(kept, model.a.weight)
     second.write(tmp_path / "last.fdl")
     assert json.loads(checkpoint_metadata(tmp_path / "last.fdl")["aliases"]) == {
-        "b/weight": "a/weight"
+        "b.weight": "a.weight"
     }
     with torch.no_grad():
         model.a.weight.zero_()
