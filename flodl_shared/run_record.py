@@ -25,6 +25,8 @@ LOG = "training.log"
 OUTPUT = "output.log"
 """All that a program printed, if its training writes :data:`LOG` itself."""
 METRIC_LINES = "metrics.jsonl"
+SWEEP = "sweep.json"
+"""In the folder of a sweep, beside the folders of its runs."""
 
 _UNCLAIMED = ".unclaimed"
 _MOVED = ".moved"
@@ -53,6 +55,11 @@ def claim(folder: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_of_sweep(folder: str) -> bool:
+    """Whether a sweep has made the folder, which compares its runs by their folders."""
+    return os.path.isfile(os.path.join(os.path.dirname(folder), SWEEP))
 
 
 def take_over(folder: str) -> None:

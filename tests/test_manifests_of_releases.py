@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fdl.manifest import find_in, load
+from fdl.planning.torchrun import LAUNCHER
 
 FOLDER = Path(__file__).parent / "manifests"
 RELEASES = sorted(one.name for one in FOLDER.iterdir())
@@ -51,6 +52,13 @@ def meaning(fdl, tmp_path):
     return ask
 
 
+def started(argv):
+    """A command line; fdl's own file that starts ranks stands for torchrun, whose rules it has."""
+    if argv[1:2] == [LAUNCHER]:
+        return [argv[0], "-m", "torch.distributed.run", *argv[2:]]
+    return argv
+
+
 def answer(fdl, folder, words):
     if words[-1] == "list":
         done = fdl(*words, "--json", cwd=folder)
@@ -61,7 +69,9 @@ def answer(fdl, folder, words):
     assert done.exit == 0, done.err
     document = json.loads(done.out)
     steps = document.get("jobs", [document])
-    return [[one["argv"], [flag["origin"] for flag in one.get("flags", [])]] for one in steps]
+    return [
+        [started(one["argv"]), [flag["origin"] for flag in one.get("flags", [])]] for one in steps
+    ]
 
 
 @pytest.mark.parametrize("release", RELEASES)

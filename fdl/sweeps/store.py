@@ -17,6 +17,7 @@ from fdl.planning.recorded import USUAL_FOLDER
 from fdl.regular import subfolders
 from fdl.run_directory.find import folders, search, shortened
 from fdl.run_directory.json_file import read_json
+from flodl_shared import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fdl.run_directory.run import Run
     from fdl.select.project import Project
 
-FILE = "sweep.json"
+FILE = run_record.SWEEP
 _LOCK = ".sweep.lock"
 _DEPTH = 4
 _EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3"

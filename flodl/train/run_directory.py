@@ -28,7 +28,7 @@ from flodl.train.run_folder import (
     as_json,
     claimed,
     hand_over,
-    is_in,
+    is_meant,
     is_same,
     new_folder,
     refused,
@@ -190,7 +190,7 @@ class RunDirectory:
         record = _first_record(started, plain, launched, source) | launch | process_facts()
         offered = None if asked else claimed(os.environ)
         files = {**metadata, "run": record}
-        if offered is not None and is_in(offered, folder):
+        if offered is not None and is_meant(offered, folder):
             path, adopted = offered, True
             take_over(offered, files)
         else:

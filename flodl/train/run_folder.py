@@ -35,9 +35,9 @@ def claimed(environ: Mapping[str, str]) -> Path | None:
     return Path(folder) if folder and run_record.claim(folder) else None
 
 
-def is_in(path: Path, root: Path) -> bool:
-    """Whether a folder stands directly in another one."""
-    return is_same(path.parent, root)
+def is_meant(path: Path, root: Path) -> bool:
+    """Whether the folder of ``fdl`` is one for runs below a root; that of a sweep always is."""
+    return is_same(path.parent, root) or run_record.is_of_sweep(str(path))
 
 
 def is_same(path: Path, other: Path) -> bool:

@@ -61,3 +61,16 @@ def test_a_run_directory_elsewhere_gets_what_fdl_knows(project, torch_fdl):
     assert (record["exit_code"], record["command"]) == (1, ["other"])
     assert "ValueError: it failed" in (root / folder / "output.log").read_text()
     assert list((root / "runs/train").iterdir()) == []
+
+
+def test_in_a_sweep_the_folder_of_a_row_is_the_run_wherever_the_program_keeps_others(
+    project, torch_fdl
+):
+    root = project({"fdl.yml": MANIFEST, "main.py": PROGRAM})
+    done = torch_fdl("--each", "count=1,2", "other")
+    assert done.exit == 0, done.err
+    found = runs(root)
+    rows = {one for one in found if one.startswith("runs/")}
+    assert {one.rpartition("/")[2] for one in rows} == {"count=1", "count=2"}
+    (later,) = found.keys() - rows
+    assert later.startswith("elsewhere/")
