@@ -200,6 +200,6 @@ def test_a_sweep_holds_no_secret_that_its_programs_print(trained):
     folder, train = trained
     done = train("train", "secret", "--each", "epochs=1,2")
     assert leaks_of(done, "sweep") == []
-    (log,) = folder.rglob("epochs=2/training.log")
+    (log,) = folder.rglob("epochs=2/*/output.log")
     assert "<secret>" in log.read_text()
     assert leaks_below(folder) == []
