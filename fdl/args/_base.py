@@ -19,7 +19,7 @@ from fdl.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, t
 from fdl.errors import FdlError, UsageError
 from fdl.parameters import document
 from fdl.parameters.document import plain
-from fdl.parameters.parameter import Parameter, help_word
+from fdl.parameters.parameter import Parameter, collapsed_last, help_word
 from fdl.parameters.parser import Parser, RefusedError, Source
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         }
         for group in cls._collapsed.keys() - {one.group for one in cls._parameters}:
             raise TypeError(f"{cls.__name__}.collapsed: no option has the group `{group}`")
+        cls._parameters = collapsed_last(cls._parameters, cls._collapsed)
         for one in cls._parameters:
             # What the class yields when constructed without argv is what an empty argv yields.
             info: FieldInfo = cls.model_fields[one.field]

@@ -120,12 +120,6 @@ class DdpArgs(FdlArgs):
         help="Simulate slow ranks: milliseconds per batch of each rank, such as 40,100"
     )
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Let the program's own arguments come first."""
-        super().__pydantic_init_subclass__(**kwargs)
-        cls._parameters = tuple(sorted(cls._parameters, key=lambda one: one.group == _GROUP))
-
     # A method of its own, so that a program with more modes can replace it.
     @field_validator("mode")
     @classmethod

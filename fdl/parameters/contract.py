@@ -136,6 +136,16 @@ class Schema:
         self.source = source
 
     @property
+    def foreign(self) -> bool:
+        """Whether it was read from a program that was not written for fdl."""
+        return self.source == "source" and not self.origins
+
+    @property
+    def whole(self) -> bool:
+        """Whether the program itself would say the same, so that it need not be asked."""
+        return self.origins and self.strict and not any(one.computed for one in self.parameters)
+
+    @property
     def arguments(self) -> list[Parameter]:
         """The positional arguments, in order."""
         return [one for one in self.parameters if one.kind == "arg"]

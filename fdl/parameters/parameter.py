@@ -285,6 +285,14 @@ def groups_of(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:
     return found
 
 
+def collapsed_last(
+    parameters: Iterable[Parameter], collapsed: Iterable[str]
+) -> tuple[Parameter, ...]:
+    """The parameters, those of groups that a help page shows as one line behind the others."""
+    words = {group_word(one) for one in collapsed}
+    return tuple(sorted(parameters, key=lambda one: group_word(one.group) in words))
+
+
 def help_word(argv: Sequence[str]) -> str:
     """The word directly behind the first help flag, which may name a group of options."""
     for index, token in enumerate(argv):

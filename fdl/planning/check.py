@@ -172,7 +172,7 @@ class _Tail:
                 # The next word may be this flag's value, so the positional arguments are unknown.
                 self._arguments = []
             return
-        if self._schema.source == "source" and self._abbreviates(flag):
+        if self._schema.foreign and self._abbreviates(flag):
             return
         raise UsageError(
             f"`{self._command}`: unknown option `{flag}`",
@@ -330,7 +330,7 @@ class _Options:
 
     def _type(self, one: Parameter, text: str) -> str:
         """Why a value is not of the type that the source of a script declares."""
-        if self._schema.source != "source" or one.choices or "type" in one.computed:
+        if not self._schema.foreign or one.choices or "type" in one.computed:
             return ""
         return _not_a_number(one, text)
 

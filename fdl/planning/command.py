@@ -74,7 +74,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         presets = () if preset else tuple(level.commands)
         check_tail(takes, made.tail, command, level.typed(), presets, env)
     plan = planner.entry(level, preset, tail, schema)
-    if schema is not None and schema.source == "source":
+    if schema is not None and schema.foreign:
         from fdl.planning.unchecked import note
 
         said = note(takes, level, preset)

@@ -97,7 +97,7 @@ class RunsFolder:
     def __init__(self, plan: Plan, schema: Schema | None, style: str) -> None:
         self.in_manifest = _generated(plan)
         self.option = Spelling(schema, style).declared(*output_keys(style))
-        foreign = schema is not None and schema.source == "source"
+        foreign = schema is not None and schema.foreign
         if self.option and self.option.name == "output" and foreign and not self.in_manifest:
             # In a program that was not written for fdl, it may be a file.
             self.option = None

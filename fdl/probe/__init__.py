@@ -27,6 +27,8 @@ def learn_about(selected: Selection, host: Host | None = None) -> None:
 def learn(level: Level, host: Host | None = None) -> Schema | None:
     """The schema of a level's entry. Asks the program, in ``host``, if that is allowed.
 
+    It is not asked if its source says all that it could answer.
+
     A program that cannot answer is not an error: the manifest's own ``schema:`` is used instead.
 
     Raises:
@@ -35,7 +37,11 @@ def learn(level: Level, host: Host | None = None) -> Schema | None:
     if level.entry is None:
         return None
     record = fetch(level)
-    if record is None:
+    if record and record.schema:
+        return record.schema
+    is_written = level.manifest.node.get("schema") is not None
+    read = None if is_written else from_source(level, keep=False)
+    if record is None and not (read and read.whole):
         from fdl.probe.consent import may_ask
 
         if may_ask(level):
@@ -46,6 +52,4 @@ def learn(level: Level, host: Host | None = None) -> Schema | None:
 
             with suppress(FdlError):
                 return refresh(level, host)
-    if record and record.schema:
-        return record.schema
-    return inline(level) or from_source(level, keep=False)
+    return inline(level) or read

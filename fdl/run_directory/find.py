@@ -92,7 +92,7 @@ def default_folder(level: Level) -> str:
     from fdl.schema import known
 
     schema = known(level)
-    if schema is None or schema.source == "source":
+    if schema is None or schema.foreign:
         # In a program that was not written for fdl, it may be a file.
         return ""
     option = schema.options.get("output")

@@ -67,6 +67,37 @@ def test_init_writes_a_complete_project_in_every_mode(fdl, tmp_path, mode):
     assert [path.name for path in tmp_path.iterdir()] == ["my-model_2"]
 
 
+def test_an_untouched_project_knows_its_options_and_nothing_runs(fdl, tmp_path):
+    assert fdl("init", "demo").exit == 0
+    made = tmp_path / "demo"
+    main = made / "train/main.py"
+    main.write_text(f"open('ran', 'w').close()\n{main.read_text()}")
+    for words in (("train", "--"), ("train", "quick", "--")):
+        offered = fdl("__complete", "bash", "--", *words, cwd="demo").out.splitlines()
+        assert {"--epochs", "--batch-size", "--lr", "--seed", "--resume"} <= {*offered}
+    assert "--epochs INT" in fdl("train", "--help", cwd="demo").out
+    done = fdl("check", cwd="demo")
+    assert (done.exit, done.err) == (0, "")
+    assert "8 options known" in done.out
+    wrong = fdl("train", "--epohcs", "3", cwd="demo")
+    assert "unknown option `--epohcs`" in wrong.err
+    assert "did you mean `--epochs`?" in wrong.err
+
+    manifest = made / "train/fdl.yml"
+    manifest.write_text(manifest.read_text().replace("options: {}", "options: {epohcs: 3}"))
+    (line,) = [
+        number
+        for number, text in enumerate(manifest.read_text().splitlines(), 1)
+        if "epohcs" in text
+    ]
+    done = fdl("check", cwd="demo")
+    assert done.exit == 1
+    assert f"train/fdl.yml:{line}:" in done.err
+    assert "the program has no option `epohcs`" in done.err
+    assert "did you mean `epochs`?" in done.err
+    assert not list(made.rglob("ran"))
+
+
 @pytest.mark.case("cli", 59)
 def test_a_native_project_knows_no_docker_and_what_cannot_be_is_refused(fdl, tmp_path):
     assert fdl("init", "p", "--native").exit == 0

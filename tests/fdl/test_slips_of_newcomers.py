@@ -47,12 +47,17 @@ def demo(project):
     return project(FILES)
 
 
-@pytest.fixture(params=["unknown", "known"])
-def either(demo, light_fdl, request):
-    """The project before and after its program was asked: the program itself, or fdl, refuses."""
-    if request.param == "known":
-        assert light_fdl("schema", "refresh", "train").exit == 0
-    return demo
+@pytest.fixture
+def opaque(project):
+    """The same, with a class that the source does not name where it is used."""
+    program = FILES["train/main.py"].replace("Args.parse", "(lambda: Args)().parse")
+    return project({**FILES, "train/main.py": program})
+
+
+@pytest.fixture(params=["opaque", "demo"])
+def either(request):
+    """A project whose program itself refuses, and one where fdl does."""
+    return request.getfixturevalue(request.param)
 
 
 # `training:` where no program reads it
@@ -81,9 +86,9 @@ def test_options_without_a_program_are_refused_like_settings(demo, light_fdl):
     assert done.err.startswith("error: fdl.ci.yml:1:10: `options` has no effect: ")
 
 
-def test_an_option_that_the_program_does_not_have_is_blamed_on_its_line(demo, light_fdl):
+def test_an_option_that_the_program_does_not_have_is_blamed_on_its_line(opaque, light_fdl):
     """The program refuses it, because fdl does not know the options of the program yet."""
-    file = demo / "train/fdl.yml"
+    file = opaque / "train/fdl.yml"
     file.write_text(file.read_text().replace("training:\n", "options: {l_r: 1}\ntraining:\n", 1))
     refused = light_fdl("train")
     assert refused.exit == 2
@@ -170,7 +175,7 @@ def test_a_mistyped_preset_is_the_same_error_in_a_fresh_project(light_fdl, words
     )
 
 
-@pytest.mark.usefixtures("demo")
+@pytest.mark.usefixtures("opaque")
 def test_a_dry_run_asks_no_program_and_notes_the_nearest_preset(light_fdl):
     done = light_fdl("--dry-run", "train", "qick")
     assert (done.exit, done.err) == (0, "")

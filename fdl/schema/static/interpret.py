@@ -125,6 +125,15 @@ class Interpreter:
         home = self._home(found, last, set()) if found else None
         return self._followed(home[0]).get(home[1], COMPUTED) if home else COMPUTED
 
+    def constant(self, name: ast.expr, module: Module) -> tuple[ast.expr, Module] | None:
+        """The only expression that a name at the top of a file stands for, and the file."""
+        parent, last = _apart(module.origin(name))
+        found = self.library.find(parent, module) if parent else module
+        home = self._home(found, last, set()) if found else None
+        if home is None or home[1] not in home[0].constants or home[1] in home[0].changing:
+            return None
+        return home[0].constants[home[1]], home[0]
+
     def definition(self, name: ast.expr, module: Module) -> Definition | None:
         """The function or class that an expression names, in the project or in a package."""
         if isinstance(name, ast.Name) and name.id in module.definitions:
@@ -160,8 +169,11 @@ class Interpreter:
         if isinstance(node, ast.Name):
             return self._name(node, scope, module)
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            items = [self.value(item, scope, module) for item in node.elts]
-            return COMPUTED if any(isinstance(one, ast.Starred) for one in node.elts) else items
+            return self._listed(node.elts, scope, module)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            return self._comprehended(node, node.generators, dict(scope), module)
+        if isinstance(node, ast.Subscript):
+            return self._item(node, scope, module)
         if isinstance(node, ast.Dict):
             keys = [self.value(key, scope, module) for key in node.keys]
             texts = all(isinstance(key, str | int | float) for key in keys)
@@ -180,6 +192,10 @@ class Interpreter:
             return self._call(node, scope, module)
         if isinstance(node, ast.NamedExpr):
             return self._bind(node.target, self.value(node.value, scope, module), scope)
+        if isinstance(node, ast.Attribute | ast.IfExp | ast.BoolOp | ast.Compare | ast.Await):
+            for one in ast.iter_child_nodes(node):
+                # A call inside may declare something.
+                self.value(one if isinstance(one, ast.expr) else None, scope, module)
         return COMPUTED
 
     def _name(self, node: ast.Name, scope: Scope, module: Module) -> Any:
@@ -188,11 +204,56 @@ class Interpreter:
         if node.id in module.constants:
             # A constant that refers to itself has no value.
             scope[node.id] = COMPUTED
-            return self.value(module.constants[node.id], scope, module)
-        source, name = module.imports.get(node.id, ("", ""))
-        found = self.library.find(source, module) if name else None
-        if found and name in found.constants:
-            return self.value(found.constants[name], {}, found)
+            if node.id not in module.changing:
+                scope[node.id] = self.value(module.constants[node.id], scope, module)
+            return scope[node.id]
+        found = self.constant(node, module) if node.id in module.imports else None
+        return self.value(found[0], {}, found[1]) if found else COMPUTED
+
+    def _listed(self, nodes: Sequence[ast.expr], scope: Scope, module: Module) -> Any:
+        items: list[Any] = []
+        for one in nodes:
+            if not isinstance(one, ast.Starred):
+                items.append(self.value(one, scope, module))
+                continue
+            several = self.value(one.value, scope, module)
+            if not isinstance(several, list | dict):
+                return COMPUTED
+            items += several
+        return items
+
+    def _comprehended(
+        self,
+        node: ast.ListComp | ast.GeneratorExp,
+        loops: Sequence[ast.comprehension],
+        scope: Scope,
+        module: Module,
+    ) -> Any:
+        """The items of ``[f"resnet{n}" for n in (18, 50)]``; one with a condition is computed."""
+        if not loops:
+            return [self.value(node.elt, scope, module)]
+        values = self.value(loops[0].iter, scope, module)
+        is_known = isinstance(values, list | dict) and len(values) <= _MOST_TURNS
+        if not is_known or loops[0].ifs:
+            return COMPUTED
+        items: list[Any] = []
+        for value in values:
+            self._bind(loops[0].target, value, scope)
+            made = self._comprehended(node, loops[1:], scope, module)
+            if made is COMPUTED:
+                return COMPUTED
+            items += made
+        return items
+
+    def _item(self, node: ast.Subscript, scope: Scope, module: Module) -> Any:
+        """``DEPTHS["small"]`` and ``SIZES[0]``."""
+        holder = self.value(node.value, scope, module)
+        key = self.value(node.slice, scope, module)
+        if isinstance(holder, list | dict) and isinstance(key, str | int):
+            try:
+                return holder[key]  # type: ignore[index]
+            except (LookupError, TypeError):
+                return COMPUTED
         return COMPUTED
 
     def _combined(self, node: ast.BinOp | ast.JoinedStr, scope: Scope, module: Module) -> Any:
@@ -228,13 +289,17 @@ class Interpreter:
             owner = self.value(node.func.value, scope, module)
             if isinstance(owner, Thing):
                 return owner.call(node.func.attr, call)
+            if isinstance(owner, str) and node.func.attr == "join" and call.arguments:
+                return _joined(owner, call.arguments[0])
         elif isinstance(node.func, ast.Name) and isinstance(scope.get(node.func.id), Thing):
             return scope[node.func.id].call("call", call)
         elif isinstance(node.func, ast.Call):  # `app.command()(fit)`
             self.value(node.func, scope, module)
         if dotted in ("list", "tuple", "sorted", "set") and len(call.arguments) == 1:
             only = call.arguments[0]
-            return list(only) if isinstance(only, list | dict) else COMPUTED
+            if not isinstance(only, list | dict):
+                return COMPUTED
+            return _sorted(only) if dotted == "sorted" else list(only)
         if dotted == "range" and all(isinstance(one, int) for one in call.arguments):
             numbers = range(*call.arguments[:3])
             return list(numbers) if len(numbers) <= _MOST_TURNS else COMPUTED
@@ -314,6 +379,8 @@ class Interpreter:
             self._bind(node.target, self.value(node.value, scope, module), scope)
         elif isinstance(node, ast.Expr):
             self.value(node.value, scope, module)
+        elif isinstance(node, ast.Raise):
+            self.value(node.exc, scope, module)
         elif isinstance(node, ast.Return):
             return self.value(node.value, scope, module) if node.value else None
         elif isinstance(node, ast.FunctionDef):
@@ -373,10 +440,23 @@ def _apart(dotted: str) -> tuple[str, str]:
     return dotted[: len(dotted) - len(rest)] + parent, last
 
 
+def _joined(separator: str, parts: object) -> object:
+    known = isinstance(parts, list) and all(isinstance(one, str) for one in parts)
+    return separator.join(parts) if known and isinstance(parts, list) else COMPUTED
+
+
+def _sorted(values: list[Any] | dict[Any, Any]) -> object:
+    try:
+        return sorted(values)
+    except TypeError:
+        return COMPUTED
+
+
 def _makes_parser(node: ast.FunctionDef) -> bool:
     """Whether the body of a function mentions a parser."""
-    return any(
-        isinstance(one, ast.Name | ast.Attribute)
-        and "ArgumentParser" in (one.id if isinstance(one, ast.Name) else one.attr)
+    names = (
+        one.id if isinstance(one, ast.Name) else one.attr
         for one in ast.walk(node)
+        if isinstance(one, ast.Name | ast.Attribute)
     )
+    return any("ArgumentParser" in name or name == "parse_or_schema" for name in names)

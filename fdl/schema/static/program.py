@@ -1,7 +1,7 @@
 """The script behind an entry -> the schema that its source declares."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH112, PTH118
+# ruff: noqa: PTH112, PTH118, PTH120
 from __future__ import annotations
 
 import ast
@@ -10,7 +10,17 @@ import sys
 from functools import partial
 
 from fdl.schema.program import script_of
-from fdl.schema.static import absl, commands, fire, hydra, jsonargparse, records, simple, tyro
+from fdl.schema.static import (
+    absl,
+    commands,
+    fdl_args,
+    fire,
+    hydra,
+    jsonargparse,
+    records,
+    simple,
+    tyro,
+)
 from fdl.schema.static.interpret import Interpreter, Thing
 from fdl.schema.static.parsers import Parser, new_parser
 from fdl.schema.static.rows import COMPUTED, Program
@@ -42,7 +52,9 @@ def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
         return None, []
     folders = [level.start_folder(), level.root]
     folders += [os.path.join(one, "src") for one in folders]
-    library = Library(Roots(level.root, folders, packages))
+    # The base classes of FdlArgs are read, too.
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    library = Library(Roots(level.root, folders, [*packages, own]))
     module = library.open(file)
     if module is None:
         return None, [file]
@@ -53,13 +65,14 @@ def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 class _Reader:
-    """Reads one program with all readers; the one that surely parses wins."""
+    """Reads one program with all readers: a class of FdlArgs wins, then what surely parses."""
 
     def __init__(self, library: Library) -> None:
         self.files: list[str] = []
         self._parsers: list[Parser] = []
         self._decorated = commands.Decorated()
         self._flags = absl.Flags()
+        self._own: dict[str, fdl_args.Arguments | None] = {}
         self._interpreter = Interpreter(library, self._known(), self._take)
 
     def read(self, module: Module, function: str) -> Program | None:
@@ -67,6 +80,10 @@ class _Reader:
             self._interpreter.run(module, function)
         except RecursionError:
             return None
+        if self._own:
+            # Of several classes, only the program knows which one it takes.
+            (*_, last) = self._own.values()
+            return last if len(self._own) == 1 else None
         if self._flags.program.options:
             return self._flags.program
         found = self._parsers + [
@@ -92,6 +109,7 @@ class _Reader:
 
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] = {
+            "*.parse_or_schema": self._fdl_args,
             "*.ArgumentParser": self._parser,
             "jsonargparse.ArgumentParser": self._typed,
             **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
@@ -123,6 +141,10 @@ class _Reader:
 
     def _parser(self, call: Call) -> Thing:
         return self._keep(new_parser(call))
+
+    def _fdl_args(self, call: Call) -> object:
+        self._own[ast.unparse(call.node.func)] = fdl_args.read(call, self._interpreter)
+        return COMPUTED
 
     def _typed(self, _: Call) -> Thing:
         return self._keep(jsonargparse.TypedParser(self._interpreter))

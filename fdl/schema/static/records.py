@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 HUGGING_FACE, SIMPLE = "hugging face", "simple-parsing"
 
-_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path"}
+_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path",
+    "PurePath": "path", "PurePosixPath": "path",
+}  # fmt: skip
 _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
 _FIELDS = ("field", "HfArg", "arg", "Field")
 _DEEPEST = 12
@@ -176,6 +178,9 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
     if name in _TYPES:
         return Annotation(_TYPES[name])
     found = members(node, module, interpreter)
+    if not found and (named := interpreter.constant(node, module)) is not None:
+        # A class that it names is searched in another module.
+        return Annotation(**{**vars(annotation(*named, interpreter)), "inner": None})
     return Annotation(
         choices=[value for _, value in found],
         doubtful=not found,

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _MOST_BYTES = 2 << 20
 _MOST_FILES = 60
 
+_CHANGES = frozenset(
+    ("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse",
+     "setdefault", "sort", "update")
+)  # fmt: skip
+"""Methods that change a list, a mapping or a set."""
+
 
 class Module(Record):
     """One Python file.
@@ -53,6 +59,26 @@ class Module(Record):
                 isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
             ):
                 found[node.target.id] = node.value
+        return found
+
+    @cached_property
+    def changing(self) -> set[str]:
+        """Names of constants that may have another value than that of their assignment."""
+        found: set[str] = set()
+        assigned: set[str] = set()
+        for node in _statements(self.tree.body):
+            targets = node.targets if isinstance(node, ast.Assign) else [_target(node)]
+            for one in targets:
+                if isinstance(one, ast.Name):
+                    (found if one.id in assigned else assigned).add(one.id)
+        for inner in ast.walk(self.tree):
+            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                if inner.func.attr in _CHANGES:
+                    found.add(getattr(inner.func.value, "id", ""))
+            elif isinstance(inner, ast.Subscript) and not isinstance(inner.ctx, ast.Load):
+                found.add(getattr(inner.value, "id", ""))
+            elif isinstance(inner, ast.Global):
+                found.update(inner.names)
         return found
 
     @cached_property
@@ -156,6 +182,12 @@ class Library:
             if file.startswith(os.path.join(folder, "")):
                 return os.path.relpath(file, folder)
         return os.path.relpath(file, inside) if file.startswith(inside) else os.path.basename(file)
+
+
+def _target(node: ast.stmt) -> ast.expr | None:
+    """What a statement with one target assigns."""
+    is_bound = isinstance(node, ast.AnnAssign) and node.value is not None
+    return getattr(node, "target", None) if is_bound or isinstance(node, ast.AugAssign) else None
 
 
 def _statements(body: Sequence[ast.stmt]) -> list[ast.stmt]:

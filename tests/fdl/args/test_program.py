@@ -344,7 +344,7 @@ def test_an_unknown_group_is_refused_with_the_groups(grouped):
     done = grouped("--help", "loging")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: no group of options is called `loging`; groups: data-loading, logging, all\n"
+        "error: no group of options is called `loging`; groups: logging, data-loading, all\n"
         "hint: did you mean `--help logging`?\n"
         "Usage: python main.py [OPTIONS]\n"
         "see python main.py --help\n"

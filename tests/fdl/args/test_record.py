@@ -143,6 +143,9 @@ def test_secrets_are_not_recorded(train, tmp_path):
 
 def test_a_bad_value_of_the_manifest_is_refused_with_its_place(fdl, project, tmp_path):
     project(MANIFESTS)
+    # Otherwise fdl would refuse it before the program starts.
+    main = tmp_path / "train/main.py"
+    main.write_text(main.read_text().replace("Args.parse", "(lambda: Args)().parse"))
     manifest = tmp_path / "train/fdl.yml"
     manifest.write_text(manifest.read_text().replace("tags: [a, b]", "depth: deep"))
     done = fdl("train", "quick")
