@@ -27,7 +27,7 @@ NOT_RUN = {
     "docs/tutorials/huggingface.md": (3, "installs a package; takes minutes"),
     "docs/tutorials/monitor.md": (1, "needs servers of MLflow and Weights & Biases"),
     "docs/tutorials/multi-gpu.md": (5, "needs several machines or GPUs; the page types the rest"),
-    "docs/tutorials/training.md": (1, "needs two GPUs"),
+    "docs/tutorials/training-more.md": (1, "needs two GPUs"),
     "docs/tutorials/utilities.md": (1, "needs a GPU"),
 }
 """Page -> number of its blocks that do not run, and why."""
