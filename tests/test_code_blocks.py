@@ -20,7 +20,7 @@ NOT_RUN = {
     # Tests of ONNX, threads and the playground make the same calls with other models.
     "docs/guide/huggingface.md": (7, "needs the Hub, an installation, or a file of the reader"),
     "docs/guide/libtorch.md": (1, "downloads gigabytes"),
-    "docs/guide/runs.md": (1, "reads a file whose name differs from run to run"),
+    "docs/guide/runs-more.md": (1, "reads a file whose name differs from run to run"),
     "docs/guide/sweeps.md": (1, "needs a sweep that was interrupted"),
     "docs/reference/diagnose.md": (1, "needs the program jq"),
     "docs/reference/huggingface.md": (1, "takes minutes; its results are on the pages of models"),
