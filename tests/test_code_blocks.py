@@ -20,14 +20,14 @@ NOT_RUN = {
     # Tests of ONNX, threads and the playground make the same calls with other models.
     "docs/guide/huggingface.md": (7, "needs the Hub, an installation, or a file of the reader"),
     "docs/guide/libtorch.md": (1, "downloads gigabytes"),
-    "docs/guide/runs.md": (1, "reads a file whose name differs from run to run"),
+    "docs/guide/runs-more.md": (1, "reads a file whose name differs from run to run"),
     "docs/guide/sweeps.md": (1, "needs a sweep that was interrupted"),
     "docs/reference/diagnose.md": (1, "needs the program jq"),
     "docs/reference/huggingface.md": (1, "takes minutes; its results are on the pages of models"),
     "docs/tutorials/huggingface.md": (3, "installs a package; takes minutes"),
     "docs/tutorials/monitor.md": (1, "needs servers of MLflow and Weights & Biases"),
     "docs/tutorials/multi-gpu.md": (5, "needs several machines or GPUs; the page types the rest"),
-    "docs/tutorials/training.md": (1, "needs two GPUs"),
+    "docs/tutorials/training-more.md": (1, "needs two GPUs"),
     "docs/tutorials/utilities.md": (1, "needs a GPU"),
 }
 """Page -> number of its blocks that do not run, and why."""

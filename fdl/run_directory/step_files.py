@@ -1,7 +1,7 @@
 """The step curves of a run, read from its folder ``steps`` in the resolution that is asked for.
 
-``docs/guide/runs.md`` describes the files. An overview reads the file of blocks and the few points
-after the last block. A part of a curve also reads its points.
+``docs/guide/runs-more.md`` describes the files. An overview reads the file of blocks and the few
+points after the last block. A part of a curve also reads its points.
 """
 
 from __future__ import annotations

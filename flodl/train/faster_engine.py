@@ -37,5 +37,5 @@ def name_faster_engine(plan: TrainingPlan, ledger: TimeLedger) -> None:
         return
     log.msg(
         f"  the steps took {format_duration(seconds)}; --engine auto may be faster, equal up to "
-        "rounding: see docs/tutorials/training.md"
+        "rounding: see docs/tutorials/training-more.md"
     )

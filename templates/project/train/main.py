@@ -64,8 +64,7 @@ def main(args: Args) -> None:
     """Train, and write a run directory with a report and the weights."""
     trainer = (
         Trainer.builder(build_model, partial(AdamW, lr=args.lr), train_step)
-        # Put your own data set here. Its samples are read once per epoch. If reading is slow,
-        # .cache() keeps them in memory. Then a random transform has one result per sample.
+        # Put your own data set here.
         .dataset(digits("train"))
         .batch_size(args.batch_size)
         .num_epochs(args.epochs)

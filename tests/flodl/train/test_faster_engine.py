@@ -11,7 +11,7 @@ from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.faster_engine import LONG_SECONDS
 from tests.flodl.train.programs import training
 
-LINE = "--engine auto may be faster, equal up to rounding: see docs/tutorials/training.md\n"
+LINE = "--engine auto may be faster, equal up to rounding: see docs/tutorials/training-more.md\n"
 
 
 @pytest.fixture(autouse=True)
