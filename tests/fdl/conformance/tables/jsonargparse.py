@@ -91,7 +91,7 @@ auto_cli(Job)
 """
 )
 
-_CLASS = "Only the program knows which parameters the class has: fdl passes them, and says so."
+_OPEN = "Only the program knows which parameters the class has: fdl passes them, and says so."
 
 CELLS = [
     Cell("flag", _option('action="store_true"'), "--x", {"x": True}, "true"),
@@ -186,14 +186,14 @@ CELLS = [
         _MODEL,
         "--x __main__.Deep --x.layers '[1,2]' --x.fast_mode true",
         {"x": "__main__.Deep", "x.layers": [1, 2], "x.fast_mode": True},
-        reason=_CLASS,
+        reason=_OPEN,
     ),
     Cell(
         "class by its path",
         _MODEL,
         "--x.class_path __main__.Deep --x.init_args.size 3",
         {"x": {"class_path": "__main__.Deep", "init_args": {"size": 3}}},
-        reason=_CLASS,
+        reason=_OPEN,
     ),
     Cell(
         "configuration file",
