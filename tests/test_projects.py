@@ -60,10 +60,10 @@ def test_three_levels_down_and_inside_a_folder_mean_the_same(vision):
     assert vision("last", "--all", folder="tools/report").out == "report --limit 1 --all\n"
 
 
-def test_the_programs_own_refusal_comes_back(vision):
+def test_a_value_that_the_program_does_not_take_is_refused_before_it_starts(vision):
     done = vision("train", "quick", "--model", "vit")
-    assert done.exit == 2
-    assert "error: invalid value `vit` for `--model` -- allowed: resnet, linear" in done.err
+    assert done.exit == 1
+    assert "invalid value `vit` for `--model` -- allowed: resnet, linear" in done.err
     assert "Usage: fdl train quick [OPTIONS]" in done.err
 
 

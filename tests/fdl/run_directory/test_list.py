@@ -169,6 +169,7 @@ def test_json_says_the_same(project, fdl):
         "runs": [
             {
                 "name": FIRST,
+                "title": FIRST,
                 "path": str(folder / "runs/train" / FIRST),
                 "state": "failed",
                 "started": "2026-01-31T10:00:00+00:00",

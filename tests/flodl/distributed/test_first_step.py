@@ -54,7 +54,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("where", "starts", "recorded"),
     [
-        ("model", 2, "not"),
+        pytest.param("model", 2, "not", marks=pytest.mark.slow),
         ("step", 4, "recorded"),
         pytest.param("model", 2, "recorded", marks=pytest.mark.slow),
         pytest.param("step", 4, "not", marks=pytest.mark.slow),
