@@ -103,7 +103,8 @@ def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
 def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
     """Print what to type next, and why; in a folder, unless it is empty."""
     width = max(len(command) for command, _ in steps)
-    sys.stdout.write(f"\nNext:\n{f'  cd {folder}{chr(10)}' if folder else ''}")
+    change = f"  cd {folder}\n" if folder else ""
+    sys.stdout.write(f"\nNext:\n{change}")
     sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
 
 

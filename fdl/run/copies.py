@@ -15,6 +15,8 @@ import os
 import time
 from contextlib import suppress
 
+from fdl.run.lines import write_all
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from fdl.run.lines import Lines
 
 _BLOCK = 1 << 16
-_PAUSE_S = 0.01
 
 _LAST_OUTPUT_S = 0.5
 """How long the end of the output is waited for, if a process that was left behind may write on."""
@@ -75,7 +76,7 @@ class _Stream:
         """Copy until the program and all that it started have closed the stream."""
         try:
             while data := _read(self.reading):
-                _write(self.target, data)
+                write_all(self.target, data)
                 if lines is not None:
                     lines.feed(data)
         except OSError:
@@ -163,12 +164,3 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, _BLOCK)
     except OSError:
         return b""  # so a terminal ends
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BlockingIOError:
-            # Another program has switched fdl's own stream to not waiting.
-            time.sleep(_PAUSE_S)

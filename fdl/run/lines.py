@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from contextlib import suppress
 
 from flodl_shared.masking import KNOWN
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # A program that never ends its line must not fill the memory.
 _LONGEST = 1 << 20
+_PAUSE_S = 0.01
 
 
 class Lines:
@@ -58,7 +60,7 @@ class Lines:
         shown = [plain(line) for line in lines]
         if self._log >= 0:
             try:
-                _write(self._log, b"".join(line + b"\n" for line in shown))
+                write_all(self._log, b"".join(line + b"\n" for line in shown))
             except OSError:
                 self._log = -1  # the disk is full; the program goes on
         if self._metrics is not None:
@@ -137,6 +139,10 @@ def _number(pattern: re.Pattern[str], line: str) -> float | None:
         return None
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, also to a stream that another program has switched to not waiting."""
     while data:
-        data = data[os.write(descriptor, data) :]
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)

@@ -28,11 +28,9 @@ from flodl.train.run_folder import (
     as_json,
     claimed,
     hand_over,
-    is_meant,
     is_same,
-    new_folder,
+    placed,
     refused,
-    take_over,
 )
 from flodl.train.run_records import (
     BEST,
@@ -144,8 +142,9 @@ class RunDirectory:
         - The order of the calls tells several run directories of one program apart.
 
         If ``fdl`` has started the program, it has made a folder for the run. The first run
-        directory of the program is this folder if it lies under ``root``. Otherwise ``fdl`` adds
-        what it knows to the folder under ``root`` and removes its own when the program ends.
+        directory of the program is this folder if it lies under ``root``, and always in a sweep,
+        which compares the folders of its runs. Otherwise ``fdl`` adds what it knows to the folder
+        under ``root`` and removes its own when the program ends.
 
         If SLURM has queued the job again, the run of the same job with the same configuration
         continues in its folder from its newest checkpoint. It must be neither complete nor
@@ -189,14 +188,9 @@ class RunDirectory:
         started = clock()
         record = _first_record(started, plain, launched, source) | launch | process_facts()
         offered = None if asked else claimed(os.environ)
-        files = {**metadata, "run": record}
-        if offered is not None and is_meant(offered, folder):
-            path, adopted = offered, True
-            take_over(offered, files)
-        else:
-            path, adopted = new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", files), False
-            if offered is not None:
-                hand_over(offered, path)
+        name = f"{started:%Y-%m-%dT%H-%M-%S}"
+        path = placed(folder, name, {**metadata, "run": record}, offered)
+        adopted = path == offered
         _programs[path] = ProgramRecord(path, folder)
         return cls(path, record, metadata, clock, source, adopted=adopted)
 

@@ -17,6 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def placed(root: Path, name: str, files: Mapping[str, Any], offered: Path | None) -> Path:
+    """Write the files of a run into its folder, and return it.
+
+    Args:
+        root: The folder of all runs.
+        name: The name of a new folder.
+        files: The content of each JSON file, by its name without ``.json``.
+        offered: The folder that ``fdl`` has made. It is used if it is one for runs below ``root``.
+
+    Raises:
+        RunDirectoryError: The folder cannot be written.
+    """
+    if offered is not None and _is_meant(offered, root):
+        take_over(offered, files)
+        return offered
+    path = new_folder(root, name, files)
+    if offered is not None:
+        hand_over(offered, path)
+    return path
+
+
 def new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
     """Make a folder with these JSON files; it gets its name when it is complete."""
     try:
@@ -35,7 +56,7 @@ def claimed(environ: Mapping[str, str]) -> Path | None:
     return Path(folder) if folder and run_record.claim(folder) else None
 
 
-def is_meant(path: Path, root: Path) -> bool:
+def _is_meant(path: Path, root: Path) -> bool:
     """Whether the folder of ``fdl`` is one for runs below a root; that of a sweep always is."""
     return is_same(path.parent, root) or run_record.is_of_sweep(str(path))
 
