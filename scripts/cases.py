@@ -78,7 +78,7 @@ def _runs_when(place: str, marks: set[str]) -> str:
         return EVERYDAY
     rows = [line for line in slow_rows() if f"`{place}`" in line or f"`{place}[" in line]
     cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
-    passed = sorted(f"{cell[3]} ({cell[4].strip(' |')})" for cell in cells if cell[1] == "passed")
+    passed = sorted(f"{cell[3]} ({cell[5].strip(' |')})" for cell in cells if cell[1] == "passed")
     others = [cell for cell in cells if cell[1] != "passed"]
     told = ", ".join(sorted({" ".join([_ENDED.get(c[1], c[1]), c[3]]).strip() for c in others}))
     if not passed:

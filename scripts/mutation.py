@@ -4,6 +4,7 @@
     python scripts/mutation.py manifest                 # 40 changes of fdl/manifest
     python scripts/mutation.py data --left --minutes 5  # a piece of those left
     python scripts/mutation.py data --left --by tests/flodl/data/test_batch.py  # by these tests
+    python scripts/mutation.py data --unmarked          # are the tests of every save enough?
 
 The changes are chosen by their digests: a comparison, a boolean, a number, an arithmetic sign, a
 returned value, a removed call, a negated condition. They are made in a copy of the checkout. Tests
@@ -22,6 +23,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -45,11 +47,18 @@ from mutation_runs import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.levels import is_listed  # noqa: E402 - found by the line above
+
 RECORD = ROOT / "tests" / "records" / "mutation.json"
 PAGE = ROOT / "tests" / "records" / "mutation.md"
 COUNT = 40
 BAR = 85
 """Percent of the changes that tests must notice."""
+UNMARKED_BAR = 34
+"""How many of a target's changes the tests without a mark must notice alone."""
+UP_TO_MERGE, UNMARKED = "not slow", "not slow and not merge"
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,7 @@ def run(target: str, asked: argparse.Namespace) -> None:
     """Run the changes that are asked for, and record each result as soon as it is known."""
     until = time.monotonic() + 60 * asked.minutes
     about = TARGETS[target]
+    os.environ["PYTEST_ADDOPTS"] = shlex.join(["-m", UNMARKED if asked.unmarked else UP_TO_MERGE])
     prepare(torch=about.code[0].startswith("flodl"))
     with copied(ROOT) as copy:
         tests = test_files(copy, about.tests)
@@ -160,7 +170,7 @@ def run(target: str, asked: argparse.Namespace) -> None:
                 covered = covered or coverage(copy, sources, test_files(copy, asked.by) or tests)
                 who = who_notices(copy, ROOT, one, covered, before, asked.quick)
             result = _result(one, who, now, old)
-            if who or not (asked.quick or asked.by):
+            if who or not (asked.quick or asked.by or asked.unmarked):
                 keep(target, {one.key: result})
             sys.stdout.write(f"{_place(result)}: {who or 'NOT NOTICED'}\n")
             sys.stdout.flush()
@@ -182,7 +192,13 @@ def wanted(
         for one in changes[asked.first : asked.to]
         if not (asked.left and known.get(one.key, {}).get("state") == now)
         and not (asked.survivors and known.get(one.key, {}).get("noticed_by"))
+        and not (asked.unmarked and by_unmarked(known.get(one.key, {})))
     ]
+
+
+def by_unmarked(result: Result) -> bool:
+    """Whether a test that runs at every save noticed a change."""
+    return bool(who := result.get("noticed_by")) and not is_listed(who)
 
 
 def _result(one: Mutant, who: str, now: str, old: Result) -> Result:
@@ -215,7 +231,7 @@ def page(record: dict[str, dict[str, Result]]) -> str:
         found = [known[one.key] for one in chosen if one.key in known]
         noticed = sum(bool(one["noticed_by"]) for one in found)
         if not found or (len(found) < len(chosen) and 100 * noticed < BAR * len(chosen)):
-            rows.append(f"| {name} | {_code(about)} | {len(found)} of {COUNT} run | | | | |\n")
+            rows.append(f"| {name} | {_code(about)} | {len(found)} of {COUNT} run | | | | | |\n")
             continue
         now = state(ROOT, sources, test_files(ROOT, about.tests))
         rows.append(_row(name, about, found, len(chosen), now))
@@ -237,11 +253,15 @@ def _row(name: str, about: Target, found: list[Result], count: int, now: str) ->
     dates = sorted({one["date"] for one in found})
     cells = [
         name, _code(about), f"{noticed} of {count} ({100 * noticed / count:.0f} %)", verdict,
-        results,
+        _told_unmarked(sum(map(by_unmarked, found))), results,
         " to ".join(dict.fromkeys([dates[0], dates[-1]])),
         "; ".join(sorted({one["machine"] for one in found})),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
+
+
+def _told_unmarked(noticed: int) -> str:
+    return f"{noticed} {'PASS' if noticed >= UNMARKED_BAR else 'MISSED'}"
 
 
 def _survivors(name: str, found: list[Result]) -> list[str]:
@@ -261,10 +281,11 @@ HEAD = f"""\
 Made by `python scripts/mutation.py` from `tests/records/mutation.json`; do not edit.
 The program changes the code of a target in {COUNT} small ways, one at a time. Then it runs the
 tests that should notice. The bar is {BAR} % of the changes noticed. A change that keeps the
-behaviour counts as not noticed as well.
+behaviour counts as not noticed as well. The tests are those of a merge. *At every save* counts the
+changes that a test without a mark noticed; its bar is {UNMARKED_BAR} of {COUNT}.
 
-| Target | Code | Noticed | Bar | Results | Date | Machine |
-|---|---|---|---|---|---|---|
+| Target | Code | Noticed | Bar | At every save | Results | Date | Machine |
+|---|---|---|---|---|---|---|---|
 """
 MIDDLE = """
 Tests that run the changed line come first. The first failure ends the run of a change. The test
@@ -289,6 +310,11 @@ def main(words: Sequence[str] | None = None) -> int:
         default=(),
         metavar="FILE",
         help="run only tests of these files; keep what they notice",
+    )
+    parser.add_argument(
+        "--unmarked",
+        action="store_true",
+        help="only changes that no test without a mark noticed, and only such tests",
     )
     parser.add_argument("--minutes", type=float, default=1e6, help="then start no other change")
     parser.add_argument("--count", type=int, default=COUNT, help="changes (default: %(default)s)")

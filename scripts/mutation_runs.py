@@ -251,8 +251,8 @@ def _in_child(copy: Path, tests: Sequence[str], plugin: Order, folder: Path, tra
             sys.dont_write_bytecode = True
         sys.path[0] = str(copy)
         sys.modules["__main__"] = types.ModuleType("__main__")
-        words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0",
-                 f"--timeout={TEST_SECONDS}"]  # fmt: skip
+        words = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly",
+                 "--hypothesis-seed=0", f"--timeout={TEST_SECONDS}"]  # fmt: skip
         if isinstance(plugin, Watch):
             plugin.trace.start()
         else:

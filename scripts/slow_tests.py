@@ -1,20 +1,30 @@
 #!/usr/bin/env python3
-"""Keep tests/records/slow_tests.md: when each test of the slow suite ran last, and how it ended.
+"""Run the slow suite in parts of ten minutes, and keep tests/records/slow_tests.md.
 
-    pytest -m slow --junitxml=results.xml
-    python scripts/slow_tests.py results.xml
+    bash scripts/slow.sh                     # one part: the tests whose last run is the oldest
+    bash scripts/slow.sh --parts 6           # six parts, one after another
+    bash scripts/slow.sh tests/flodl/data    # all slow tests below a folder
+    bash scripts/slow.sh --stale             # names what has not run for three days
+    python scripts/slow_tests.py --keep results.jsonl    # results of pytest -m slow --results FILE
 
-Several results may be given; a test that is not in them keeps its line. A test that is not in the
-slow suite any more loses it.
+The page says of each test how it ended, on which commit, when and where. It is written after each
+part; a part that is stopped keeps the tests that had ended. A test that is not in the suite any
+more loses its line.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import datetime
+import json
 import os
+import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from fdl.hardware import nvidia
 
@@ -23,24 +33,48 @@ PAGE = ROOT / "tests" / "records" / "slow_tests.md"
 HEAD = """\
 # The slow suite
 
-Made by `python scripts/slow_tests.py results.xml` from results of `pytest -m slow`; do not edit.
-These tests are too long for every change. The table says when each ran last, on what machine,
-and how it ended. Records begin on 2026-11-23.
+Made by `python scripts/slow_tests.py`; do not edit. These tests are too long for every change. The
+table says when each ran last, on which commit and machine, and how it ended. Records begin on
+2026-11-23, those of commits on 2026-11-28. `bash scripts/slow.sh` runs those that ran longest ago.
 
-| Test | Result | Seconds | Date | Machine |
-|---|---|---|---|---|
+| Test | Result | Seconds | Date | Commit | Machine |
+|---|---|---|---|---|---|
 """
+PART_SECONDS = 480.0
+"""What the tests of a part took last time. It ends after :data:`MOST_SECONDS`, whatever happens."""
+MOST_SECONDS = 600
+UNKNOWN_SECONDS = 60.0
+"""What a test counts that has no record."""
+STALE = datetime.timedelta(days=3)
 
 
-def slow_tests() -> list[str]:
-    """The names of the slow suite, in the order of the files."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "slow", "-n", "0"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if "::" in line]
+class Record(NamedTuple):
+    """The last run of a test; empty where nothing is known."""
+
+    result: str = "no record"
+    seconds: str = ""
+    date: str = ""
+    commit: str = ""
+    machine: str = ""
 
 
-Record = tuple[str, str, str, str]
-"""Result, seconds, date and machine."""
+def slow_tests(paths: list[str]) -> list[str]:
+    """The names of the slow suite below some paths, in the order of the files."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "slow", *paths]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        sys.exit(f"error: pytest cannot collect the slow tests:\n{listed.stdout}{listed.stderr}")
+    return [line for line in listed.stdout.splitlines() if "::" in line]
+
+
+def kept() -> dict[str, Record]:
+    """What the page says so far."""
+    found = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            name, *cells = (cell.strip(" |`") for cell in line[1:].split(" | "))
+            found[name] = Record(*cells)
+    return found
 
 
 def machine() -> str:
@@ -49,45 +83,109 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {f'{gpus} GPUs' if gpus else 'no GPU'}"
 
 
-def results(file: str) -> dict[str, Record]:
-    """The records of tests, as a file of results on this machine tells them."""
-    found = {}
-    for suite in ET.parse(file).getroot().iter("testsuite"):  # noqa: S314 - written by pytest
-        date = suite.get("timestamp", "")[:10]
-        for case in suite.iter("testcase"):
-            ended = {one.tag for one in case} & {"failure", "error", "skipped"}
-            result = ended.pop() if ended else "passed"
-            seconds = f"{float(case.get('time', 0)):.1f}"
-            found[_name(case)] = (result, seconds, date, machine())
-    return found
+def commit() -> str:
+    """The commit of the checkout; with a plus if files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
-def _name(case: ET.Element) -> str:
-    return f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+def keep(results: Path) -> int:
+    """Take results into the page; returns how many tests failed."""
+    known, failed = kept(), 0
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    here = (commit(), machine())
+    for line in results.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        known[row["test"]] = Record(row["result"], f"{row['seconds']:.1f}", today, *here)
+        failed += row["result"] == "failed"
+    rows = (f"| `{name}` | {' | '.join(known.get(name, Record()))} |\n" for name in slow_tests([]))
+    PAGE.write_text(HEAD + "".join(rows), encoding="utf-8")
+    return failed
 
 
-def kept() -> dict[str, Record]:
-    """What the page says so far."""
-    if not PAGE.exists():
-        return {}
-    found = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            name, *cells = (cell.strip(" |`") for cell in line[1:].split(" | "))
-            result, seconds, date, where = cells
-            found[name] = (result, seconds, date, where)
-    return found
+def stale(names: list[str]) -> list[str]:
+    """The tests that have not run for three days, the longest ago first."""
+    known = kept()
+    limit = (datetime.datetime.now(datetime.UTC) - STALE).date().isoformat()
+    old = [name for name in names if known.get(name, Record()).date <= limit]
+    return sorted(old, key=lambda name: known.get(name, Record()).date)
+
+
+def parts(names: list[str]) -> list[list[str]]:
+    """Tests in parts that fit, the tests that ran longest ago first."""
+    known = kept()
+    cut: list[list[str]] = []
+    left = 0.0
+    for name in sorted(names, key=lambda name: known.get(name, Record()).date):
+        seconds = float(known.get(name, Record()).seconds or UNKNOWN_SECONDS)
+        if not cut or seconds > left:
+            cut.append([])
+            left = PART_SECONDS
+        cut[-1].append(name)
+        left -= seconds
+    return cut
+
+
+def run(part: list[str]) -> int:
+    """Run the tests of a part, and keep how they ended; returns how many failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.jsonl"
+        results.touch()
+        words = ["-m", "slow", "-q", "-n", "0", "--tb=short", "--results", str(results)]
+        command = [sys.executable, "-m", "pytest", *words, *part]
+        running = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        try:
+            running.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            _note_stopped(part, results)
+        finally:
+            _end(running)
+        return keep(results)
+
+
+def _note_stopped(part: list[str], results: Path) -> None:
+    """Add the test that was running, so that it does not come first again."""
+    ended = {json.loads(line)["test"] for line in results.read_text().splitlines()}
+    name = next(name for name in part if name not in ended)
+    print(f"The part was stopped after {MOST_SECONDS} s, in {name}")
+    row = {"test": name, "result": "stopped", "seconds": MOST_SECONDS}
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    """Interrupt the tests as Ctrl-C does, so that they put things back; then end what is left."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(running.pid, number)
+            running.wait(30)
 
 
 def main() -> int:
-    """Write the page; returns the exit code."""
-    known = kept()
-    for file in sys.argv[1:]:
-        known.update(results(file))
-    never = ("no record", "", "", "")
-    lines = [f"| `{name}` | {' | '.join(known.get(name, never))} |\n" for name in slow_tests()]
-    PAGE.write_text(HEAD + "".join(lines), encoding="utf-8")
-    return 0
+    """Do what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("paths", nargs="*", help="run all slow tests of these files and folders")
+    parser.add_argument("--parts", type=int, default=1, help="how many parts without paths [1]")
+    parser.add_argument("--stale", action="store_true", help="only name what has not run for days")
+    parser.add_argument("--keep", type=Path, metavar="RESULTS", help="only take results in")
+    told = parser.parse_args()
+    if told.keep:
+        return bool(keep(told.keep))
+    names = slow_tests(told.paths)
+    if told.stale:
+        old = stale(names)
+        print(*old, f"{len(old)} of {len(names)} slow tests have not run for 3 days", sep="\n")
+        return bool(old)
+    chosen = parts(names)
+    failed = 0
+    for number, part in enumerate(chosen[: None if told.paths else told.parts], 1):
+        print(f"Part {number} of {len(chosen)}: {len(part)} tests", flush=True)
+        failed += run(part)
+    old = stale(names)
+    print(f"{failed} failed; {len(old)} have not run for 3 days (--stale names them)")
+    return bool(failed)
 
 
 if __name__ == "__main__":

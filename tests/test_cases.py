@@ -21,10 +21,10 @@ def test_the_index_says_how_a_slow_test_ended(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     cases = importlib.import_module("cases")
     rows = [
-        "| `a.py::test_one` | failure | 1.0 | 2026-11-24 | 2 cores |",
-        "| `a.py::test_two[x]` | passed | 1.0 | 2026-11-25 | 2 cores |",
-        "| `a.py::test_two[y]` | skipped | 0.0 | 2026-11-26 | 2 cores |",
-        "| `a.py::test_three` | no record |  |  |  |",
+        "| `a.py::test_one` | failure | 1.0 | 2026-11-24 | 12345678 | 2 cores |",
+        "| `a.py::test_two[x]` | passed | 1.0 | 2026-11-25 | 12345678 | 2 cores |",
+        "| `a.py::test_two[y]` | skipped | 0.0 | 2026-11-26 | 12345678 | 2 cores |",
+        "| `a.py::test_three` | no record |  |  |  |  |",
     ]
     monkeypatch.setattr(cases, "slow_rows", lambda: rows)
     ends = {name: cases._runs_when(f"a.py::test_{name}", {"slow"}) for name in ("one", "two")}

@@ -19,6 +19,7 @@ from fdl.prepass import _VALUED
 from tests.pages import ROOT, pages
 
 SOURCES = ("fdl", "flodl", "flodl_shared", "templates", "scripts", "benchmarks", "examples")
+OPTIONS_OF_PYTEST = "tests/levels.py"
 KINDS = (".py", ".pyi", ".yml", ".j2", ".toml", ".sh", ".js", ".bash", ".zsh", ".fish")
 NOT_READ = ("tests/records/cases.md", "tests/records/slow_tests.md", "CHANGELOG.md")
 """Made of names of tests, and a history that also names what was removed."""
@@ -39,6 +40,7 @@ def sources() -> dict[str, str]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and (path.suffix in KINDS or path.name == "fdl"):
                 found[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
+    found[OPTIONS_OF_PYTEST] = (ROOT / OPTIONS_OF_PYTEST).read_text(encoding="utf-8")
     return found
 
 
