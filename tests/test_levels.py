@@ -47,7 +47,7 @@ def test_processes_follow_from_the_command_line(words, cores, count, monkeypatch
 
 
 def test_without_the_plugin_for_processes_tests_run_one_after_another(monkeypatch):
-    monkeypatch.setattr(levels.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(levels.importlib.util, "find_spec", lambda _: None)
     assert levels.workers([], 2) == 0
 
 
@@ -148,7 +148,7 @@ def slow_tests(tmp_path, monkeypatch):
     module = script("slow_tests")
     monkeypatch.setattr(module, "PAGE", tmp_path / "slow.md")
     names = [f"t.py::test_{letter}" for letter in "abcd"]
-    monkeypatch.setattr(module, "slow_tests", lambda paths: names)
+    monkeypatch.setattr(module, "slow_tests", lambda _: names)
     monkeypatch.setattr(module, "machine", lambda: "2 cores, no GPU")
     module.PAGE.write_text(
         "| `t.py::test_a` | passed | 300.0 | 2026-01-02 | 1234567 | 2 cores, no GPU |\n"
