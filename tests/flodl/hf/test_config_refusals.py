@@ -20,6 +20,7 @@ from tests.flodl.hf.config_samples import (
     refused,
     text_of,
 )
+from tests.rows import each_row
 
 SIZES = {
     family: [key for key in SMALLEST[family] if key not in ("model_type", "pad_token_id")]
@@ -27,30 +28,28 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "key"), [(f, key) for f in FAMILIES if f != "distilbert" for key in SIZES[f]]
-)
+@each_row(("family", "key"), [(f, key) for f in FAMILIES if f != "distilbert" for key in SIZES[f]])
 def test_a_missing_size_is_named(family, key):
     assert f"config.json: '{key}' is missing; it must be a whole number" in refused(family, key)
 
 
-@pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in SIZES[f]])
-@pytest.mark.parametrize("value", [True, 8.0, "8", None, 0, -3, 2**31, [], {}])
+@each_row(("family", "key"), [(f, key) for f in FAMILIES for key in SIZES[f]])
+@each_row("value", [True, 8.0, "8", None, 0, -3, 2**31, [], {}])
 def test_a_size_that_is_no_whole_number_is_named(family, key, value):
     message = refused(family, **{key: value})
     assert f"config.json: '{key}' is {value!r}; it must be a whole number from 1" in message
 
 
-@pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in RATES[f]])
-@pytest.mark.parametrize("value", [True, "0.1", None, -0.1, 1.5, float("nan"), 10**400])
+@each_row(("family", "key"), [(f, key) for f in FAMILIES for key in RATES[f]])
+@each_row("value", [True, "0.1", None, -0.1, 1.5, float("nan"), 10**400])
 def test_a_dropout_that_is_no_probability_is_named(family, key, value):
     message = refused(family, **{key: value})
     assert f"'{key}' is " in message
     assert "it must be a number from 0 to 1" in message
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "distilbert"])
-@pytest.mark.parametrize("value", [True, "1e-12", None, -1e-12, float("inf")])
+@each_row("family", [name for name in FAMILIES if name != "distilbert"])
+@each_row("value", [True, "1e-12", None, -1e-12, float("inf")])
 def test_an_epsilon_that_is_no_amount_is_named(family, value):
     key = "norm_eps" if family == "modernbert" else "layer_norm_eps"
     assert f"'{key}' is " in refused(family, **{key: value})
