@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from fdl.app import app
 from fdl.builtins.table import TABLE
+from tests.rows import each_row
 
 REFUSED = {"int": "many", "float": "much"}
 
@@ -43,13 +44,13 @@ def refuses(words, option):
     assert option in errors[0]
 
 
-@pytest.mark.parametrize(("option", "words"), list(refused_values()), ids=str)
+@each_row(("option", "words"), list(refused_values()), ids=str)
 def test_a_value_of_another_kind_exits_with_2(option, words):
     refuses(words, option)
 
 
-@pytest.mark.parametrize("words", list(options_with_a_value()), ids=" ".join)
-@pytest.mark.parametrize("following", ["--dry-run", "--help-me", "--", "-n"])
+@each_row("words", list(options_with_a_value()), ids=" ".join)
+@each_row("following", ["--dry-run", "--help-me", "--", "-n"])
 def test_no_option_takes_another_option_for_its_value(words, following):
     refuses([*words, following], words[-1])
 

@@ -13,6 +13,7 @@ from fdl import output
 from fdl.tables import headed, lines, pairs, table
 from tests.fdl import screen
 from tests.fdl.terminal import Terminal
+from tests.rows import each_row
 
 VARIABLES = ("COLUMNS", "FLODL_COLOR", "FORCE_COLOR", "NO_COLOR", "TERM")
 
@@ -215,7 +216,7 @@ def test_panels_end_at_the_edge_of_the_terminal(fixture_project, columns):
     assert max(map(len, shown)) == min(columns, 100)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("a\x1b[2Jb", "a\\x1b[2Jb"),

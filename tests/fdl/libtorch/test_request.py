@@ -8,6 +8,7 @@ from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu, Nvidia, Trouble
 from fdl.libtorch.catalog import archs_argument
 from fdl.libtorch.request import Request, decide, variant_of_cuda
+from tests.rows import each_row
 
 
 def gpu(index, capability, *, visible=True):
@@ -114,7 +115,7 @@ def test_files_and_folders_are_taken_from_where_one_stands(tmp_path):
         decided(source="b.zip", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("variant", ["cu", "rocm", "12.8", "../x"])
+@each_row("variant", ["cu", "rocm", "12.8", "../x"])
 def test_what_is_no_variant_is_refused_for_every_source(variant):
     for source in (None, "wheel", "https://example.org/x.zip"):
         with pytest.raises(UsageError, match=r"variant"):
@@ -133,7 +134,7 @@ def test_what_a_build_is_asked_for():
         variant_of_cuda("cu128")
 
 
-@pytest.mark.parametrize("text", ["http://[::1", "https://", "http://[x]/libtorch.zip"])
+@each_row("text", ["http://[::1", "https://", "http://[x]/libtorch.zip"])
 def test_an_invalid_address_is_an_error_of_one_line(text):
     with pytest.raises(UsageError, match="--source is not a valid address"):
         decided(source=text)
