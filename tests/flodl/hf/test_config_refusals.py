@@ -55,7 +55,7 @@ def test_an_epsilon_that_is_no_amount_is_named(family, value):
     assert f"'{key}' is " in refused(family, **{key: value})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         ({"hidden_act": "GELU"}, "'hidden_act' is 'GELU'; it must be one of gelu, gelu_python"),
@@ -93,7 +93,7 @@ def test_an_impossible_value_is_refused_by_file_field_and_value(fields, said):
     assert f"config.json: {said}" in refused("bert", **fields)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_harmless_spellings_of_nothing_are_accepted(family):
     config = read(
         family,
@@ -119,7 +119,7 @@ def test_roberta_needs_padding_to_count_positions_from(family):
     assert read(family, pad_token_id=18).pad_token_id == 18
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "deberta-v2"])
+@each_row("family", ["bert", "distilbert", "albert", "deberta-v2"])
 def test_others_may_have_no_padding_row(family):
     config = read(family, pad_token_id=None)
     assert config.pad_token_id is None
@@ -144,7 +144,7 @@ def test_a_long_value_is_cut_short_in_messages():
 # --- The family ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", ["gpt2", "BERT", "deberta", "", None, 3, ["bert"], "x" * 10_000])
+@each_row("named", ["gpt2", "BERT", "deberta", "", None, 3, ["bert"], "x" * 10_000])
 def test_an_unknown_family_lists_the_six(named):
     with pytest.raises(UnsupportedModelError, match="'model_type' is ") as caught:
         AutoConfig.from_json_str(text_of("bert", model_type=named), origin="a/config.json")
@@ -167,7 +167,7 @@ def test_a_class_reads_its_own_family_only():
     assert config.source["model_type"] == "bert"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("", "here: line 1, column 1: not valid JSON"),
@@ -187,7 +187,7 @@ def test_text_that_is_no_json_object_is_refused(text, said):
         assert str(caught.value).startswith(said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("family", "key", "most"),
     [
         ("bert", "num_hidden_layers", 4096),

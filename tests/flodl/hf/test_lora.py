@@ -27,6 +27,7 @@ from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
 from flodl.hf.lora_layers import LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
+from tests.rows import each_row
 
 ATTENTION = {
     "distilbert": ["q_lin", "v_lin"],
@@ -113,7 +114,7 @@ def test_beside_half_precision_the_change_is_in_float32(dtype: torch.dtype) -> N
     assert layer(torch.ones(1, 4, dtype=dtype)).dtype == dtype
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "message"),
     [
         ({"r": 0}, "r=0: the rank is a whole number of at least 1"),
@@ -150,7 +151,7 @@ def test_bare_names_mean_all_layers_so_called_and_everything_else_is_frozen() ->
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("paths", "count"),
     [
         ("bert.encoder.layer.[0-1].attention.self.query", 2),
@@ -213,7 +214,7 @@ def test_a_layer_that_stands_twice_is_adapted_once() -> None:
     assert len(list(graph.parameters())) == 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("qury", r"no linear layer or embedding is called 'qury'; did you mean query\?"),
@@ -318,7 +319,7 @@ def test_training_moves_adapters_and_head_and_leaves_the_rest_bit_for_bit() -> N
 
 
 @pytest.mark.case("hf", 46)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_merged_outputs_are_the_unmerged_ones(family: str) -> None:
     graph = small_model(family, HeadKind.SEQCLS)
     plain, keys = output(graph), list(graph.state_dict())

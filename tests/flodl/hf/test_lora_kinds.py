@@ -22,6 +22,7 @@ from flodl.hf.lora_layers import LoraEmbedding, LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, stored, targets, trained, values
 from tests.flodl.hf.test_lora_peft import attended, output_of, peft, reference
+from tests.rows import each_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -312,7 +313,7 @@ class Scaled(nn.Embedding):
     """An embedding that does something else than look up."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("embedding", "says"),
     [
         (Scaled(5, 4), "LoRA adapts torch.nn.Embedding, not Scaled"),

@@ -23,6 +23,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.info import inspect_checkpoint
 from flodl.hf.weights.stored import StoredFiles
 from tests.flodl.hf.models_material import small_config, small_model, some_ids
+from tests.rows import each_row
 
 IDS, MASK = some_ids()
 OPENERS = {
@@ -75,8 +76,8 @@ def header_only(monkeypatch):
 
 
 @pytest.mark.case("hf", 19)
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("fault", REFUSED)
+@each_row("opener", OPENERS)
+@each_row("fault", REFUSED)
 def test_a_configuration_is_refused_before_the_weights_are_looked_at(tmp_path, opener, fault):
     changes, error, said = REFUSED[fault]
     folder = written(tmp_path, HeadKind.SEQCLS, **changes)

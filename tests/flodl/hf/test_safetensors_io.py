@@ -29,6 +29,7 @@ from flodl.hf.safetensors_io import (
     weights_have_pooler,
 )
 from tests import fork_server
+from tests.rows import each_row
 
 
 class Toy(nn.Module):
@@ -347,7 +348,7 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "message"),
     [
         (b"", "is empty"),

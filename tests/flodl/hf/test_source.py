@@ -15,6 +15,7 @@ from flodl.hf.locate import locate
 from flodl.hf.source import Access, Directory, WeightFiles
 from tests import fork_server
 from tests.flodl.hf.profiles import without, without_sockets
+from tests.rows import each_row
 
 INDEX = "model.safetensors.index.json"
 
@@ -131,21 +132,19 @@ def test_the_path_of_a_file_is_told_which_directory_to_give(checkpoint):
 # Access
 
 
-@pytest.mark.parametrize(
-    "subfolder", ["..", "a/../b", "/a", "a//b", "./a", "a\\b", "C:a", "a\0b", "../", "/"]
-)
+@each_row("subfolder", ["..", "a/../b", "/a", "a//b", "./a", "a\\b", "C:a", "a\0b", "../", "/"])
 def test_a_subfolder_that_leads_outside_is_refused(subfolder):
     with pytest.raises(ValueError, match="not a folder inside the checkpoint"):
         Access(subfolder=subfolder)
 
 
-@pytest.mark.parametrize("revision", ["../main", "", "a//b", "/refs", "a\nb"])
+@each_row("revision", ["../main", "", "a//b", "/refs", "a\nb"])
 def test_a_revision_that_could_be_another_path_is_refused(revision):
     with pytest.raises(ValueError, match="not a branch, a tag or a commit"):
         Access(revision=revision)
 
 
-@pytest.mark.parametrize("token", ["", "hf_secret\n", "hf_secret x", "hf_sécret"])
+@each_row("token", ["", "hf_secret\n", "hf_secret x", "hf_sécret"])
 def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(token):
     with pytest.raises(ValueError, match="token is empty, or holds") as raised:
         Access(token=token)

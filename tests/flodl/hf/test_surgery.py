@@ -28,6 +28,7 @@ from tests.flodl.hf.models_material import (
     small_model,
     some_ids,
 )
+from tests.rows import each_row
 
 LAYERED = [family for family in FAMILIES if family != "albert"]
 
@@ -135,7 +136,7 @@ def test_a_graph_without_a_configuration_is_copied_as_it_is() -> None:
     assert part is not inner
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("bert.embeddings", "'bert.embeddings' cannot run alone"),
@@ -221,7 +222,7 @@ def test_shared_layers_run_less_often() -> None:
         drop_layers(grouped, [0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layers", "message"),
     [
         ([3], "there is no layer 3: the encoder has layers 0 to 2"),
@@ -316,7 +317,7 @@ def test_what_was_frozen_stays_frozen_and_dtypes_stay() -> None:
     assert (table.dtype, table.requires_grad) == (torch.bfloat16, False)
 
 
-@pytest.mark.parametrize("size", [0, -3, True, 2.5])
+@each_row("size", [0, -3, True, 2.5])
 def test_impossible_sizes_are_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="a vocabulary has a whole number of words"):
         resize_vocab(small_model("bert"), size)

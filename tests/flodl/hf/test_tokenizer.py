@@ -24,6 +24,7 @@ from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.tokenizer import HfTokenizer, position_limit
 from tests import fork_server
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
+from tests.rows import each_row
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 
@@ -161,8 +162,8 @@ def test_the_padding_section_names_the_pad_token_first(tmp_path):
     assert (tokenizer.pad_id, tokenizer.pad_token) == (9, "e")
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize("value", ["j", {"content": "j", "lstrip": False}])
+@each_row("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@each_row("value", ["j", {"content": "j", "lstrip": False}])
 def test_then_the_files_beside_name_it(tmp_path, name, value):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / name).write_text(json.dumps({"pad_token": value}))
@@ -275,8 +276,8 @@ def test_a_truncation_section_counts_only_when_asked_for(tmp_path):
     assert tokenizer.inner.truncation is None
 
 
-@pytest.mark.parametrize("section", [None, 4, 30])
-@pytest.mark.parametrize("length", [6, 10, 1e30])
+@each_row("section", [None, 4, 30])
+@each_row("length", [6, 10, 1e30])
 def test_the_settings_name_the_length_to_cut_to_whatever_was_used_last(tmp_path, section, length):
     inner = words_tokenizer()
     if section is not None:

@@ -17,6 +17,7 @@ from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.training_data import mask_id_of
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import write_bert
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def bare(words: tuple[str, ...] = ("a", "b", "?")) -> HfTokenizer:
     return HfTokenizer.from_inner(inner)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "says"),
     [
         ({"pad_token_type_id": "1"}, "pad_token_type_id must be a number, not '1'"),
