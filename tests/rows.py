@@ -15,7 +15,7 @@ import pytest
 from flodl_shared.masking import KNOWN
 
 Test = Callable[..., None]
-Ids = Sequence[str] | Callable[[Any], object] | None
+Ids = Iterable[str] | Callable[[Any], object] | None
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _PARAM = type(pytest.param())
@@ -44,6 +44,8 @@ def each_row(
     other fixtures belong to all rows.
     """
     words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
+    if ids is not None and not callable(ids):
+        ids = list(ids)
     mine = [_row(words, row, ids, number) for number, row in enumerate(rows)]
 
     def decorate(function: Test) -> Test:
@@ -94,11 +96,10 @@ def _row(names: Sequence[str], row: Any, ids: Ids, number: int) -> _Row:
 def _said(name: str, value: object, ids: Ids, number: int) -> str:
     """What a failure calls a value."""
     said = ids(value) if callable(ids) else None
-    if said is not None:
-        return str(said)
-    if isinstance(value, str | bytes | int | float | complex | tuple | frozenset | None):
-        return str(value)
-    return str(getattr(value, "__name__", f"{name}{number}"))
+    if said is None:
+        said = getattr(value, "__name__", value)
+    text = str(said)
+    return text if isinstance(said, str) or " at 0x" not in text else f"{name}{number}"
 
 
 def _joined(first: _Row, second: _Row) -> _Row:

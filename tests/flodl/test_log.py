@@ -13,6 +13,7 @@ import pytest
 from flodl import log
 from flodl.log import Verbosity, debug, enabled, msg, set_verbosity, trace, verbose, verbosity
 from tests import fork_server
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +104,7 @@ print(verbosity().name)
     assert out.split() == ["DEBUG", "DEBUG", "VERBOSE"]
 
 
-@pytest.mark.parametrize("level", [7, -1, "loud", "", 2**70])
+@each_row("level", [7, -1, "loud", "", 2**70])
 def test_set_verbosity_takes_the_unknown_as_normal(level):
     set_verbosity("trace")
     set_verbosity(level)

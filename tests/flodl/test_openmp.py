@@ -24,6 +24,7 @@ from flodl.openmp import (
     waiting_shortly,
 )
 from flodl.worker import CpuWorker
+from tests.rows import each_row
 
 TASKS = Path("/proc/self/task")
 LINUX = pytest.mark.skipif(not TASKS.is_dir(), reason="Linux counts threads")
@@ -80,7 +81,7 @@ def test_a_worker_uses_one_thread_if_it_is_told_so():
     assert seen == [1, 2]
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@each_row("name", VARIABLES)
 def test_the_spin_of_the_user_stays_on_a_busy_machine(name, monkeypatch):
     monkeypatch.setenv(name, "7")
     before, spin = threading.active_count(), ShortSpin()
@@ -114,7 +115,7 @@ def eventually(holds):
     return holds()
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@each_row("name", VARIABLES)
 def test_a_choice_of_the_user_stays(name, monkeypatch):
     monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: 3)
     assert chosen({name: "1"}) == {}
@@ -122,9 +123,7 @@ def test_a_choice_of_the_user_stays(name, monkeypatch):
     assert openmp_report({name: "1"})["chosen_by"] == "you"
 
 
-@pytest.mark.parametrize(
-    ("looks", "busy"), [([3, 3, 3], True), ([1], False), ([2, 3, 1], False), ([0], False)]
-)
+@each_row(("looks", "busy"), [([3, 3, 3], True), ([1], False), ([2, 3, 1], False), ([0], False)])
 def test_a_machine_is_busy_if_others_run_at_every_look(monkeypatch, looks, busy):
     seen = iter(looks)
     monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: next(seen))

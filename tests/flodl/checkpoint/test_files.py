@@ -28,6 +28,7 @@ from flodl.checkpoint import (
 )
 from flodl.errors import CheckpointError
 from flodl.files import Disk
+from tests.rows import each_row
 
 TENSORS = {"a/weight": torch.arange(6.0).reshape(2, 3), "b/n": torch.tensor([1, 2])}
 
@@ -364,7 +365,7 @@ def test_a_stream_that_unpacks_a_file_is_not_taken_for_the_file(saved):
     assert all(torch.equal(target[name], TENSORS[name]) for name in TENSORS)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 7])
+@each_row("threads", [2, 3, 7])
 def test_threads_that_share_a_checksum_find_the_same_one(threads, monkeypatch):
     monkeypatch.setattr(digest, "_WORTH_SPLITTING", 10)
     data = memoryview(os.urandom(1003))

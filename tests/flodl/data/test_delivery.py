@@ -14,6 +14,7 @@ from torch import Tensor
 from flodl.data import Batch, DataLoader, Sampler, TensorDataSet
 from flodl.errors import DataError, StateError
 from tests.flodl.data.sources import Noisy, Numbers, Recorded, Whole, orders
+from tests.rows import each_row
 
 MODES: list[dict[str, Any]] = [
     {},
@@ -136,7 +137,7 @@ def test_a_closed_loader_says_so_in_the_middle_of_a_delivery() -> None:
         list(delivery)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@each_row("mode", MODES, ids=str)
 def test_samples_of_an_epoch_make_a_batch_of_their_own(mode: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(11), 3, drop_last=False, **mode)
     order = [sample for batch in orders(loader, 2) for sample in batch]

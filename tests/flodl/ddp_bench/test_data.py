@@ -18,6 +18,7 @@ from flodl.ddp_bench.data import (
 )
 from flodl.ddp_bench.models import TASKS
 from flodl.errors import DataError
+from tests.rows import each_row
 
 NOWHERE = Path("nowhere")
 SIZES = {"mnist": (60_000, 10_000), "shakespeare": (7_842, 872)}
@@ -37,8 +38,8 @@ def test_synthetic_data_follows_the_seed():
     assert not first.train.tensors[0].equal(other.train.tensors[0])
 
 
-@pytest.mark.parametrize("source", [one for one in SOURCES if one != "real"])
-@pytest.mark.parametrize(
+@each_row("source", [one for one in SOURCES if one != "real"])
+@each_row(
     ("name", "shape"),
     [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("shakespeare", (128,))],
 )

@@ -25,6 +25,7 @@ from flodl.distributed.planning.elche import (
     split,
 )
 from flodl.launch.settings import DdpRunConfig
+from tests.rows import each_row
 
 SOURCE = Path(flodl.distributed.planning.elche.__file__)
 TWO = ElCheConfig(world_size=2)
@@ -104,7 +105,7 @@ def test_the_anchor_settles_where_communication_is_worth_it():
 
 
 @pytest.mark.case("distributed", 9)
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "total", "clamped"),
     [
         ((25, 10), 14, (10, 4)),
@@ -121,9 +122,7 @@ def test_counts_are_clamped_to_a_total(counts, total, clamped):
 
 
 @pytest.mark.case("distributed", 10)
-@pytest.mark.parametrize(
-    ("total", "counts"), [(0, (0, 0)), (3, (2, 1)), (5, (4, 1)), (7, (5, 2)), (14, (10, 4))]
-)
+@each_row(("total", "counts"), [(0, (0, 0)), (3, (2, 1)), (5, (4, 1)), (7, (5, 2)), (14, (10, 4))])
 def test_a_tail_goes_to_whoever_finishes_first(total, counts):
     assert split(total, (40, 100)) == counts
 
@@ -207,7 +206,7 @@ def test_elche_has_neither_clock_nor_chance_nor_torch():
 
 
 @pytest.mark.case("distributed", 12)
-@pytest.mark.parametrize(
+@each_row(
     ("target", "count"),
     # A target that is off by exactly a tenth of the count does not move it.
     [(54, 50), (55, 50), (56, 56), (46, 50), (45, 50), (44, 44)],
@@ -330,7 +329,7 @@ def test_growth_after_a_nudge_begins_at_the_floor():
     assert (grown.anchor, grown.counts) == (10, (25, 10))
 
 
-@pytest.mark.parametrize("speeds", [(1,), (1, 0), (1, float("nan")), (1, float("inf"))])
+@each_row("speeds", [(1,), (1, 0), (1, float("nan")), (1, float("inf"))])
 def test_unusable_speeds_are_refused(speeds):
     with pytest.raises(ValueError, match="speed"):
         initial_state(TWO, speeds)

@@ -25,6 +25,7 @@ from flodl.distributed.sample_ledger import (
 from flodl.distributed.verify import main, verify_run
 from flodl.errors import RunDirectoryError
 from tests import fork_server
+from tests.rows import each_row
 
 from .recorded_runs import (
     DEFAULT,
@@ -76,7 +77,7 @@ def proven(run: RecordedRun) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {},
@@ -87,7 +88,7 @@ def proven(run: RecordedRun) -> bool:
     ],
     ids=["random", "drop_last", "join_remainder", "sequential", "one batch"],
 )
-@pytest.mark.parametrize("ranks", [1, 3])
+@each_row("ranks", [1, 3])
 def test_an_honest_run_is_proven(tmp_path: Path, ranks: int, changes: dict[str, Any]) -> None:
     facts = replace(DEFAULT, **changes)
     found = verify_run(recorded_run(tmp_path, facts, ranks=ranks).path)

@@ -15,6 +15,7 @@ from flodl import (
     StateError,
     TensorDataSet,
 )
+from tests.rows import each_row
 
 
 class Shift(NamedInputModule):
@@ -74,7 +75,7 @@ def weighted():
     return flow.input("second", optional=True).using("first", "second").build()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "expected"),
     [
         (("second", "needed"), 21.0),

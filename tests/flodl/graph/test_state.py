@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from flodl.errors import StateError
 from flodl.graph import FlowBuilder, LearnedHalt, LoopBody
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 from .layers import AddRef, Bias, column, double, linear, memory, start, triple
 
@@ -294,7 +295,7 @@ def test_state_follows_the_parameters_to_another_dtype(move):
     assert y.item() == 2
 
 
-@pytest.mark.parametrize("name", ["move_to_device", "set_device", "to"])
+@each_row("name", ["move_to_device", "set_device", "to"])
 def test_state_follows_the_parameters_to_another_device(name):
     graph = biased_sum()
     graph(column(1))
@@ -400,8 +401,8 @@ def test_what_a_graph_carries_can_be_taken_and_given_back():
 # --- Tags that are carried and not kept ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("observed", [True, False])
+@each_row("after", [0, 1, 3])
+@each_row("observed", [True, False])
 def test_a_tag_that_is_not_kept_is_carried_all_the_same(after, observed):
     flow = start().through(StateAdd()).using("m").tag("m", keep=False)
     for _ in range(after):

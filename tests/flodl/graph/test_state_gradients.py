@@ -13,6 +13,7 @@ from flodl.errors import StateError
 from flodl.graph import FlowBuilder
 from flodl.graph.modules import LoopBody
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 from .layers import Bias, column, memory, start
 
@@ -220,7 +221,7 @@ def test_manually_an_undetached_state_is_refused_after_a_backward():
     assert "end_step" in str(caught.value) or "detach_state" in str(caught.value)
 
 
-@pytest.mark.parametrize("cut", ["end_step", "detach_state", "reset_state"])
+@each_row("cut", ["end_step", "detach_state", "reset_state"])
 def test_manually_each_way_of_cutting_allows_the_next_forward(cut):
     graph = biased_sum("manual")
     for _ in range(3):

@@ -21,6 +21,7 @@ from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.monitor.server_events import RING, EventLog, Lagging
 from flodl.monitor.server_http import is_loopback
+from tests.rows import each_row
 from tests.waiting import wait_for
 
 
@@ -226,7 +227,7 @@ def test_names_of_this_machine():
     assert not any(map(is_loopback, ["", "0.0.0.0", "192.168.0.1", "localhost.evil.example", "::"]))
 
 
-@pytest.mark.parametrize("port", [-1, 65536, 99999])
+@each_row("port", [-1, 65536, 99999])
 def test_a_port_that_does_not_exist_is_refused(port):
     with pytest.raises(StateError, match=rf"serve\(port={port}\): ports are 0 to 65535"):
         Monitor(1, terminal=False).serve(port)

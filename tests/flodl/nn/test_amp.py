@@ -22,6 +22,7 @@ from flodl.nn.amp import (
     scaling_in_progress,
 )
 from flodl.nn.clip import clip_grad_norm, clip_grad_value
+from tests.rows import each_row
 
 DEVICES = [
     "cpu",
@@ -200,7 +201,7 @@ def test_parameters_in_half_precision_are_refused() -> None:
         scaler.step(torch.optim.SGD([parameter], lr=0.1))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"init": 0.0},

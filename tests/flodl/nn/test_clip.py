@@ -11,6 +11,7 @@ from torch import nn
 from flodl.errors import StateError
 from flodl.nn.amp import GradScaler
 from flodl.nn.clip import clip_grad_norm, clip_grad_value
+from tests.rows import each_row
 
 
 def with_grads(*grads, dtype=torch.float32):
@@ -50,8 +51,8 @@ def test_small_gradients_stay_as_they_are():
     assert grads(params) == [[pytest.approx(0.3)], [pytest.approx(-0.4)]]
 
 
-@pytest.mark.parametrize("limit", [1e-3, 1.0, 300.0, 1e9, math.inf])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each_row("limit", [1e-3, 1.0, 300.0, 1e9, math.inf])
+@each_row("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_bits_are_those_of_torch(limit, dtype):
     draw = torch.Generator().manual_seed(2)
     given = [(300 * torch.rand(40, generator=draw, dtype=torch.float64)).tolist() for _ in range(3)]
@@ -116,8 +117,8 @@ def test_the_numbers_are_torchs():
         assert torch.equal(ours_p.grad, theirs_p.grad)
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
-@pytest.mark.parametrize("limit", [0, -1.0, math.nan])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
+@each_row("limit", [0, -1.0, math.nan])
 def test_a_limit_that_is_not_above_zero_is_refused(clip, limit):
     params = with_grads([3.0])
     with pytest.raises(ValueError, match=f"{clip.__name__}: max_.* must be above 0"):

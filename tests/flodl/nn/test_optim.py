@@ -24,6 +24,7 @@ from flodl.nn.optim import (
     set_group_lr,
     set_lr,
 )
+from tests.rows import each_row
 
 CLASSES = [SGD, Adam, AdamW, RMSprop, Adagrad, RAdam, NAdam]
 every_class = pytest.mark.parametrize("optimizer", CLASSES, ids=lambda c: c.__name__)
@@ -240,7 +241,7 @@ def test_a_group_that_does_not_exist_is_an_error(index):
         two_groups().set_group_lr(index, 0.1)
 
 
-@pytest.mark.parametrize("lr", [-1e-3, float("nan"), float("inf")])
+@each_row("lr", [-1e-3, float("nan"), float("inf")])
 def test_an_impossible_rate_changes_nothing(lr):
     optimizer = two_groups()
     for change in (
@@ -285,7 +286,7 @@ def test_what_cannot_be_built_says_why():
 
 
 @pytest.mark.case("runtime", 61)
-@pytest.mark.parametrize("optimizer", [AdamW, Adam, RAdam, NAdam], ids=lambda c: c.__name__)
+@each_row("optimizer", [AdamW, Adam, RAdam, NAdam], ids=lambda c: c.__name__)
 def test_a_weight_decay_in_the_place_of_betas_is_refused_with_a_hint(optimizer):
     params = list(network().parameters())
     with pytest.raises(ValueError, match=r"betas must be a pair .* 0\.01; .*weight_decay="):

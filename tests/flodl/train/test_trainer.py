@@ -12,6 +12,7 @@ from flodl.distributed.plain_loop.setup import TrainingSetup
 from flodl.errors import DataError, ShapeMismatch, StateError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.train import Worker, record_scalar
+from tests.rows import each_row
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
@@ -421,7 +422,7 @@ def never(*_: object) -> Any:
     raise AssertionError("nothing may be built")
 
 
-@pytest.mark.parametrize("missing", ["dataset", "batch_size", "num_epochs"])
+@each_row("missing", ["dataset", "batch_size", "num_epochs"])
 def test_a_missing_setting_is_refused_before_anything_is_built(missing: str) -> None:
     builder = Trainer.builder(never, never, never)
     settings = {"dataset": line(10), "batch_size": 3, "num_epochs": 2}
@@ -432,7 +433,7 @@ def test_a_missing_setting_is_refused_before_anything_is_built(missing: str) -> 
         builder.run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "value"),
     [
         ("batch_size", 0),
@@ -477,7 +478,7 @@ def test_factories_that_make_something_else_are_refused() -> None:
         run(network, list)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("loss", "complaint"),
     [
         (lambda loss: loss.item(), "a float, not a loss tensor"),

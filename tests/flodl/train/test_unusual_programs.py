@@ -30,6 +30,7 @@ from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import line, squared_error, training
+from tests.rows import each_row
 
 TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
 
@@ -353,7 +354,7 @@ def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
     assert refusal(images(), lbfgs) == "the step of LBFGS may depend on the layout"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "hook",
     [
         lambda model: model[1].register_forward_hook(lambda *_: None),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flodl.monitor.media.histograms import Reader, _count_on_device, histogram_of, histograms_of
+from tests.rows import each_row
 
 
 def third(values: torch.Tensor, bins: int = 64) -> Reader:
@@ -76,7 +77,7 @@ def test_very_large_and_very_small_ranges(count, scale):
     assert "Infinity" not in str(made.as_json())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "values",
     [
         torch.arange(12).reshape(3, 4).t(),
@@ -112,7 +113,7 @@ def test_tensors_that_are_counted_together_keep_their_order_and_scale():
         assert together.squares == pytest.approx(alone.squares)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "bins", "says"),
     [
         (torch.zeros(0, 3), 64, r"shape \[0, 3\] has no values"),
