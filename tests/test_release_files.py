@@ -11,6 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from tests.fdl.scaffold.test_containers import hadolint, instructions
+from tests.rows import each_row
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -73,9 +74,7 @@ def test_code_absolute_links_and_anchors_stay_as_they_are():
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "ref"), [("0.1.0", "v0.1.0"), ("0.1.0.dev0", "main"), ("0.2.0rc1", "main")]
-)
+@each_row(("version", "ref"), [("0.1.0", "v0.1.0"), ("0.1.0.dev0", "main"), ("0.2.0rc1", "main")])
 def test_a_release_links_to_its_own_tag(version, ref):
     assert script("long_description").reference(version) == ref
 
