@@ -15,7 +15,7 @@ import pytest
 from flodl_shared.masking import KNOWN
 
 Test = Callable[..., None]
-Ids = Iterable[str] | Callable[[Any], object] | None
+Ids = Iterable[object] | Callable[[Any], object] | None
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _PARAM = type(pytest.param())
@@ -90,7 +90,7 @@ def _row(names: Sequence[str], row: Any, ids: Ids, number: int) -> _Row:
     if own is None:
         given = zip(names, values, strict=True)
         own = "-".join(_said(name, value, ids, number) for name, value in given)
-    return _Row(own, dict(zip(names, values, strict=True)), tuple(mark.args for mark in marks))
+    return _Row(str(own), dict(zip(names, values, strict=True)), tuple(mark.args for mark in marks))
 
 
 def _said(name: str, value: object, ids: Ids, number: int) -> str:

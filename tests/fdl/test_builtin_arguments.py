@@ -1,6 +1,5 @@
 """What the built-in commands refuse, by the table of what they take."""
 
-import pytest
 from typer.testing import CliRunner
 
 from fdl.app import app
@@ -56,7 +55,7 @@ def test_no_option_takes_another_option_for_its_value(words, following):
 
 
 # What fdl itself reads in a text or compares with the project.
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         "runs list --limit 0",
@@ -97,13 +96,13 @@ def test_no_option_takes_another_option_for_its_value(words, following):
         "--json skill list",
     ],
 )
-def test_what_a_built_in_cannot_use_exits_with_2(monkeypatch, project, words):
-    folder = project({"fdl.yml": "commands: {train: {run: x}}"})
-    run = folder / "runs" / "2026-01-31T10-00-00"
+def test_what_a_built_in_cannot_use_exits_with_2(monkeypatch, tmp_path, words):
+    (tmp_path / "fdl.yml").write_text("commands: {train: {run: x}}")
+    run = tmp_path / "runs" / "2026-01-31T10-00-00"
     run.mkdir(parents=True)
     (run / "run.json").write_text('{"state": "complete", "started": "2026-01-31T10:00:00Z"}')
     (run / "config.json").write_text("{}")
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 2, done.output
     assert done.stdout == ""

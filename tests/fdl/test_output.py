@@ -62,8 +62,8 @@ COLOUR = [
 ]
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-@pytest.mark.parametrize(("color", "variables", "on_terminal", "in_pipe"), COLOUR)
+@each_row("terminal", [True, False], ids=["terminal", "pipe"])
+@each_row(("color", "variables", "on_terminal", "in_pipe"), COLOUR)
 def test_flag_variables_and_stream_decide_about_colour(
     stdout, color, variables, on_terminal, in_pipe, terminal
 ):
@@ -74,7 +74,7 @@ def test_flag_variables_and_stream_decide_about_colour(
     assert output.palette(stream).on is coloured
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terminal", "term", "interactive"),
     [(True, "xterm", True), (True, "dumb", False), (True, "DUMB", False), (False, "xterm", False)],
 )

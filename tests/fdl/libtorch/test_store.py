@@ -63,9 +63,7 @@ def test_a_move_that_fails_puts_the_old_one_back(store):
     assert library(store) == "first"
 
 
-@pytest.mark.parametrize(
-    "id", ["", "cpu", "precompiled/", "precompiled/a/b", "lib/cpu", "builds/."]
-)
+@each_row("id", ["", "cpu", "precompiled/", "precompiled/a/b", "lib/cpu", "builds/."])
 def test_what_names_no_variant_is_refused(store, id):
     for function in (store.path, store.get, store.activate, store.remove):
         with pytest.raises(LibtorchError, match="is not a libtorch variant"):

@@ -243,7 +243,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("kind", MALFORMED)
+@each_row("kind", MALFORMED)
 def test_a_malformed_description_is_refused(tmp_path, used, kind):
     save_optimizer_state(used, tmp_path / "opt.fdl")
     description = json.loads(checkpoint_metadata(tmp_path / "opt.fdl")["optimizer"])

@@ -195,7 +195,7 @@ def test_a_required_file_that_is_not_there_is_an_error(checkpoint):
         found.require("tokenizer.json")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "a\\..\\b", ""])
+@each_row("name", ["../secret", "/etc/passwd", "a/../../secret", "a\\..\\b", ""])
 def test_a_name_that_leads_outside_is_refused(checkpoint, name):
     (checkpoint.parent / "secret").write_text("secret")
     for ask in (locate(checkpoint).file, locate(checkpoint).text, locate(checkpoint).require):
@@ -236,10 +236,10 @@ BAD_SHARDS = [
 
 
 @pytest.mark.case("hf", 21)
-@pytest.mark.parametrize("name", BAD_SHARDS)
+@each_row("name", BAD_SHARDS)
 def test_a_shard_that_is_no_file_beside_the_index_is_refused(sharded, name):
     (sharded.parent / "a.safetensors").write_bytes(b"weights of another")
-    (sharded / "inner").mkdir()
+    (sharded / "inner").mkdir(exist_ok=True)
     (sharded / "inner" / "a.safetensors").write_bytes(b"weights")
     (sharded / "a.bin").write_bytes(b"pickle")
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
@@ -249,7 +249,7 @@ def test_a_shard_that_is_no_file_beside_the_index_is_refused(sharded, name):
     assert "plain name of a safetensors file" in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", "{", "[]", "1", "null", "{}", '{"weight_map": null}', '{"weight_map": {}}'),

@@ -117,7 +117,7 @@ def test_no_text_at_all_is_an_empty_batch(tokenizer, encode):
         getattr(tokenizer, encode)([])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("encode", "inputs", "message"),
     [
         ("encode_pairs", "abc", "got one text; put it into a list"),
@@ -204,7 +204,7 @@ LIMITS = [
 
 
 @pytest.mark.case("hf", 34)
-@pytest.mark.parametrize(("config_class", "fields", "limit"), LIMITS)
+@each_row(("config_class", "fields", "limit"), LIMITS)
 def test_an_over_long_row_is_named_with_the_limit_unless_it_is_cut(
     tokenizer, config_class, fields, limit
 ):
@@ -355,7 +355,7 @@ def test_cutting_equals_the_librarys(first, second, data):
     assert rows == of_the_library(first, second, max_length, strategy, stride)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "message"),
     [
         ({"truncation": "longest"}, "truncation is False, True or one of longest_first, only_f"),

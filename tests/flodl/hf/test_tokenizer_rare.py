@@ -108,7 +108,7 @@ def test_rows_that_are_tensors_become_one_tensor() -> None:
         BatchEncoding({"ragged": [[1], [2, 3]]}, tensor_type="pt")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "kind", "says"),
     [
         (lambda t: t.encode("a", device="cpu"), TypeError, "for a device, pass a list of texts"),

@@ -179,7 +179,7 @@ def raw(monitor, request):
         return answer.decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
@@ -432,7 +432,7 @@ def test_media_have_a_list_records_and_images(served_media):
         assert answer.read().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "says"),
     [
         ("image.png?name=photo&step=6", "there is no image photo at step 6"),
