@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ def each_row(
     A test of its own takes some milliseconds for fixtures and reports. Use this where a row takes
     no longer than that, and where all rows together take a second at most.
 
-    A row has a ``tmp_path`` of its own, and what it changes by ``monkeypatch`` ends with it. The
-    other fixtures belong to all rows.
+    A row has a ``tmp_path`` and a cache of its own, and what it changes by ``monkeypatch`` ends
+    with it. The other fixtures belong to all rows.
     """
     words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
     if ids is not None and not callable(ids):
@@ -120,6 +121,7 @@ def _own(fixtures: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
         if name in given:
             given[name].readouterr()
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("FLODL_CACHE_DIR", f"{os.environ['FLODL_CACHE_DIR']}-{number}")
         if "monkeypatch" in given:
             given["monkeypatch"] = monkeypatch
         yield given

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """
 import os
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,8 @@ def test_table(size, said, way, word, tmp_path, monkeypatch):
     (tmp_path / "left").touch()
     assert "LEFT" not in os.environ
     monkeypatch.setenv("LEFT", "1")
+    assert not Path(os.environ["FLODL_CACHE_DIR"]).exists()
+    Path(os.environ["FLODL_CACHE_DIR"]).mkdir()
     assert (size, said) in [(1, "one"), (2, "two")], f"{size} is not {said}"
 
 
@@ -50,7 +53,7 @@ def test_every_row_that_fails_is_named_with_its_own_message(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rfs", "-c", os.devnull, "test_one.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FLODL_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
     )
@@ -65,7 +68,7 @@ def test_every_row_that_fails_is_named_with_its_own_message(tmp_path):
     ]
     assert failed[2].endswith(" - AssertionError: 3 is not drei")
     assert failed[4].endswith(" - Failed: two twice")
-    assert "test_one.py:22: AssertionError" in done.stdout
+    assert "test_one.py:25: AssertionError" in done.stdout
     assert "rows.py" not in done.stdout
     assert done.returncode == 1
 

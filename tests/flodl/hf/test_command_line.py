@@ -103,7 +103,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(capsys):
     ]
 
 
-@pytest.mark.parametrize("name", commands())
+@each_row("name", commands())
 def test_every_command_tells_its_help_and_its_schema(capsys, name):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])

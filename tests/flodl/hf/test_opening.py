@@ -89,7 +89,7 @@ def test_a_configuration_is_refused_before_the_weights_are_looked_at(tmp_path, o
 
 
 @pytest.mark.case("hf", 19)
-@pytest.mark.parametrize("opener", OPENERS)
+@each_row("opener", OPENERS)
 def test_a_configuration_that_is_no_json_is_refused_before_the_weights_are_looked_at(
     tmp_path, opener
 ):

@@ -63,8 +63,8 @@ def layers_of(family: str) -> str:
 # --- Extracting ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.MLM])
+@each_row("family", FAMILIES)
+@each_row("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.MLM])
 def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKind) -> None:
     graph = small_model(family, kind)
     config = AutoConfig.from_json_str(graph.source_config or "")
@@ -86,8 +86,8 @@ def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKi
     assert torch.equal(output(graph), before)
 
 
-@pytest.mark.parametrize("family", LAYERED)
-@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 2), (2, 2)])
+@each_row("family", LAYERED)
+@each_row(("first", "last"), [(0, 1), (1, 2), (2, 2)])
 def test_layers_alone_compute_what_they_do_inside(family: str, first: int, last: int) -> None:
     extra = {"conv_kernel_size": 3} if family == "deberta-v2" else {}
     graph = small_model(family, HeadKind.TOKCLS, **extra)
@@ -172,8 +172,8 @@ def test_an_adapted_encoder_is_extracted_after_merging() -> None:
 # --- Dropping layers -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", LAYERED)
-@pytest.mark.parametrize("kind", [HeadKind.BASE, HeadKind.SEQCLS])
+@each_row("family", LAYERED)
+@each_row("kind", [HeadKind.BASE, HeadKind.SEQCLS])
 def test_the_other_layers_move_up_and_the_configuration_follows(
     family: str, kind: HeadKind
 ) -> None:
@@ -243,8 +243,8 @@ def test_layers_that_cannot_be_dropped(layers: list[int], message: str) -> None:
 # --- Resizing the vocabulary -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 7])
+@each_row("family", FAMILIES)
+@each_row("size", [VOCABULARY + 7, VOCABULARY - 7])
 def test_table_and_decoder_change_together(family: str, size: int) -> None:
     graph = small_model(family, HeadKind.MLM)
     ids = some_ids()[0] % (VOCABULARY - 7)

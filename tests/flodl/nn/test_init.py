@@ -59,7 +59,7 @@ def assert_normal(values, std):
 
 
 @pytest.mark.case("runtime", 59)
-@pytest.mark.parametrize(
+@each_row(
     ("values", "bound"),
     [
         (lambda: kaiming_uniform((N,), 4), 1.2247449),
@@ -73,7 +73,7 @@ def test_uniform_values_fill_their_bounds(values, bound):
     assert_uniform(values(), bound)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "std"),
     [
         (lambda: kaiming_normal((N,), 8), 0.5),

@@ -79,7 +79,7 @@ def theirs(optimizer):
 # --- Torch's numbers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("optimizer", "settings"), SETTINGS)
+@each_row(("optimizer", "settings"), SETTINGS)
 def test_twenty_steps_equal_torch_bit_for_bit(optimizer, settings):
     ours, reference = network(), network()
     train(ours, optimizer(ours.parameters(), **settings))
