@@ -34,18 +34,12 @@ def found(runs, text):
     return "".join("abc"[int(day) - 1] for day in days)
 
 
-@each_row(
-    ("text", "letters"),
-    CASES,
-)
+@each_row(("text", "letters"), CASES)
 def test_a_condition_is_met_by(runs, text, letters):
     assert found(runs, text) == letters
 
 
-@each_row(
-    ("text", "caret", "problem"),
-    WRONG,
-)
+@each_row(("text", "caret", "problem"), WRONG)
 def test_a_wrong_condition_is_shown_with_a_caret(runs, text, caret, problem):
     with pytest.raises(UsageError) as refused:
         parse(text, Known(runs))

@@ -40,8 +40,7 @@ def test_synthetic_data_follows_the_seed():
 
 @each_row("source", [one for one in SOURCES if one != "real"])
 @each_row(
-    ("name", "shape"),
-    [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("shakespeare", (128,))],
+    ("name", "shape"), [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("shakespeare", (128,))]
 )
 def test_all_sources_have_the_same_shapes(source, name, shape):
     data = load(name, source, NOWHERE, batches=1)

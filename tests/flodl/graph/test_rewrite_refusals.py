@@ -206,10 +206,7 @@ def test_values_that_are_not_finite_are_no_reason_to_give_up():
 # --- Shared nodes -------------------------------------------------------------------------------
 
 
-@each_row(
-    "reader",
-    [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)],
-)
+@each_row("reader", [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)])
 def test_equal_nodes_both_run_if_somebody_may_write_into_their_value(reader):
     layer = nn.Linear(4, 4)
     flow = start().tag("x").through(layer).through(reader).tag("a").through(nn.Tanh())

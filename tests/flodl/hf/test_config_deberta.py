@@ -43,11 +43,7 @@ def test_attention_types_act_as_in_the_reference(written, types):
 
 @each_row(
     ("written", "norms"),
-    [
-        ("none", ("none",)),
-        ("layer_norm", ("layer_norm",)),
-        ("Layer_Norm | x", ("layer_norm", "x")),
-    ],
+    [("none", ("none",)), ("layer_norm", ("layer_norm",)), ("Layer_Norm | x", ("layer_norm", "x"))],
 )
 def test_norms_of_the_table_are_split_and_lowered(written, norms):
     config = read(norm_rel_ebd=written)

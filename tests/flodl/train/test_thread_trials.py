@@ -288,14 +288,7 @@ def test_a_program_that_sets_its_own_number_keeps_it(machine):
 
 @each_row(
     ("present", "most", "expected"),
-    [
-        (0, 2, [1]),
-        (1, 2, [0]),
-        (0, 16, [8, 1]),
-        (8, 16, [0, 4, 1]),
-        (1, 16, [0, 8, 2]),
-        (0, 1, []),
-    ],
+    [(0, 2, [1]), (1, 2, [0]), (0, 16, [8, 1]), (8, 16, [0, 4, 1]), (1, 16, [0, 8, 2]), (0, 1, [])],
 )
 def test_other_numbers_of_threads(present, most, expected):
     assert other_numbers(present, most) == expected
