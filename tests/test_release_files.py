@@ -126,7 +126,7 @@ def test_the_forms_for_issues_have_what_a_code_host_requires():
         assert all(field["attributes"]["label"] for field in fields)
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", ".github/pull_request_template.md"])
+@each_row("page", ["SECURITY.md", ".github/pull_request_template.md"])
 def test_links_of_pages_beside_the_documentation_lead_to_files(page):
     file = ROOT / page
     for target in addresses(file.read_text(encoding="utf-8")):
@@ -158,7 +158,7 @@ def test_the_linter_of_images_has_nothing_to_say(name):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@each_row("name", IMAGES)
 def test_an_image_has_the_tested_versions_and_no_root(name):
     steps = instructions(ROOT / name)
     installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]

@@ -141,7 +141,7 @@ def test_what_is_not_shown_is_not_formatted(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@each_row("encoding", ["ascii", "cp1252"])
 def test_a_console_that_lacks_a_character_gets_its_escape(monkeypatch, encoding):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))

@@ -142,7 +142,7 @@ def test_a_program_that_keeps_a_core_busy_is_seen():
             other.kill()
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@each_row("busy", [False, True])
 def test_threads_spin_shortly_on_a_busy_machine_while_torch_is_loaded(monkeypatch, busy):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)

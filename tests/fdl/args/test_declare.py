@@ -73,7 +73,7 @@ def test_impossible_declarations_fail_when_the_class_is_made(fields, message):
 
 
 @pytest.mark.case("cli", 46)
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ({"help": (str, option(default=""))}, "Bad.help: the long name is reserved"),

@@ -36,7 +36,7 @@ def test_without_a_card_it_is_the_cpu_variant():
 NOT_LOADED = Trouble("driver-not-loaded", "its module is not loaded", "sudo modprobe nvidia")
 
 
-@pytest.mark.parametrize("source", ["archive", "wheel"])
+@each_row("source", ["archive", "wheel"])
 def test_auto_stops_at_a_gpu_whose_driver_fails_and_names_the_commands(source):
     broken = Nvidia(troubles=(NOT_LOADED,), present=True)
     with pytest.raises(LibtorchError, match="its module is not loaded") as caught:
@@ -94,7 +94,7 @@ def test_mirrors_come_first_and_their_passwords_stay_out_of_sight():
     assert shown.startswith("https://mirror.example/torch/cpu/libtorch-")
 
 
-@pytest.mark.parametrize(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
+@each_row(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
 def test_a_wheel_is_looked_for_in_the_variant_an_archive_would_have(cards, variant):
     source = decided(*cards, source="wheel").source
     assert source.title == f"libtorch {variant}"

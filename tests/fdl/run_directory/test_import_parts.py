@@ -197,7 +197,7 @@ def test_a_long_curve_without_any_number_has_rows():
 MLFLOW = "lifecycle_stage: active\nstatus: {status}\nstart_time: {start}\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "start", "tags", "state", "name"),
     [
         ("FAILED", "null", {}, "failed", "a1"),

@@ -102,7 +102,7 @@ def test_what_is_missing_is_not_offered(docker, project, makes_venvs, first):
     assert steps(facts, Typed())[0] == first
 
 
-@pytest.mark.parametrize(("docker", "word"), [("", "not installed"), ("container", "container")])
+@each_row(("docker", "word"), [("", "not installed"), ("container", "container")])
 def test_a_compose_file_that_nothing_can_build_is_told(docker, word):
     notes = plan(machine(docker=docker, project=PROJECT), NOBODY, {}).notes
     assert any(word in note for note in notes)

@@ -47,7 +47,7 @@ def test_states_of_another_form_are_refused(part):
         check_generator_states(generator_states() | {part: torch.zeros(3)})
 
 
-@pytest.mark.parametrize("state", [torch.zeros(3), b"state"])
+@each_row("state", [torch.zeros(3), b"state"])
 def test_the_state_of_one_gpu_of_another_form_is_refused(state):
     here = generator_states()
     check_generator_states(here | {"cuda": [here["torch"]]})

@@ -42,7 +42,7 @@ def test_names_version_and_hash_of_an_old_file_can_be_read(tmp_path, version, pa
     assert checkpoint_metadata(path)["structural_hash"] == ""
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@each_row("packed", [False, True], ids=["plain", "gz"])
 def test_loading_an_old_file_names_the_migration_and_changes_nothing(tmp_path, packed):
     path = write(tmp_path / "old.fdl", rust_checkpoint(TENSORS), packed)
     model = {name: torch.zeros_like(value) for name, value in TENSORS.items()}

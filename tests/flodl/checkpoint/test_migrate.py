@@ -49,7 +49,7 @@ def check_renamed(report, path):
 
 
 @pytest.mark.case("runtime", 39)
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@each_row("suffix", ["", ".gz"])
 def test_two_renamed_tensors_of_one_shape_go_over_in_file_order_and_are_called_ambiguous(
     tmp_path, suffix
 ):

@@ -47,7 +47,7 @@ def equal(first, second):
 
 
 @pytest.mark.case("runtime", 33)
-@pytest.mark.parametrize("name", ["model.fdl", "model.fdl.gz"])
+@each_row("name", ["model.fdl", "model.fdl.gz"])
 def test_a_model_comes_back_bit_equal_and_two_saves_are_byte_equal(tmp_path, name):
     graph, other = network(), network()
     path, again = tmp_path / name, tmp_path / "again" / name

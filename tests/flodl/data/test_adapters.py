@@ -23,7 +23,7 @@ def saved(folder: Path, name: str, array: np.ndarray[Any, Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("streaming", [True, False])
+@each_row("streaming", [True, False])
 def test_files_larger_than_the_memory_are_mapped(tmp_path: Path, streaming: bool) -> None:
     images = np.arange(60, dtype=np.uint8).reshape(10, 2, 3)
     data = MemmapDataSet(

@@ -240,7 +240,7 @@ def test_short_deliveries_of_a_resident_data_set_never_wait_for_the_gpu() -> Non
     assert [len(batch) for batch in seen] == [3] * 12 + [4]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@each_row("streaming", [False, True])
 def test_batches_that_do_not_follow_each_other_are_those_of_the_epoch(streaming: bool) -> None:
     data = torch.arange(33)
     loader = DataLoader(

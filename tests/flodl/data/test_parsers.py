@@ -41,7 +41,7 @@ def test_idx_files_are_scaled_checked_and_read_compressed_or_not() -> None:
     assert torch.equal(packed.labels, plain.labels)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@each_row("pack", [bytes, gzip.compress])
 def test_an_idx_file_may_hold_no_samples(pack: Callable[[bytes], bytes]) -> None:
     empty = read_idx(pack(images(0)), dimensions=3, what="images")
     assert (tuple(empty.shape), empty.dtype) == ((0, 3, 3), torch.uint8)
@@ -104,7 +104,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         Mnist.parse(tmp_path / "absent.gz", labels())
 
 
-@pytest.mark.parametrize("index", [2, -1])
+@each_row("index", [2, -1])
 def test_an_index_outside_does_not_wrap_around(index: int) -> None:
     data = Mnist.parse(images(), labels())
     with pytest.raises(IndexError, match=f"index {index} is outside of a data set of 2 samples"):

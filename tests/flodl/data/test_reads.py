@@ -303,7 +303,7 @@ class Named(Everywhere):
         return {"x": value, "y": number}
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@each_row("graph", [False, True])
 def test_a_loop_of_ones_own_reads_nothing_to_learn_the_names(graph: bool) -> None:
     def made() -> Any:
         return FlowBuilder.from_(nn.Linear(1, 1)).build() if graph else nn.Linear(1, 1)

@@ -91,7 +91,7 @@ def test_offline_names_every_missing_file_and_its_place(tmp_path):
 
 
 @pytest.mark.case("distributed", 58)
-@pytest.mark.parametrize("content", [b"", b"something else entirely"])
+@each_row("content", [b"", b"something else entirely"])
 def test_a_truncated_or_corrupt_file_is_refused(tmp_path, content):
     folder = tmp_path / "mnist"
     folder.mkdir()

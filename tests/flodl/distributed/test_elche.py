@@ -87,7 +87,7 @@ def test_three_ranks_get_counts_in_proportion():
 
 
 @pytest.mark.case("distributed", 7)
-@pytest.mark.parametrize(("lead", "counts"), [(5, (15, 10)), (0, (10, 10))])
+@each_row(("lead", "counts"), [(5, (15, 10)), (0, (10, 10))])
 def test_the_largest_lead_holds(lead, counts):
     config = replace(TWO, max_batch_diff=lead)
     assert after(E1, config=config).counts == counts
@@ -239,7 +239,7 @@ def test_the_cap_holds_however_costly_communication_is():
 
 
 @pytest.mark.case("distributed", 14)
-@pytest.mark.parametrize("ratio", [2.5, 0.4])
+@each_row("ratio", [2.5, 0.4])
 def test_a_hint_gives_counts_and_shares_before_any_timing(ratio):
     told = DdpRunConfig(speed_hint=(1, ratio)).relative_speeds(2)
     state = initial_state(TWO, told)

@@ -170,7 +170,7 @@ def test_the_anchor_settles_where_costly_averages_are_worth_it():
 
 
 # ASYNC cannot cut a window short; a count may stay up to 10 % behind its target.
-@pytest.mark.parametrize(("policy", "least"), [(Policy.CADENCE, 0.92), (Policy.ASYNC, 0.88)])
+@each_row(("policy", "least"), [(Policy.CADENCE, 0.92), (Policy.ASYNC, 0.88)])
 def test_a_rank_that_slows_down_is_caught_up_with_within_three_windows(policy, least):
     slowing = replace(TWO, sync_ms=15, changes=(Change(4650, 1, 200),))
     config = work(policy, epochs=3)

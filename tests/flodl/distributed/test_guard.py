@@ -58,7 +58,7 @@ def test_anything_but_three_rising_above_the_threshold_is_stable(maxima):
 
 
 @pytest.mark.case("distributed", 53)
-@pytest.mark.parametrize(("on", "advised"), [(True, Advice.NUDGE_DOWN), (False, Advice.STABLE)])
+@each_row(("on", "advised"), [(True, Advice.NUDGE_DOWN), (False, Advice.STABLE)])
 def test_without_the_guard_everything_is_stable(on, advised):
     config = ScheduleConfig(
         elche=ElCheConfig(world_size=2),

@@ -311,7 +311,7 @@ def test_a_deleted_append_is_noticed_and_its_batches_are_named(
         assert bool(found.problems) == (vouched or (not chained and index < len(records) - 1))
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_a_duplicated_append_is_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path, vouched=False)
     records = records_of(run.ledger)
@@ -322,7 +322,7 @@ def test_a_duplicated_append_is_noticed(tmp_path: Path, chained: bool) -> None:
     assert bool(found.problems) is not chained
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_appends_in_another_order_are_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path)
     records = records_of(run.ledger)
@@ -331,7 +331,7 @@ def test_appends_in_another_order_are_noticed(tmp_path: Path, chained: bool) -> 
     assert not proven(run)
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_a_moved_batch_is_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path, vouched=False)
     records = records_of(run.ledger)

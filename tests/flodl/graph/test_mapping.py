@@ -100,7 +100,7 @@ def test_an_empty_stream_is_returned_as_it_is():
     assert body.seen == []
 
 
-@pytest.mark.parametrize("shape", [(4,), ()])
+@each_row("shape", [(4,), ()])
 def test_slices_need_a_dimension_to_cut_and_one_to_keep(shape):
     graph = start().map(double).slices(2).build()
     with pytest.raises(ValueError, match=r"map_2|2 dimensions") as caught:

@@ -328,7 +328,7 @@ def test_a_reader_that_writes_into_its_input_gets_a_copy():
     compare(plain, graph, torch.randn(5, 4))
 
 
-@pytest.mark.parametrize("early", [True, False])
+@each_row("early", [True, False])
 def test_a_body_that_writes_into_its_inputs_sees_what_it_wrote(early):
     class Grows(NamedInputModule):
         def forward_named(self, x, refs):
@@ -364,7 +364,7 @@ def test_random_numbers_of_the_rest_are_drawn_in_the_same_order():
     torch.testing.assert_close(graph(x), expected)
 
 
-@pytest.mark.parametrize("end", ["while_cond", "until_cond"])
+@each_row("end", ["while_cond", "until_cond"])
 def test_a_conditional_loop_stops_at_the_same_iteration(end):
     def make():
         flow = FlowBuilder.from_(nn.Linear(4, 4)).tag("x").loop_body(settling())

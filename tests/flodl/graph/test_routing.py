@@ -184,7 +184,7 @@ def test_router_and_branches_of_a_switch_are_registered_under_it():
     assert "mix/experts.1.b" in dict(tagged.qualified_parameters())
 
 
-@pytest.mark.parametrize("kind", ["gate", "switch"])
+@each_row("kind", ["gate", "switch"])
 def test_a_single_choice_is_refused(kind):
     with pytest.raises(BuildError, match=rf"{kind}: .*2.*1"):
         getattr(start(), kind)(FixedSelector(0), [double]).build()

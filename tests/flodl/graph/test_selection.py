@@ -329,7 +329,7 @@ def test_only_a_module_can_replace_one() -> None:
         backbone(1).replace("encoder", lambda x: x)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["bert", "bert.encoder.layer.1.output.dense"])
+@each_row("path", ["bert", "bert.encoder.layer.1.output.dense"])
 def test_a_module_cannot_stand_within_itself(path: str) -> None:
     graph = head_model(2)
     whole = nn.Sequential(nn.Linear(4, 4), graph)
@@ -340,7 +340,7 @@ def test_a_module_cannot_stand_within_itself(path: str) -> None:
     assert dict(graph.named_modules()) == before
 
 
-@pytest.mark.parametrize("holder", ["child", "tag"])
+@each_row("holder", ["child", "tag"])
 def test_a_replacement_cannot_take_a_label_that_is_in_use(holder: str) -> None:
     flow = FlowBuilder()
     if holder == "child":

@@ -251,7 +251,7 @@ def test_an_unknown_policy_is_refused():
 # --- Chains that never end ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["auto", "manual"])
+@each_row("policy", ["auto", "manual"])
 def test_a_chain_of_256_forwards_is_reported_once(policy):
     graph = biased_sum(policy)
     for _ in range(255):
@@ -262,7 +262,7 @@ def test_a_chain_of_256_forwards_is_reported_once(policy):
         graph(column(0))
 
 
-@pytest.mark.parametrize("policy", ["auto", "manual"])
+@each_row("policy", ["auto", "manual"])
 def test_a_backward_or_a_detach_starts_the_chain_anew(policy):
     graph = biased_sum(policy)
     for _ in range(3):

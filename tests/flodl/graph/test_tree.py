@@ -269,7 +269,7 @@ def test_without_asking_statistics_move():
     assert not torch.equal(statistics(graph), before)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+@each_row("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
 def test_copies_are_pinned_too(copied):
     graph = model()
     graph.freeze("encoder", stats=True)

@@ -97,7 +97,7 @@ def test_names_the_caller_gives_win():
     assert names(given=("a",), asked=1) == ("a",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "said"),
     [(None, "the checkpoint has no classifier"), (5, "classifier in the checkpoint has 5 rows")],
 )

@@ -112,7 +112,7 @@ def test_harmless_spellings_of_nothing_are_accepted(family):
     assert config == read(family)
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta"])
+@each_row("family", ["roberta", "xlm-roberta"])
 def test_roberta_needs_padding_to_count_positions_from(family):
     assert "'pad_token_id' is None; it must be a word id" in refused(family, pad_token_id=None)
     assert "'max_position_embeddings' is 20" in refused(family, pad_token_id=19)

@@ -256,7 +256,7 @@ def pickled(path: Path, content: object, *, zipped: bool) -> Path:
 
 
 @pytest.mark.case("hf", 20)
-@pytest.mark.parametrize("zipped", [True, False])
+@each_row("zipped", [True, False])
 def test_a_harmful_pickle_is_refused_and_never_run(tmp_path, zipped):
     canary = tmp_path / "canary"
     tensors = {"a": torch.ones(1), "b": Harmful(canary)}

@@ -102,7 +102,7 @@ def test_a_row_without_any_token_keeps_one_column():
     assert made.rows([0]).input_ids.shape == (1, 1)
 
 
-@pytest.mark.parametrize("index", [3, -4])
+@each_row("index", [3, -4])
 def test_a_row_that_does_not_exist_is_an_index_error(index):
     with pytest.raises(IndexError, match=f"row {index} of a batch of 3"):
         batch().rows([0, index])
@@ -163,7 +163,7 @@ def test_its_size_is_its_name():
     assert repr(batch()) == "EncodedBatch(3 rows of 4 tokens, cpu)"
 
 
-@pytest.mark.parametrize("made_of", ["tensors", "texts"])
+@each_row("made_of", ["tensors", "texts"])
 def test_what_is_first_read_while_predicting_may_be_trained_with(made_of):
     if made_of == "tensors":
         made = batch()

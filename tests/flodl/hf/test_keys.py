@@ -73,7 +73,7 @@ def test_the_word_table_has_other_names_only_while_it_is_tied():
 # Prefixes
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key", ["bert.encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.gamma"]
 )
 def test_the_prefix_is_given_or_taken_as_the_model_wants_it(key):

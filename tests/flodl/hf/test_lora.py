@@ -107,7 +107,7 @@ def test_dropout_touches_the_change_alone_and_only_in_training() -> None:
     assert torch.equal(layer(x), layer(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_beside_half_precision_the_change_is_in_float32(dtype: torch.dtype) -> None:
     layer = LoraLinear.adapt(nn.Linear(4, 4).to(dtype), LoraSettings(r=2))
     assert layer.lora_A.dtype == layer.lora_B.dtype == torch.float32
@@ -236,7 +236,7 @@ def test_a_tied_layer_is_refused() -> None:
         add_lora(graph, "cls.predictions.decoder")
 
 
-@pytest.mark.parametrize("paths", [[], ()])
+@each_row("paths", [[], ()])
 def test_no_paths_are_refused_and_freeze_nothing(paths: Any) -> None:
     graph = small_model("bert", HeadKind.SEQCLS)
     before = trained(graph)
@@ -250,7 +250,7 @@ def unchanged(graph: Graph, before: set[str]) -> bool:
     return plain and trained(graph) == before
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64])
+@each_row("dtype", [torch.float8_e4m3fn, torch.complex64])
 def test_a_weight_that_cannot_be_adapted_is_named_and_nothing_is_changed(
     dtype: torch.dtype,
 ) -> None:

@@ -215,7 +215,7 @@ def test_a_direction_of_zeros_stays_zero() -> None:
     torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_beside_half_precision_the_magnitude_is_in_float32(dtype: torch.dtype) -> None:
     layer = LoraLinear.adapt(nn.Linear(4, 4).to(dtype), LoraSettings(r=2, use_dora=True))
     assert layer.lora_magnitude_vector.dtype == torch.float32

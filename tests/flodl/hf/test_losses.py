@@ -304,7 +304,7 @@ def test_starts_that_do_not_count_leave_the_loss_of_the_ends():
     assert loss.item() == pytest.approx(F.cross_entropy(logits[..., 1], ends).item() / 2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened_first(dtype):
     logits = (20 * torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
     labels = torch.tensor([[1, -100, 7], [3, 4, 5]])

@@ -148,7 +148,7 @@ def test_the_weights_decide_which_decoder_a_deberta_has(tmp_path, legacy, writte
 
 
 @pytest.mark.usefixtures("header_only")
-@pytest.mark.parametrize("keys", [("lm_predictions.lm_head.bias",), ()], ids=["newer", "neither"])
+@each_row("keys", [("lm_predictions.lm_head.bias",), ()], ids=["newer", "neither"])
 def test_the_newer_decoder_on_a_table_of_another_width_is_refused(tmp_path, keys):
     config = small_config("deberta-v2", HeadKind.MLM, legacy=False, embedding_size=8)
     (tmp_path / "config.json").write_text(config.to_json_str())

@@ -213,9 +213,7 @@ def test_a_missing_file_is_the_systems_error(tmp_path):
         load_safetensors_file_into_graph(on_meta(), tmp_path / "none.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("keys", "has"), [(["bert.pooler.dense.bias"], True), (["pooler_dense.weight"], False)]
-)
+@each_row(("keys", "has"), [(["bert.pooler.dense.bias"], True), (["pooler_dense.weight"], False)])
 def test_a_pooler_is_found_in_the_headers(tmp_path, keys, has):
     path = tmp_path / "model.safetensors"
     save_file({key: torch.zeros(1) for key in [*keys, "other"]}, path)

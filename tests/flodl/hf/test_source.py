@@ -156,7 +156,7 @@ def test_the_token_is_not_part_of_what_is_printed():
     assert Access(token="hf_secret").token == "hf_secret"
 
 
-@pytest.mark.parametrize("subfolder", ["inner", "inner/"])
+@each_row("subfolder", ["inner", "inner/"])
 def test_a_subfolder_is_where_the_files_are(tmp_path, subfolder):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("inner")
@@ -308,7 +308,7 @@ class _Harmful:
 
 
 @pytest.mark.case("hf", 20)
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin"])
+@each_row("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin"])
 def test_a_directory_of_pickles_names_the_command_and_runs_none(tmp_path, name):
     ran = tmp_path / "ran"
     folder = tmp_path / "only pickles"

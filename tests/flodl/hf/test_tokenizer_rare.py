@@ -67,7 +67,7 @@ def test_two_files_that_disagree_about_a_token(tmp_path: Path) -> None:
     assert HfTokenizer.from_pretrained(tmp_path).mask_token == "[MASK]"
 
 
-@pytest.mark.parametrize("spaced", [True, False])
+@each_row("spaced", [True, False])
 def test_a_space_before_the_first_word_without_the_frame_of_roberta(
     tmp_path: Path, spaced: bool
 ) -> None:

@@ -262,7 +262,7 @@ def test_a_busy_port_gives_a_warning_and_a_free_one(served, capsys):
     assert f"it uses 127.0.0.1:{urlsplit(url).port}" in told
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+@each_row("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_gives_a_warning_and_a_page_for_this_one(host, capsys):
     monitor = Monitor(1, terminal=False)
     url = urlsplit(monitor.serve(0, host=host))

@@ -304,7 +304,7 @@ def test_a_state_that_lacks_something_changes_nothing() -> None:
     assert scaler.scale_factor() == 8.0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_row("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_as_a_region_a_call_and_a_guard(dtype: torch.dtype) -> None:
     layer, x = nn.Linear(4, 4), torch.ones(2, 4)
 

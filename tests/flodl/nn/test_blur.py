@@ -77,7 +77,7 @@ def test_a_width_that_is_none_is_refused(sigma):
         GaussianBlur(sigma)
 
 
-@pytest.mark.parametrize("image", [torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).byte()])
+@each_row("image", [torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).byte()])
 def test_anything_but_floating_images_is_refused(image):
     with pytest.raises(ValueError, match=r"images \[B, C, H, W\], got shape"):
         gaussian_blur_2d(image, 1.0)

@@ -77,7 +77,7 @@ def test_an_infinite_limit_only_measures():
     assert grads(params) == [[30], [-40]]
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_parameters_without_gradients_do_not_count(clip):
     idle = nn.Parameter(torch.ones(3))
     assert clip([], 1.0).item() == 0
@@ -89,7 +89,7 @@ def test_parameters_without_gradients_do_not_count(clip):
     assert single.grad.item() == pytest.approx(-2)
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_a_gradient_that_is_not_finite_shows_in_what_is_returned(clip):
     assert clip(with_grads([1.0], [math.inf]), 1.0).item() == math.inf
     assert math.isnan(clip(with_grads([1.0], [math.nan]), 1.0).item())
@@ -126,7 +126,7 @@ def test_a_limit_that_is_not_above_zero_is_refused(clip, limit):
     assert grads(params) == [[3.0]]
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_scaled_gradients_are_refused_until_they_are_unscaled(clip):
     (param,) = with_grads([0.0])
     optimizer = torch.optim.SGD([param], lr=1.0)

@@ -235,7 +235,7 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
     assert optimizer.lr == 0.25
 
 
-@pytest.mark.parametrize("index", [2, -1])
+@each_row("index", [2, -1])
 def test_a_group_that_does_not_exist_is_an_error(index):
     with pytest.raises(IndexError, match=f"no parameter group {index}: the optimizer has 2"):
         two_groups().set_group_lr(index, 0.1)

@@ -27,7 +27,7 @@ def test_the_arguments_reach_the_program() -> None:
     assert seen == [7]
 
 
-@pytest.mark.parametrize("kind", [FlodlError, DataError])
+@each_row("kind", [FlodlError, DataError])
 def test_what_a_user_can_cause_keeps_its_lines_and_has_no_traceback(
     kind: type[FlodlError], capsys: pytest.CaptureFixture[str]
 ) -> None:

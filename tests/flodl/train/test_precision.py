@@ -364,7 +364,7 @@ def test_deterministic_training_is_eager_and_says_so_where_another_engine_is_ask
         training().deterministic().engine("compiled").run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "value", "choices"),
     [("engine", "fast", "'auto', 'eager', 'compiled'"), ("memory", "all", "'auto', 'default'")],
 )

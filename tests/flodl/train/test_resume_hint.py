@@ -107,7 +107,7 @@ def extended(run: RunDirectory | None, launched: Launched) -> str:
     return str(error)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@each_row("rank", [0, 1])
 def test_a_rank_that_lost_another_names_the_last_checkpoint_and_the_command(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,7 +268,7 @@ def test_epoch_fn_runs_before_each_epoch_and_may_steer_it() -> None:
     assert rates == [0.1] * 3 + [0.05] * 3
 
 
-@pytest.mark.parametrize("name", ["metrics_fn", "checkpoint_fn"])
+@each_row("name", ["metrics_fn", "checkpoint_fn"])
 def test_a_callback_that_raises_is_reported_and_training_goes_on(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +282,7 @@ def test_a_callback_that_raises_is_reported_and_training_goes_on(
     assert f"{name} failed in epoch 1" in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "note"),
     [
         ("epoch_fn", "in epoch_fn before epoch 0 (counted from 0)"),
@@ -459,7 +459,7 @@ def test_an_empty_data_set_is_refused_before_anything_is_built() -> None:
         builder.run()
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+@each_row("device", ["gpu", "cuda:99"])
 def test_a_device_that_does_not_exist_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match=f"device='{device}'"):
         training().device(device).run()

@@ -391,7 +391,7 @@ class Halving:
         return 0.2 * 0.5**step
 
 
-@pytest.mark.parametrize("engine", ["eager", "auto"])
+@each_row("engine", ["eager", "auto"])
 def test_a_parameter_group_that_is_added_later_follows_the_schedule(engine):
     def model(_: object) -> nn.Module:
         torch.manual_seed(0)
