@@ -25,6 +25,7 @@ import yaml
 from fdl.builtins.table import TABLE
 from tests import fork_server
 from tests.fdl.batch.stand_in import installed
+from tests.rows import each_row
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md")
@@ -162,7 +163,7 @@ def test_the_first_page_shows_what_a_reader_sees(tmp_path: Path) -> None:
         FIRST.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("guide", [*GUIDES, FIRST], ids=lambda path: path.name)
+@each_row("guide", [*GUIDES, FIRST], ids=lambda path: path.name)
 def test_every_link_of_a_guide_leads_somewhere(guide: Path) -> None:
     for target in LINK.findall(guide.read_text(encoding="utf-8")):
         assert (guide.parent / target).exists(), target

@@ -15,6 +15,7 @@ import torch
 from flodl.hf import reference
 from flodl.hf.matrix import FAMILIES, HEADS, all_cells
 from flodl.hf.verify import TOLERANCE
+from tests.rows import each_row
 from tests.test_guides import LINK
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +48,7 @@ def test_all_thirty_five_cells_are_within_their_bounds():
     assert_within_bounds(TABLE)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_card_says_what_the_table_says(family):
     of_table = [row[1:] for row in rows(TABLE) if row[0] == family]
     assert rows(ROOT / f"docs/models/{family}.md") == of_table
@@ -62,7 +63,7 @@ def test_the_card_of_the_published_model_is_within_its_bounds():
     assert all(told.startswith("PASS") for told in checks.values()), checks
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@each_row("page", PAGES, ids=lambda path: path.stem)
 def test_a_page_names_the_versions_and_is_short_enough_to_be_read(page):
     text = page.read_text(encoding="utf-8")
     assert VERSIONS.search(text)

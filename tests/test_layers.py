@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each_row
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/design/architecture.md"
 PACKAGES = ["fdl", "flodl", "flodl_shared"]
@@ -97,12 +99,12 @@ def test_no_file_reaches_itself_through_its_imports(package):
     assert cycles(edges(package)) == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@each_row("package", PACKAGES)
 def test_every_part_has_one_layer(package):
     assert {part(name) for name in modules(package)} == set(layers(package))
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@each_row("package", PACKAGES)
 def test_a_part_imports_only_what_stands_before_it(package):
     rank = layers(package)
     wrong = [

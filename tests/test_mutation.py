@@ -10,6 +10,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.rows import each_row
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "scripts"))
 
@@ -34,7 +36,7 @@ def changes(file):
     return [(one.before, one.after) for one in mutants(file.parent, file)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("a = b < c", [("b < c", "(b <= c)")]),
@@ -51,7 +53,7 @@ def test_one_thing_is_changed(source, text, expected):
     assert changes(source(text)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '"""Text, 1 < 2."""',

@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from fdl.builtins import BUILTINS, HIDDEN
 from fdl.builtins.table import TABLE
 from fdl.manifest import json_schema
 from fdl.prepass import _VALUED
 from tests.pages import ROOT, pages
+from tests.rows import each_row
 
 SOURCES = ("fdl", "flodl", "flodl_shared", "templates", "scripts", "benchmarks", "examples")
 OPTIONS_OF_PYTEST = "tests/levels.py"
@@ -217,7 +216,7 @@ def test_many_commands_are_looked_at():
     assert len(messages()) > 100
 
 
-@pytest.mark.parametrize(
+@each_row(
     "code",
     [
         "fdl trian",
@@ -231,7 +230,7 @@ def test_a_command_that_does_not_exist_is_found(code):
     assert list(mistakes(code, PROJECT))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "code",
     [
         "fdl runs list --where x --limit 3",

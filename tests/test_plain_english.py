@@ -12,10 +12,9 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests import plain_english
 from tests.plain_english import ROOT, Text, faults, sentences, texts
+from tests.rows import each_row
 
 ALLOWED = Path(__file__).parent / "plain_english.txt"
 GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
@@ -51,7 +50,7 @@ def test_every_text_is_plain():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "riddle",
     [
         "The archive is no zip archive.",
@@ -80,7 +79,7 @@ def test_a_riddle_is_found(riddle):
     assert list(faults(Text(1, riddle)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plain",
     [
         "The file is not a zip archive.",

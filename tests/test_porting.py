@@ -14,6 +14,7 @@ import torch
 import flodl
 from flodl.train.builder import TrainerBuilder
 from flodl.train.callbacks import Callback
+from tests.rows import each_row
 from tests.test_guides import BLOCK
 
 FOLDER = Path(__file__).parent.parent / "docs/porting"
@@ -176,7 +177,7 @@ def options(code: str) -> list[str]:
 TEXTS = [*PAGES, SKILL / "guide.md", SKILL / "instructions.md"]
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.stem)
+@each_row("page", TEXTS, ids=lambda path: path.stem)
 def test_every_name_in_a_table_exists(page):
     cells = ours_of(page)
     assert unknown(cells) == set()
@@ -191,7 +192,7 @@ def test_every_page_and_the_skill_name_what_people_look_for():
         assert "--ranks" in text, page.name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "cell",
     [
         "`.acumulate(4)`",

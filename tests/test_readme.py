@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from flodl import Monitor, RunDirectory
+from tests.rows import each_row
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,7 +114,7 @@ def test_the_commands_for_runs_work(tmp_path, monkeypatch, fdl):
         assert done.out
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\((?!https)([^)]+)\)", README))
+@each_row("target", re.findall(r"\]\((?!https)([^)]+)\)", README))
 def test_every_link_leads_somewhere(target):
     assert (ROOT / target).exists()
 

@@ -11,6 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from tests.fdl.scaffold.test_containers import hadolint, instructions
+from tests.rows import each_row
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -73,9 +74,7 @@ def test_code_absolute_links_and_anchors_stay_as_they_are():
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "ref"), [("0.1.0", "v0.1.0"), ("0.1.0.dev0", "main"), ("0.2.0rc1", "main")]
-)
+@each_row(("version", "ref"), [("0.1.0", "v0.1.0"), ("0.1.0.dev0", "main"), ("0.2.0rc1", "main")])
 def test_a_release_links_to_its_own_tag(version, ref):
     assert script("long_description").reference(version) == ref
 
@@ -127,7 +126,7 @@ def test_the_forms_for_issues_have_what_a_code_host_requires():
         assert all(field["attributes"]["label"] for field in fields)
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", ".github/pull_request_template.md"])
+@each_row("page", ["SECURITY.md", ".github/pull_request_template.md"])
 def test_links_of_pages_beside_the_documentation_lead_to_files(page):
     file = ROOT / page
     for target in addresses(file.read_text(encoding="utf-8")):
@@ -159,7 +158,7 @@ def test_the_linter_of_images_has_nothing_to_say(name):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@each_row("name", IMAGES)
 def test_an_image_has_the_tested_versions_and_no_root(name):
     steps = instructions(ROOT / name)
     installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]

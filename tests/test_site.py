@@ -6,6 +6,7 @@ import pytest
 
 from tests import pages
 from tests.pages import ROOT
+from tests.rows import each_row
 from tests.test_guides import sessions, typed
 
 DOCS = ROOT / "docs"
@@ -17,7 +18,7 @@ def test_every_link_and_anchor_leads_somewhere():
     assert [fault for page in pages.pages() for fault in pages.broken(page)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("page", "faults"),
     [
         ("[a](b.md) [c](a.md#two-words) [d](#two-words-1)\n# Two `words`!\n## Two words\n", []),
@@ -37,7 +38,7 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch, page, faults):
     assert list(pages.broken(tmp_path / "a.md")) == faults
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@each_row("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_index_of_a_folder_names_every_page(folder):
     index = (folder / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\]\(([\w-]+\.md)\)", index))

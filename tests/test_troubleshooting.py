@@ -3,9 +3,8 @@
 import re
 from functools import cache
 
-import pytest
-
 from tests.pages import ROOT
+from tests.rows import each_row
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 
@@ -42,7 +41,7 @@ def test_there_are_many_errors():
     assert len(TEXTS) == len(re.findall(r"^### ", PAGE, re.MULTILINE))
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@each_row("text", TEXTS)
 def test_the_program_can_print_this_error(text):
     assert flat(text) in printed()
 

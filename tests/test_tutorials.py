@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.rows import each_row
 from tests.test_guides import LINK, fits, marked
 
 FOLDER = Path(__file__).parent.parent / "docs/tutorials"
@@ -64,7 +65,7 @@ def test_a_tutorial_runs_and_prints_what_it_shows(
     assert ran > 4
 
 
-@pytest.mark.parametrize("page", [FOLDER / "README.md", *TUTORIALS], ids=lambda path: path.stem)
+@each_row("page", [FOLDER / "README.md", *TUTORIALS], ids=lambda path: path.stem)
 def test_every_link_of_a_tutorial_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
         assert (page.parent / target).exists(), target
@@ -75,7 +76,7 @@ def test_the_index_names_every_tutorial() -> None:
     assert sorted(re.findall(r"\]\((\w[\w-]*\.md)\)", index)) == [path.name for path in TUTORIALS]
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+@each_row("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_says_first_what_the_reader_can_do_afterwards(tutorial: Path) -> None:
     title, _, beginning = tutorial.read_text(encoding="utf-8").partition("\n\n")
     assert title.startswith("# ")

@@ -15,6 +15,7 @@ from benchmarks.measure import (
     read_options,
     spread,
 )
+from tests.rows import each_row
 
 
 def options(*words: str, **quick: object):
@@ -47,7 +48,7 @@ def test_the_spread_is_the_middle_80_percent():
     assert spread([0.001, 0.002], ".1f", 1e3) == "1.0 … 2.0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bar", "value", "told"),
     [
         (Bar(0.52), 0.52, "0.52 PASS"),

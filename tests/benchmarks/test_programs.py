@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.rows import each_row
+
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 MEASURED = sorted(page for page in PAGES.glob("*.md") if page.name != "README.md")
 
@@ -79,7 +81,7 @@ def test_a_program_with_processes_runs_with_its_smallest_sizes(name, tmp_path):
     check(name, quick(name, tmp_path / "page.md"))
 
 
-@pytest.mark.parametrize("name", [*QUICK, *LONG, *TOOLS])
+@each_row("name", [*QUICK, *LONG, *TOOLS])
 def test_every_program_has_the_common_options(name, capsys):
     with pytest.raises(SystemExit, match="0"):
         import_module(f"benchmarks.{name}").main(["--help"])
@@ -88,14 +90,14 @@ def test_every_program_has_the_common_options(name, capsys):
     assert all(option in told for option in ("--quick", "--output"))
 
 
-@pytest.mark.parametrize("page", MEASURED, ids=lambda path: path.stem)
+@each_row("page", MEASURED, ids=lambda path: path.stem)
 def test_every_page_names_its_command(page):
     programs = re.findall(r"`python -m benchmarks\.(\w+)", page.read_text(encoding="utf-8"))
     assert programs
     assert set(programs) <= {*QUICK, *LONG, *TOOLS}
 
 
-@pytest.mark.parametrize("page", MEASURED, ids=lambda path: path.stem)
+@each_row("page", MEASURED, ids=lambda path: path.stem)
 def test_a_verdict_is_pass_or_missed(page):
     assert not re.findall(r"\bFAIL(?!ED)\b", page.read_text(encoding="utf-8"))
 

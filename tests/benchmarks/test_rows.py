@@ -9,6 +9,7 @@ from benchmarks import hf, rows
 from benchmarks.huggingface.rates import Measured
 from benchmarks.rows import Kept, continued
 from benchmarks.shared_machine import Found
+from tests.rows import each_row
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
@@ -69,7 +70,7 @@ def test_rounds_of_the_same_form_are_added(machine):
     assert (other["dates"], other["measured"][0]["seconds"]) == (["2026-11-25"], {"ours": [4.0]})
 
 
-@pytest.mark.parametrize("file", sorted(PAGES.glob("*.json")), ids=lambda file: file.stem)
+@each_row("file", sorted(PAGES.glob("*.json")), ids=lambda file: file.stem)
 def test_the_rows_beside_every_page_are_read_and_written_unchanged(file, tmp_path):
     kept = Kept.beside(file.with_suffix(".md"))
     assert kept.rows

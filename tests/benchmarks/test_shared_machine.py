@@ -1,8 +1,7 @@
 """A training that was ended at the limit gives a bound, and a bound decides only on its side."""
 
-import pytest
-
 from benchmarks.shared_machine import OF_BEST, OURS, Taken, compared
+from tests.rows import each_row
 
 LIMIT = 8.0
 
@@ -11,7 +10,7 @@ def rounds(*seconds):
     return [Taken(one, one + 3, ended=one < LIMIT) for one in seconds]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ours", "other", "found"),
     [
         ((4, 4, 5), (4, 4, 4), ["1.00 (1.00 … 1.25)", "1.15 PASS"]),

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.trace_cost import added, cells_of, costs_of, options_of, steps_between
 from benchmarks.trace_cost_turns import Turns
 from flodl.train.digest_times import SHARE, DigestTimes
+from tests.rows import each_row
 
 RARE = {"digests": [0.004, 0.006], "snapshots": [], "histograms": [0.1], "losses": [0.001] * 4}
 
@@ -48,7 +49,7 @@ def test_bars_are_percent_and_microseconds_for_the_tiny_perceptron():
     assert "5.00 MISSED µs" in cells_of("tiny_mlp", row)
 
 
-@pytest.mark.parametrize("cost", [1e-5, 0.0006, 0.01, 0.05])
+@each_row("cost", [1e-5, 0.0006, 0.01, 0.05])
 def test_the_steps_between_digests_are_those_that_a_training_chooses(cost):
     now = 0.0
     times = DigestTimes(0, lambda: now)

@@ -18,6 +18,7 @@ from fdl.commands.verb import Group, Verb
 from fdl.complete.sources import SOURCES
 from fdl.libtorch.catalog import default_version
 from fdl.parameters.contract import parse
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [name for name in TABLE if name not in PROGRAMS]
@@ -61,7 +62,7 @@ def test_the_application_runs_the_commands_of_a_project(folder):
     assert json.loads(call("list", "--json").stdout)["commands"][0]["command"] == ["t"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("typed", "code", "lines"),
     [
         (
@@ -188,7 +189,7 @@ def test_rare_options_stand_under_a_heading_of_their_own():
     assert simulation == ["--simulate", "--sync-ms", "--batches", "--epochs"]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@each_row("name", DOCUMENTS)
 def test_every_command_and_group_describes_its_arguments(name):
     done = call(*name.split(), "--fdl-schema")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -1,10 +1,10 @@
 """What the built-in commands refuse, by the table of what they take."""
 
-import pytest
 from typer.testing import CliRunner
 
 from fdl.app import app
 from fdl.builtins.table import TABLE
+from tests.rows import each_row
 
 REFUSED = {"int": "many", "float": "much"}
 
@@ -43,19 +43,19 @@ def refuses(words, option):
     assert option in errors[0]
 
 
-@pytest.mark.parametrize(("option", "words"), list(refused_values()), ids=str)
+@each_row(("option", "words"), list(refused_values()), ids=str)
 def test_a_value_of_another_kind_exits_with_2(option, words):
     refuses(words, option)
 
 
-@pytest.mark.parametrize("words", list(options_with_a_value()), ids=" ".join)
-@pytest.mark.parametrize("following", ["--dry-run", "--help-me", "--", "-n"])
+@each_row("words", list(options_with_a_value()), ids=" ".join)
+@each_row("following", ["--dry-run", "--help-me", "--", "-n"])
 def test_no_option_takes_another_option_for_its_value(words, following):
     refuses([*words, following], words[-1])
 
 
 # What fdl itself reads in a text or compares with the project.
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         "runs list --limit 0",
@@ -96,13 +96,13 @@ def test_no_option_takes_another_option_for_its_value(words, following):
         "--json skill list",
     ],
 )
-def test_what_a_built_in_cannot_use_exits_with_2(monkeypatch, project, words):
-    folder = project({"fdl.yml": "commands: {train: {run: x}}"})
-    run = folder / "runs" / "2026-01-31T10-00-00"
+def test_what_a_built_in_cannot_use_exits_with_2(monkeypatch, tmp_path, words):
+    (tmp_path / "fdl.yml").write_text("commands: {train: {run: x}}")
+    run = tmp_path / "runs" / "2026-01-31T10-00-00"
     run.mkdir(parents=True)
     (run / "run.json").write_text('{"state": "complete", "started": "2026-01-31T10:00:00Z"}')
     (run / "config.json").write_text("{}")
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 2, done.output
     assert done.stdout == ""

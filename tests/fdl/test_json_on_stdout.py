@@ -8,6 +8,7 @@ import pytest
 
 from fdl.__main__ import main
 from fdl.builtins.table import TABLE
+from tests.rows import each_row
 
 ONE, OTHER = "2026-01-31T10-00-00", "2026-01-30T10-00-00"
 
@@ -136,7 +137,7 @@ def test_without_a_project(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.usefixtures("talking")
-@pytest.mark.parametrize("name", WORDS)
+@each_row("name", WORDS)
 def test_an_option_that_does_not_exist(capfd, name):
     code = main([*name.split(), "--json", "--none-such"])
     out, err = capfd.readouterr()

@@ -13,6 +13,7 @@ from fdl import output
 from fdl.tables import headed, lines, pairs, table
 from tests.fdl import screen
 from tests.fdl.terminal import Terminal
+from tests.rows import each_row
 
 VARIABLES = ("COLUMNS", "FLODL_COLOR", "FORCE_COLOR", "NO_COLOR", "TERM")
 
@@ -61,8 +62,8 @@ COLOUR = [
 ]
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-@pytest.mark.parametrize(("color", "variables", "on_terminal", "in_pipe"), COLOUR)
+@each_row("terminal", [True, False], ids=["terminal", "pipe"])
+@each_row(("color", "variables", "on_terminal", "in_pipe"), COLOUR)
 def test_flag_variables_and_stream_decide_about_colour(
     stdout, color, variables, on_terminal, in_pipe, terminal
 ):
@@ -73,7 +74,7 @@ def test_flag_variables_and_stream_decide_about_colour(
     assert output.palette(stream).on is coloured
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terminal", "term", "interactive"),
     [(True, "xterm", True), (True, "dumb", False), (True, "DUMB", False), (False, "xterm", False)],
 )
@@ -215,7 +216,7 @@ def test_panels_end_at_the_edge_of_the_terminal(fixture_project, columns):
     assert max(map(len, shown)) == min(columns, 100)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("a\x1b[2Jb", "a\\x1b[2Jb"),

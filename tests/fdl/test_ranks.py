@@ -10,6 +10,7 @@ from fdl.planning.launched import launcher
 from tests.fdl.hardware.fake_nvml import card, nvidia
 from tests.fdl.programs import executable
 from tests.fdl.terminal import outside_container
+from tests.rows import each_row
 
 SAY = """
     import json, os, sys
@@ -300,7 +301,7 @@ def test_every_setting_of_a_launch_reaches_torchrun_whatever_the_program_takes(
     assert kept is (known == "all of them")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "end"),
     [
         ("python main.py --fast", ["--", "main.py", "--fast"]),
@@ -408,7 +409,7 @@ def test_a_typed_mode_replaces_what_says_the_same(planned, ddp, words, expected)
     assert left == ["python", "main.py", *expected, *typed]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environ", "found"),
     [
         ({}, False),

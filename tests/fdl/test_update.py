@@ -19,6 +19,7 @@ from fdl.update.state import State, location, read, write
 from fdl.update.versions import is_newer, is_stable, newest_stable, release
 from tests.fdl.package_index import JSON, PATIENCE, serve
 from tests.fdl.terminal import Terminal
+from tests.rows import each_row
 from tests.waiting import wait_for
 
 NOTICE = "Once a day fdl asks the package index of your pip"
@@ -541,12 +542,12 @@ def test_the_file_stands_where_the_system_keeps_such_files(monkeypatch):
     assert location({}, "win32") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "[]", "{", '{"update_check": 5}', "\0", "[" * 5000, '{"update_check": {"enabled": true'],
 )
-def test_a_broken_file_counts_as_the_defaults(config, text):
-    config.parent.mkdir(parents=True)
+def test_a_broken_file_counts_as_the_defaults(tmp_path, text):
+    config = tmp_path / "config.json"
     config.write_text(text)
     state = read(str(config))
     assert state.section() == State({}).section()

@@ -13,6 +13,7 @@ import pytest
 from flodl import log
 from flodl.log import Verbosity, debug, enabled, msg, set_verbosity, trace, verbose, verbosity
 from tests import fork_server
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +104,7 @@ print(verbosity().name)
     assert out.split() == ["DEBUG", "DEBUG", "VERBOSE"]
 
 
-@pytest.mark.parametrize("level", [7, -1, "loud", "", 2**70])
+@each_row("level", [7, -1, "loud", "", 2**70])
 def test_set_verbosity_takes_the_unknown_as_normal(level):
     set_verbosity("trace")
     set_verbosity(level)
@@ -140,7 +141,7 @@ def test_what_is_not_shown_is_not_formatted(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@each_row("encoding", ["ascii", "cp1252"])
 def test_a_console_that_lacks_a_character_gets_its_escape(monkeypatch, encoding):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from flodl import memory
+from tests.rows import each_row
 
 QUERIES: list[Callable[[], object]] = [
     memory.cuda_memory_info,
@@ -29,7 +30,7 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_device")
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.__name__)
+@each_row("query", QUERIES, ids=lambda query: query.__name__)
 @pytest.mark.case("runtime", 77)
 def test_without_a_device_a_query_raises_and_names_itself(query: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match=rf"{query.__name__}\(\) needs a CUDA device"):

@@ -13,6 +13,7 @@ import torch
 
 from flodl.rng import Rng
 from tests import fork_server
+from tests.rows import each_row
 
 
 def draw(rng):
@@ -141,7 +142,7 @@ def test_shuffling_keeps_the_items_and_every_order_comes_up():
     assert sum((count - 1000) ** 2 / 1000 for count in orders.values()) < 20.5  # χ², 5 degrees
 
 
-@pytest.mark.parametrize("rows", [torch.arange(8), np.eye(3), "text", (1, 2)])
+@each_row("rows", [torch.arange(8), np.eye(3), "text", (1, 2)])
 def test_what_is_no_list_is_not_shuffled(rows):
     before = copy.deepcopy(rows)
     with pytest.raises(TypeError, match=f"not of a {type(rows).__name__}; .* a list of indices"):

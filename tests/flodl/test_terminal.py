@@ -12,6 +12,7 @@ import pytest
 from flodl import log, terminal
 from flodl.terminal import BarLine, style_of
 from tests.flodl.terminal_session import Session, last
+from tests.rows import each_row
 
 FULL = BarLine(
     "epoch  3/10",
@@ -42,7 +43,7 @@ def fields(line: BarLine, width: int) -> list[str]:
     return [text for text, _ in line.fitted(width)[1]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("width", "shown"),
     [
         (119, ["loss=0.1235", "accuracy=0.9123", "320 samples/s", "ETA 5m 45s"]),
@@ -56,7 +57,7 @@ def test_the_remaining_time_is_dropped_last(width: int, shown: list[str]) -> Non
     assert fields(FULL, width) == shown
 
 
-@pytest.mark.parametrize("width", range(20, 130))
+@each_row("width", range(20, 130))
 def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
     bar, kept = FULL.fitted(width)
     total = len(FULL.head) + 2 + len(FULL.steps) + sum(2 + len(text) for text, _ in kept)

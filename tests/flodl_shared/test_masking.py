@@ -9,15 +9,14 @@ import shlex
 import urllib.parse
 from dataclasses import dataclass
 
-import pytest
-
 from flodl_shared.masking import KNOWN, Mask
 from flodl_shared.secrets import REDACTED
+from tests.rows import each_row
 
 PHRASE = 'Pass "phrase" & it\'s <tag>/é 77'
 
 
-@pytest.mark.parametrize(
+@each_row(
     "spelled",
     [
         str,
@@ -33,7 +32,7 @@ PHRASE = 'Pass "phrase" & it\'s <tag>/é 77'
         lambda text: re.sub("%..", lambda one: one[0].lower(), urllib.parse.quote(text)),
     ],
 )
-@pytest.mark.parametrize("secret", [PHRASE, "s3cr3t-Value-0123456789"])
+@each_row("secret", [PHRASE, "s3cr3t-Value-0123456789"])
 def test_a_secret_is_masked_in_every_spelling(secret, spelled):
     shown = Mask([secret]).text(f"before{spelled(secret)}after")
     assert REDACTED in shown
@@ -42,14 +41,14 @@ def test_a_secret_is_masked_in_every_spelling(secret, spelled):
     assert "0123456789" not in shown
 
 
-@pytest.mark.parametrize("secret", ["1", "12", "abc", "train", "password", "1234567890"])
+@each_row("secret", ["1", "12", "abc", "train", "password", "1234567890"])
 def test_a_short_or_ordinary_secret_leaves_other_texts_alone(secret):
     text = f"fdl {secret} x{secret} 1.{secret}"
     assert Mask([secret]).text(text) == text
     assert Mask([secret]).text(secret) == (REDACTED if len(secret) >= 4 else secret)
 
 
-@pytest.mark.parametrize("secret", ["hunter2", "t0ken1", "only-letters"])
+@each_row("secret", ["hunter2", "t0ken1", "only-letters"])
 def test_a_secret_that_is_no_ordinary_word_is_masked_anywhere(secret):
     assert Mask([secret]).text(f"x{secret}y") == f"x{REDACTED}y"
 
@@ -87,7 +86,7 @@ def test_records_keep_their_types():
     assert mask.texts([Record("s3cr3t-Value-0123", (1.0,))]) == [Record(REDACTED, (1.0,))]
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@each_row("size", [1, 2, 7, 1000])
 def test_output_is_masked_wherever_a_piece_ends(size):
     secrets = ["s3cr3t-Value-0123", "a phrase with blanks 7"]
     lines = (
@@ -142,7 +141,7 @@ def test_a_process_knows_the_secrets_of_its_variables_and_of_its_command_line(mo
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", ["", "{", "[]", '{"flags": 3}', '{"flags": [{}], "argv": []}'])
+@each_row("plan", ["", "{", "[]", '{"flags": 3}', '{"flags": [{}], "argv": []}'])
 def test_a_broken_plan_of_another_program_is_no_plan(monkeypatch, plan):
     monkeypatch.setenv("FDL_PLAN", plan)
     monkeypatch.setenv("WANDB_API_KEY", "from-the-shell")

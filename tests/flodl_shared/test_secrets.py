@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from flodl_shared.masking import Mask
 from flodl_shared.secrets import (
     REDACTED,
@@ -16,6 +14,7 @@ from flodl_shared.secrets import (
     masked,
     redact_tokens,
 )
+from tests.rows import each_row
 
 NAMED_SECRET = """
 OPENAI_API_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN hub_token WANDB_API_KEY wandb-api-key COMET_API_KEY
@@ -85,19 +84,19 @@ def test_the_table_has_200_settings():
     assert len(NAMED_SECRET) + len(ORDINARY) + len(FORMATS) >= 200
 
 
-@pytest.mark.parametrize("name", NAMED_SECRET)
+@each_row("name", NAMED_SECRET)
 def test_text_under_such_a_name_is_secret(name):
     assert is_secret(name, "some text")
     assert not is_secret(name, "")
 
 
-@pytest.mark.parametrize(("name", "value"), ORDINARY.items())
+@each_row(("name", "value"), ORDINARY.items())
 def test_such_a_setting_is_ordinary(name, value):
     assert not is_secret(name, value)
     assert masked(str(value)) == str(value)
 
 
-@pytest.mark.parametrize(("text", "shown"), FORMATS.items())
+@each_row(("text", "shown"), FORMATS.items())
 def test_a_known_format_is_masked_wherever_it_stands(text, shown):
     assert masked(text) == shown
     assert redact_tokens(["run", text, f"--url={text}"])[1] == shown

@@ -13,6 +13,7 @@ from fdl.api_ref import find, scan
 from fdl.api_ref.scan import category
 from fdl.errors import FdlError, UsageError
 from fdl.version import __version__
+from tests.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -273,7 +274,7 @@ def test_the_functions_of_a_module_are_one_entry(zoo):
     assert entry.examples == ('>>> feed("cat")\nTrue',)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "expected"),
     [
         ("flodl/graph/builder.py", "graph"),

@@ -11,6 +11,7 @@ from fdl.args import expose
 from fdl.parameters.contract import parse
 from flodl_shared.secrets import REDACTED
 from tests import fork_server
+from tests.rows import each_row
 
 ARGPARSE = """
     import argparse
@@ -439,7 +440,7 @@ def test_without_the_flag_a_program_goes_on_unchanged(program, text):
     assert "hunter2" not in program(text, "--fdl-schema").stdout
 
 
-@pytest.mark.parametrize("target", [None, "parser", int, object(), Path])
+@each_row("target", [None, "parser", int, object(), Path])
 def test_what_declares_no_arguments_is_refused_at_once(target):
     with pytest.raises(TypeError, match=r"pass an argparse parser, a click command"):
         expose(target, [])

@@ -14,6 +14,7 @@ from fdl.errors import UsageError
 from fdl.parameters.contract import Schema, parse
 from fdl.parameters.parameter import UNSET
 from fdl.planning.check import check_tail
+from tests.rows import each_row
 
 LONGS = ("alpha", "beta", "gamma-ray", "mu_nu", "env", "version", "quiet", "ref/x")
 SHORTS = ("a", "b", "m", "e", "v", "q", "1")
@@ -114,7 +115,7 @@ def words(parser: argparse.ArgumentParser) -> st.SearchStrategy[list[str]]:
     return chosen.map(lambda found: [word for group in found for word in group])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("declarations", "argv"),
     [
         # A word behind an option of several words is not the positional it looks like.

@@ -7,6 +7,7 @@ import pytest
 from fdl import DdpArgs, FdlArgsError, option
 from fdl.manifest.ddp import DDP
 from fdl.planning.generate import FIELDS
+from tests.rows import each_row
 
 
 class Args(DdpArgs):
@@ -80,7 +81,7 @@ def test_what_is_given_has_the_form_it_has_in_a_manifest():
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "said"),
     [
         ("--mode fast", "invalid value `fast` for `--mode` -- allowed: solo-N, auto, sync"),

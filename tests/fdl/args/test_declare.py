@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from fdl import FdlArgs, arg, option
 from flodl_shared.secrets import REDACTED
+from tests.rows import each_row
 
 
 def declare(**fields: object) -> type[FdlArgs]:
@@ -20,7 +21,7 @@ def declare(**fields: object) -> type[FdlArgs]:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ({"x": (str, option(default="", short="="))}, "Bad.x: the short name must be one"),
@@ -72,7 +73,7 @@ def test_impossible_declarations_fail_when_the_class_is_made(fields, message):
 
 
 @pytest.mark.case("cli", 46)
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ({"help": (str, option(default=""))}, "Bad.help: the long name is reserved"),
@@ -84,7 +85,7 @@ def test_a_field_called_help_or_a_short_q_is_refused_when_the_class_is_made(fiel
         declare(**fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["version", "quiet", "env", "ansi", "no_ansi", "no_append", "fdl_schema", "refresh_schema"],
 )
@@ -93,7 +94,7 @@ def test_no_field_takes_a_name_that_fdl_answers_to(name):
         declare(**{name: (str, option(default=""))})
 
 
-@pytest.mark.parametrize("short", ["h", "V", "q", "v", "e"])
+@each_row("short", ["h", "V", "q", "v", "e"])
 def test_no_field_takes_a_letter_that_fdl_answers_to(short):
     with pytest.raises(TypeError, match="the short name is reserved"):
         declare(x=(str, option(default="", short=short)))

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fdl import FdlArgs, FdlArgsError, arg, option
 from flodl_shared.secrets import REDACTED
+from tests.rows import each_row
 
 
 class Size(enum.Enum):
@@ -54,7 +55,7 @@ def test_absent_options_take_their_defaults():
     assert (args.dry, args.loud) == (False, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ["--epochs", "3"],
@@ -118,7 +119,7 @@ def test_an_optional_is_none_when_absent_and_its_default_when_bare():
     assert Server.try_parse_from(["--report", "x"]).report == "x"
 
 
-@pytest.mark.parametrize("words", [["--port", "8080", "--port"], ["--report", "-x"], ["-p"]])
+@each_row("words", [["--port", "8080", "--port"], ["--report", "-x"], ["-p"]])
 def test_an_option_without_a_default_cannot_be_bare(words):
     with pytest.raises(FdlArgsError, match=r"`--port` requires a value|unknown option `-x`"):
         Server.try_parse_from(words)
@@ -160,7 +161,7 @@ def test_choices_come_from_enums_and_literals():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "message"),
     [
         ([], "missing required argument <data>"),

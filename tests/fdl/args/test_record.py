@@ -7,6 +7,7 @@ import pytest
 
 from fdl import FdlArgs, FdlArgsError, arg, option
 from flodl_shared.secrets import REDACTED
+from tests.rows import each_row
 
 MANIFESTS = {
     "fdl.yml": "commands:\n  train:\n",
@@ -173,7 +174,7 @@ def test_a_plan_for_other_arguments_is_not_believed(monkeypatch):
     assert Args.try_parse_from([]).resolved()["lr"]["origin"] == "default"
 
 
-@pytest.mark.parametrize("plan", ["", "{broken", "[]", "3", "{}"])
+@each_row("plan", ["", "{broken", "[]", "3", "{}"])
 def test_a_plan_that_is_none_changes_nothing(monkeypatch, plan):
     handed_down(monkeypatch, plan)
     assert Args.try_parse_from(["--lr", "3"]).resolved() == {

@@ -37,6 +37,7 @@ from tests.fdl.diagnose import test_remedies
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import card
 from tests.fdl.hardware.test_gpus import pci_card
+from tests.rows import each_row
 
 DRY_RUN = "an fdl command, run in test_remedies.py"
 SHELL = "a line that ends the finding when it is typed before fdl"
@@ -180,7 +181,7 @@ def test_each_line_for_the_administrator_is_run():
     assert {trouble.kind for trouble, _ in ADMINISTRATOR} == names(ROOT)
 
 
-@pytest.mark.parametrize(("trouble", "words"), ADMINISTRATOR, ids=lambda one: str(one)[:40])
+@each_row(("trouble", "words"), ADMINISTRATOR, ids=lambda one: str(one)[:40])
 def test_the_line_runs_what_it_names_as_root(tmp_path, trouble, words):
     log = tmp_path / "log"
     sudo = tmp_path / "sudo"
@@ -277,7 +278,7 @@ ADVICE = {
 }
 
 
-@pytest.mark.parametrize(("trouble", "begin"), ADVICE.items(), ids=lambda one: str(one)[:40])
+@each_row(("trouble", "begin"), ADVICE.items(), ids=lambda one: str(one)[:40])
 def test_advice_in_words_does_not_look_like_a_command(trouble, begin):
     assert trouble.remedy.startswith(begin)
     assert shutil.which(trouble.remedy.split()[0]) is None or begin.startswith("install")

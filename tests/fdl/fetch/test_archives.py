@@ -21,6 +21,7 @@ from fdl.fetch import Options, Unpacked, inflate, unpack_file, unpack_url
 from fdl.progress import Progress
 from tests.fdl.fetch.archives import QUICK, expected, library, member, pack, tree
 from tests.fdl.fetch.server import Server
+from tests.rows import each_row
 
 
 def everything(name: str) -> str:
@@ -307,7 +308,7 @@ def altered(archive: bytes, field: int, value: bytes, *, local: int | None = Non
 ONE = pack([("one", random.Random(1).randbytes(400_000))])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("archive", "message"),
     [
         (altered(ONE, 8, b"\x01\x00", local=6), "is encrypted"),

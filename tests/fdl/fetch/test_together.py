@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 
 from fdl.fetch.together import ahead, step_back, together
+from tests.rows import each_row
 
 HELPER = "fetch ahead"
 
@@ -49,7 +50,7 @@ def test_a_failure_comes_behind_what_was_made_before_it():
             next(taken)
 
 
-@pytest.mark.parametrize("wanted", [0, 1, 7])
+@each_row("wanted", [0, 1, 7])
 def test_whoever_gives_up_leaves_no_thread_behind(wanted):
     made = []
 

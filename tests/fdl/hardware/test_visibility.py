@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fdl.hardware import Gpu
 from fdl.hardware.visibility import restrict
+from tests.rows import each_row
 
 CARDS = [
     Gpu(0, "a", (6, 1), uuid="GPU-aaaa1111-0000"),
@@ -25,7 +24,7 @@ def trouble(value: str) -> list[str]:
     return [one.kind for one in restrict(CARDS, value)[1]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "expected"),
     [
         (None, "11111"),
@@ -45,13 +44,13 @@ def test_named_cards_are_visible(value, expected):
     assert value is None or trouble(value) == []
 
 
-@pytest.mark.parametrize("value", ["", " ", "-1", "-1,0", "NoDevFiles"])
+@each_row("value", ["", " ", "-1", "-1,0", "NoDevFiles"])
 def test_no_card_at_all_is_a_wish_like_any_other(value):
     assert shown(value) == "00000"
     assert trouble(value) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "expected"),
     [
         ("0,7,2", "10000"),

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.conftest import Fdl, Project
 from tests.fdl.inspect.in_process import fdl as in_process, folder
+from tests.rows import each_row
 
 FILES = ("fdl.yml", "fdl.mid.yml", "fdl.ci.yml")
 SCALARS = ("a", "b")
@@ -250,7 +251,7 @@ def test_a_planted_secret_never_appears(places: set[str], in_ci: bool) -> None:
             assert "plain-ci-password" not in seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "training: {lr: !secret SECRET}\n",

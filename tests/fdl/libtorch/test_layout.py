@@ -13,9 +13,10 @@ from fdl.libtorch.layout import (
     place_nvidia,
     version_facts,
 )
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("member", "where"),
     [
         ("libtorch/lib/libtorch.so", "lib/libtorch.so"),
@@ -44,7 +45,7 @@ def test_where_a_member_belongs(member, where):
     assert place(member) == where
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("member", "where"),
     [
         ("nvidia/cublas/lib/libcublas.so.12", "lib/libcublas.so.12"),
@@ -66,7 +67,7 @@ def test_a_variant_is_named_after_its_cuda_version():
     assert [cuda_version(one) for one in ("cpu", "cu", "rocm6.4", "cu1280")] == [None] * 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "cuda", "has_cuda", "wanted", "expected"),
     [
         ("2.10.0+cpu", None, False, None, Contents("2.10.0", "cpu", None, "cpu")),

@@ -8,6 +8,7 @@ from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu, Nvidia, Trouble
 from fdl.libtorch.catalog import archs_argument
 from fdl.libtorch.request import Request, decide, variant_of_cuda
+from tests.rows import each_row
 
 
 def gpu(index, capability, *, visible=True):
@@ -35,7 +36,7 @@ def test_without_a_card_it_is_the_cpu_variant():
 NOT_LOADED = Trouble("driver-not-loaded", "its module is not loaded", "sudo modprobe nvidia")
 
 
-@pytest.mark.parametrize("source", ["archive", "wheel"])
+@each_row("source", ["archive", "wheel"])
 def test_auto_stops_at_a_gpu_whose_driver_fails_and_names_the_commands(source):
     broken = Nvidia(troubles=(NOT_LOADED,), present=True)
     with pytest.raises(LibtorchError, match="its module is not loaded") as caught:
@@ -93,7 +94,7 @@ def test_mirrors_come_first_and_their_passwords_stay_out_of_sight():
     assert shown.startswith("https://mirror.example/torch/cpu/libtorch-")
 
 
-@pytest.mark.parametrize(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
+@each_row(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
 def test_a_wheel_is_looked_for_in_the_variant_an_archive_would_have(cards, variant):
     source = decided(*cards, source="wheel").source
     assert source.title == f"libtorch {variant}"
@@ -114,7 +115,7 @@ def test_files_and_folders_are_taken_from_where_one_stands(tmp_path):
         decided(source="b.zip", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("variant", ["cu", "rocm", "12.8", "../x"])
+@each_row("variant", ["cu", "rocm", "12.8", "../x"])
 def test_what_is_no_variant_is_refused_for_every_source(variant):
     for source in (None, "wheel", "https://example.org/x.zip"):
         with pytest.raises(UsageError, match=r"variant"):
@@ -133,7 +134,7 @@ def test_what_a_build_is_asked_for():
         variant_of_cuda("cu128")
 
 
-@pytest.mark.parametrize("text", ["http://[::1", "https://", "http://[x]/libtorch.zip"])
+@each_row("text", ["http://[::1", "https://", "http://[x]/libtorch.zip"])
 def test_an_invalid_address_is_an_error_of_one_line(text):
     with pytest.raises(UsageError, match="--source is not a valid address"):
         decided(source=text)

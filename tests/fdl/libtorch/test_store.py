@@ -8,6 +8,7 @@ import pytest
 
 from fdl.errors import LibtorchError
 from fdl.libtorch.store import Store, home, locate
+from tests.rows import each_row
 
 FACTS = {"cuda": "none", "torch": "2.10.0"}
 
@@ -62,9 +63,7 @@ def test_a_move_that_fails_puts_the_old_one_back(store):
     assert library(store) == "first"
 
 
-@pytest.mark.parametrize(
-    "id", ["", "cpu", "precompiled/", "precompiled/a/b", "lib/cpu", "builds/."]
-)
+@each_row("id", ["", "cpu", "precompiled/", "precompiled/a/b", "lib/cpu", "builds/."])
 def test_what_names_no_variant_is_refused(store, id):
     for function in (store.path, store.get, store.activate, store.remove):
         with pytest.raises(LibtorchError, match="is not a libtorch variant"):
@@ -143,7 +142,7 @@ def test_whose_store_it_is(tmp_path, monkeypatch):
     assert locate(str(deep), environ, use_global=True).scope == "global"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         *("flodl", "Flodl>=1", "flodl[train] ; python_version > '3'", " flodl (>=1)"),
@@ -156,7 +155,7 @@ def test_a_requirement_on_flodl_makes_a_project(tmp_path, name):
     assert locate(str(tmp_path), environ) == Store(tmp_path, "project")
 
 
-@pytest.mark.parametrize("name", ["flodl-extras", "flodl_x", "flodlx", "notflodl", "flodl >< 1"])
+@each_row("name", ["flodl-extras", "flodl_x", "flodlx", "notflodl", "flodl >< 1"])
 def test_a_requirement_with_a_similar_name_makes_no_project(tmp_path, name):
     (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "a"\ndependencies = ["{name}"]\n')
     environ = {"FLODL_HOME": str(tmp_path / "home")}

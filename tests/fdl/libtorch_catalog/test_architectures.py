@@ -6,6 +6,7 @@ import pytest
 
 from fdl.errors import UsageError
 from fdl.libtorch.architectures import Architecture, covers, parse, recorded
+from tests.rows import each_row
 
 
 def runs(archs: str, capability: str) -> bool:
@@ -20,7 +21,7 @@ def test_code_of_the_same_major_and_a_lower_or_equal_minor_runs_and_no_other():
     assert not runs("8.6", "8.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("archs", "card", "expected"),
     [
         ("8.6", "8.6", True),
@@ -57,7 +58,7 @@ def test_native_and_jit_are_told_apart():
     assert (one.is_jit_on((9, 0)), one.is_jit_on((7, 5))) == (True, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("12.0;6.1", "6.1 12.0"),
@@ -72,9 +73,7 @@ def test_a_list_is_sorted_and_names_each_once(text, expected):
     assert " ".join(map(str, parse(text))) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "8", "8.6.1", "sm_86", "8.6+ptx", "8.6 fast", "123.0", "8.6b"]
-)
+@each_row("text", ["", "8", "8.6.1", "sm_86", "8.6+ptx", "8.6 fast", "123.0", "8.6b"])
 def test_what_is_no_architecture_is_refused_with_its_words(text):
     with pytest.raises(UsageError, match="is not a GPU architecture") as refused:
         parse(text)

@@ -19,6 +19,7 @@ from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu
 from fdl.libtorch import catalog
 from fdl.libtorch.catalog import PLATFORMS, Artifact, artifacts, choose, find
+from tests.rows import each_row
 
 LINUX = "linux-x86_64"
 VERSIONS = catalog.versions()
@@ -34,7 +35,7 @@ def gpus(text: str) -> list[Gpu]:
 
 
 @pytest.mark.case("cli", 54)
-@pytest.mark.parametrize(
+@each_row(
     ("cards", "variant", "uncovered"),
     [
         ("", "cpu", []),
@@ -53,7 +54,7 @@ def test_the_newest_cuda_that_serves_every_card_is_chosen(cards, variant, uncove
     assert not choice.outdated
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("driver", "variant", "outdated"),
     [
         ("", "cu132", False),
@@ -147,9 +148,7 @@ EVERY_ARTIFACT = [
 ]
 
 
-@pytest.mark.parametrize(
-    "one", EVERY_ARTIFACT, ids=lambda one: f"{one.torch}-{one.variant}-{one.platform}"
-)
+@each_row("one", EVERY_ARTIFACT, ids=lambda one: f"{one.torch}-{one.variant}-{one.platform}")
 def test_every_archive_of_the_catalog_is_well_formed(one):
     (address,) = one.urls({})
     parts = urlsplit(address)
@@ -173,8 +172,8 @@ def test_every_archive_of_the_catalog_is_well_formed(one):
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?", one.driver or "")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("platform", sorted(PLATFORMS))
+@each_row("version", VERSIONS)
+@each_row("platform", sorted(PLATFORMS))
 def test_every_version_has_a_cpu_variant_first_on_every_platform(version, platform):
     available = artifacts(version, platform)
     assert available[0].variant == "cpu"
@@ -239,7 +238,7 @@ def test_an_unknown_variant_is_refused_with_the_known_ones():
         find("2.10.0", "cu999", LINUX)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "machine", "platform"),
     [
         ("linux", "x86_64", "linux-x86_64"),
@@ -251,7 +250,7 @@ def test_platforms_are_recognised(system, machine, platform):
     assert catalog.this_platform(system, machine) == platform
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "machine", "hint"),
     [
         ("linux", "aarch64", "--source wheel"),
@@ -273,7 +272,7 @@ def test_minor_versions_of_cuda_share_their_driver():
     assert catalog.driver_floor("12.8", "macos-arm64") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("driver", "cuda", "platform", "expected"),
     [
         ("525.60.13", "12.8", LINUX, True),

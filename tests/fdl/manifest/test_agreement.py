@@ -15,6 +15,7 @@ from fdl.manifest.check import check
 from fdl.manifest.json_schema import document
 from fdl.manifest.read import parse
 from fdl.node import Node
+from tests.rows import each_row
 
 # `schema:` holds a document of its own, which is judged when it is used.
 DOCUMENT = document()
@@ -204,7 +205,7 @@ def test_what_is_left_of_many_damaged_manifests_is_judged_alike() -> None:
     assert judge_damaged(range(1_000, 21_000)) > 5_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "words"),
     [
         ({"training": {"seed": 5.0}}, "`training.seed` must be a whole number, not 5.0"),

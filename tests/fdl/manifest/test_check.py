@@ -10,6 +10,7 @@ import pytest
 from fdl.errors import ManifestError
 from fdl.manifest import find_in, load
 from tests.conftest import Fdl, Project
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_every_key_with_every_type_is_accepted() -> None:
     assert mistakes(EVERYTHING) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "mode",
     [
         *("sync", "solo-0", "solo-12"),
@@ -140,7 +141,7 @@ def test_of_many_mistakes_the_first_five_are_told_and_the_others_counted(
     assert lines[5] == "and 3 more mistakes"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "place", "words"),
     [
         ("commands: [a]", "1:11", "`commands` must be a mapping, not a list"),

@@ -12,6 +12,7 @@ import pytest
 from fdl.manifest import Found, find, find_in, settle
 from tests.conftest import Fdl, Project
 from tests.fdl.terminal import Terminal
+from tests.rows import each_row
 
 HELLO = "commands: {hello: {run: echo hi}}\n"
 
@@ -51,7 +52,7 @@ def test_without_terminal_an_example_is_copied_by_what_runs_and_only_read_by_hel
     assert fdl("hello").err == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "wins", "others"),
     [
         (["fdl.json", "fdl.yaml", "fdl.yml"], "fdl.yml", ("fdl.yaml", "fdl.json")),

@@ -11,6 +11,7 @@ from fdl.errors import ManifestError
 from fdl.manifest.overlay import merge
 from fdl.manifest.read_yaml import read_yaml
 from fdl.node import Node
+from tests.rows import each_row
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SCALARS = st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["x", "y"])
@@ -111,7 +112,7 @@ def test_maps_merge_lists_are_replaced_and_null_deletes() -> None:
 
 
 @pytest.mark.case("cli", 37)
-@pytest.mark.parametrize(
+@each_row(
     ("base", "above"), [({"x": 1, "y": 2}, 5), (5, {"x": 1}), ([1], {"x": 1}), ({"x": 1}, [1])]
 )
 def test_a_change_of_type_replaces_the_whole_value(base: object, above: object) -> None:

@@ -17,6 +17,7 @@ from fdl.errors import ManifestError
 from fdl.manifest import read_yaml
 from fdl.manifest.read import read
 from fdl.node import Node, origin
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def positions(node: Node) -> dict[str, tuple[int, int, int, int]]:
 
 
 @pytest.mark.usefixtures("loader")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         ("true", True),
@@ -114,19 +115,19 @@ def test_unusual_blanks_within_a_text_belong_to_it() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~\n", "---\n...\n"])
+@each_row("text", ["", "\n", "# only a comment\n", "---\n", "~\n", "---\n...\n"])
 def test_an_empty_document_is_an_empty_mapping(text: str) -> None:
     assert read_as(text).plain() == {}
 
 
 @pytest.mark.usefixtures("loader")
-@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n"])
+@each_row("text", ["", "\n", "# only a comment\n"])
 def test_an_empty_document_begins_at_its_first_character(text: str) -> None:
     node = read_as(text)
     assert (node.line, node.column) == (1, 1)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "null"])
+@each_row("text", ["", " \n", "null"])
 def test_an_empty_json_document_is_an_empty_mapping(text: str) -> None:
     assert read_as(text, "fdl.json").plain() == {}
 
@@ -188,7 +189,7 @@ def test_aliases_share_a_value_and_keep_its_place() -> None:
 
 
 @pytest.mark.usefixtures("loader")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         ("a: &d {x: 1, y: 1}\nb: {<<: *d, y: 2}\n", {"x": 1, "y": 2}),
@@ -209,7 +210,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 TOWER = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in range(200))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "place", "words"),
     [
         ("a: b: c\n", "1:5", "not valid YAML"),
@@ -269,7 +270,7 @@ def test_broken_yaml_is_refused_with_its_place(text: str | bytes, place: str, wo
     assert error.exit_code == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("a: b: c\n", "a: [1\n", "a: 'x\n", "a:\n\tb: 1\n", "a: @x\n", "%YAML 2.0\n---\na: 1\n"),
@@ -288,7 +289,7 @@ def test_the_pure_python_parser_refuses_the_same(
     assert error.hint
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "place", "words"),
     [
         ('{"a": 1, "b"}', "1:13", "not valid JSON"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import example, given, strategies as st
 
@@ -14,6 +13,7 @@ from fdl.manifest.show import lines, scalar
 from fdl.manifest.source import MAX_KEY
 from fdl.node import Node, dotted
 from fdl.output import Palette
+from tests.rows import each_row
 
 
 def node_of(value: Any) -> Node:
@@ -94,7 +94,7 @@ def test_every_origin_stands_in_one_column(manifest: dict[str, Any]) -> None:
     assert len(bodies[0]) == max(12, *(len(body.rstrip(" ")) for body in bodies))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [
         ("plain words", "plain words"),
@@ -168,7 +168,7 @@ def test_every_leaf_comes_with_its_path() -> None:
     assert [dotted(path) for path in paths] == ['"a.b"."\\""', "c", "d"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [
         # A list too long for one line: a scalar stands alone on its line and needs no quotes.

@@ -15,6 +15,7 @@ from fdl.libtorch.prove.binary import read
 from fdl.libtorch.prove.loader import Missing, links
 from tests.fdl.hardware.fake_nvml import without_nvidia
 from tests.fdl.prove.cuda import compile_library, container, embed, ptx, sass
+from tests.rows import each_row
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the ELF libraries of a Linux")
 
@@ -185,7 +186,7 @@ def test_files_of_other_formats_give_their_processor(tmp_path):
         assert (found.format, found.processor, found.problem) == (format, processor, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "problem"),
     [
         (b"", "it is empty"),

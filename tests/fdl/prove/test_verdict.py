@@ -13,6 +13,7 @@ from fdl.libtorch.prove.facts import Cuda, Facts
 from fdl.libtorch.prove.fatbin import Image
 from fdl.libtorch.prove.report import examine
 from fdl.libtorch.prove.verdict import cards_of, judge, remedy
+from tests.rows import each_row
 
 CUDA_128 = Cuda("12.8", "build-version")
 
@@ -46,7 +47,7 @@ def linux_with_archives(monkeypatch):
     monkeypatch.setattr(catalog, "this_platform", lambda: "linux-x86_64")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "capability", "outcome", "used"),
     [
         ("sm_70 sm_75", "5.2", "impossible", ""),
@@ -130,7 +131,7 @@ def test_ptx_says_what_it_asks_of_a_driver_that_is_not_known():
     assert "the first start is slow" in found.reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("have", "cuda", "archs", "expected"),
     [
         ("sm_75 sm_80 sm_90", "12.8", "8.6", ""),

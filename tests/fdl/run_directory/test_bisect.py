@@ -25,11 +25,12 @@ from fdl.run_directory.trace_file import Trace, read_trace
 from tests.conftest import Fdl
 from tests.fdl.run_directory.test_diff import Bench
 from tests.flodl.train.test_step_trace import train
+from tests.rows import each_row
 
 # --- Words -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "other", "name", "expected"),
     [
         ("--lr 0.1 --seed 1", "--lr 0.2 --seed 1", "lr", "--lr 0.2 --seed 1"),
@@ -63,7 +64,7 @@ def test_a_recipe_is_what_the_record_says(tmp_path: Path) -> None:
     assert (recipe.threads, recipe.ranks, recipe.code) == (3, 2, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("record", "why"),
     [
         ({"start": None}, "does not say how its program was started"),
@@ -357,7 +358,7 @@ def recipe(folder: Path, program: str) -> Recipe:
                   project_root="", code=None, threads=2, engine=None, ranks=1)  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "options"), [
+@each_row(("words", "options"), [
     (["main.py", "-u"], []),
     (["-u", "-X", "dev", "main.py"], ["-u", "-X", "dev"]),
     (["-Xdev", "-m", "package"], ["-Xdev"]),

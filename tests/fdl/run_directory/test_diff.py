@@ -19,6 +19,7 @@ from fdl.run_directory.run import read
 from tests import fork_server
 from tests.conftest import training_path
 from tests.fdl.run_directory.trails import trail
+from tests.rows import each_row
 
 PROGRAM = """
 import sys
@@ -328,7 +329,7 @@ def test_a_resumed_training_agrees_with_one_that_was_not_interrupted(bench):
     assert (code, document["steps"]) == (0, {"first": 17, "last": 32})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kind"),
     [
         ("training.seed", "seed"), ("batch_size", "data"), ("optim.lr", "optimizer"),

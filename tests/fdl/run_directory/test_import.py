@@ -18,6 +18,7 @@ import pytest
 from fdl.run_directory.find import search
 from fdl.run_directory.importing.tensorboard import _Reader
 from fdl.run_directory.importing.tfrecord import DamagedRecordError, crc32c, masked, records
+from tests.rows import each_row
 
 META = """\
 end_time: 1795500487493
@@ -297,7 +298,7 @@ def test_a_file_that_is_still_written_ends_before_its_incomplete_record():
         assert list(records(BytesIO(whole[:cut]))) == [b"one"]
 
 
-@pytest.mark.parametrize("place", [0, 9, 13, 17])
+@each_row("place", [0, 9, 13, 17])
 def test_a_changed_byte_is_noticed(place):
     whole = bytearray(record(b"one") + record(b"two"))
     whole[len(record(b"one")) + place] ^= 1

@@ -13,6 +13,7 @@ from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.importing.foreign import Curve, UnreadableRunError
 from fdl.run_directory.importing.protobuf import varints
 from tests.fdl.run_directory.test_import import event, field, record, scalar, varint
+from tests.rows import each_row
 
 EVENTS = "events.out.tfevents.1.host"
 
@@ -51,9 +52,7 @@ def test_settings_of_the_hparams_plugin_are_taken_over(tmp_path):
     assert (made.curves, made.origin) == ({}, "HParams of TensorBoard")
 
 
-@pytest.mark.parametrize(
-    ("status", "state"), [(0, "complete"), (1, "complete"), (2, "failed"), (9, "complete")]
-)
+@each_row(("status", "state"), [(0, "complete"), (1, "complete"), (2, "failed"), (9, "complete")])
 def test_the_hparams_plugin_says_how_a_run_ended(tmp_path, status, state):
     end = field(4, b"\x11" + bytes(8) + b"\x08" + varint(status))
     made = imported(
@@ -69,7 +68,7 @@ def tensor(kind, content):
     return field(8, b"\x08" + varint(kind) + content)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "expected"),
     [
         (tensor(14, field(4, b"\x00\x3f")), 0.5),
@@ -89,7 +88,7 @@ def test_a_tensor_is_a_value_only_if_it_has_one_number(tmp_path, value, expected
     assert found == [expected]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "damaged",
     [
         b"\x0b",  # a kind of field that does not exist
@@ -129,7 +128,7 @@ def test_an_event_file_can_be_named_itself_and_has_settings_beside(tmp_path):
     assert made.origin == str(tmp_path / "hparams.yaml")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("- 1\n- 2\n", "is not a mapping"),
@@ -198,7 +197,7 @@ def test_a_long_curve_without_any_number_has_rows():
 MLFLOW = "lifecycle_stage: active\nstatus: {status}\nstart_time: {start}\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "start", "tags", "state", "name"),
     [
         ("FAILED", "null", {}, "failed", "a1"),

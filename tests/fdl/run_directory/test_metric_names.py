@@ -12,6 +12,7 @@ from fdl.run_directory.order import sorted_by
 from fdl.run_directory.quantity import Known
 from fdl.run_directory.query import matches, parse
 from tests.fdl.run_directory.trails import trail
+from tests.rows import each_row
 
 GOOD, BAD = "2026-01-01T10-00-00", "2026-01-02T10-00-00"
 
@@ -81,7 +82,7 @@ def test_every_command_chooses_a_run_by_it(fdl, words):
     assert (chosen.exit, chosen.out, chosen.err) == (named.exit, named.out, named.err)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_the_best_run_of_either_direction_is_found(folder, name):
     for word, best in ((name, GOOD), (f"{name}:min", GOOD), (f"{name}:max", BAD)):
         assert choose(f"best:{word}", [folder]).name == best
@@ -93,7 +94,7 @@ def test_a_path_may_begin_like_a_metric(folder):
     assert choose(f"{there}/{GOOD}", []).name == GOOD
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_runs_are_sorted_by_it(folder, name):
     runs = search([folder])
     for spelling in SPELLINGS:
@@ -117,7 +118,7 @@ def test_they_are_columns(fdl):
     assert old == {"name": GOOD, **dict.fromkeys(asked, "0.05"), "lr": "0.1"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_it_is_part_of_a_condition(folder, name):
     runs = search([folder])
     for spelling in SPELLINGS:

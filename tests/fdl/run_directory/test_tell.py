@@ -20,6 +20,7 @@ from fdl.run_directory.run import read
 from fdl.run_directory.tell import Act, parse, tell
 from flodl_shared.run_socket import name_for
 from tests.fdl.run_directory.trails import trail
+from tests.rows import each_row
 
 NAME = "2026-01-31T10-00-00"
 
@@ -178,7 +179,7 @@ def test_a_record_cannot_send_an_act_to_a_socket_of_another_program(runs, fdl, p
         agent.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "act"),
     [
         (["lr=1e-4"], Act("lr", value="1e-4")),
@@ -192,7 +193,7 @@ def test_words_are_read_as_acts(words, act):
     assert parse(words) == act
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "hint"),
     [
         ([], "fdl runs tell RUN lr=1e-4"),

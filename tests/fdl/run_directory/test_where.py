@@ -13,6 +13,7 @@ from fdl.run_directory.quantity import Known
 from fdl.run_directory.query import matches, parse
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -33,18 +34,12 @@ def found(runs, text):
     return "".join("abc"[int(day) - 1] for day in days)
 
 
-@pytest.mark.parametrize(
-    ("text", "letters"),
-    CASES,
-)
+@each_row(("text", "letters"), CASES)
 def test_a_condition_is_met_by(runs, text, letters):
     assert found(runs, text) == letters
 
 
-@pytest.mark.parametrize(
-    ("text", "caret", "problem"),
-    WRONG,
-)
+@each_row(("text", "caret", "problem"), WRONG)
 def test_a_wrong_condition_is_shown_with_a_caret(runs, text, caret, problem):
     with pytest.raises(UsageError) as refused:
         parse(text, Known(runs))

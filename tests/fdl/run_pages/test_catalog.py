@@ -18,6 +18,7 @@ from fdl.run_pages.cache import Cache
 from fdl.run_pages.catalog import Catalog
 from flodl_shared.run_record import boot_id
 from tests.fdl.run_directory.trails import LR, trail
+from tests.rows import each_row
 
 NAME = "2026-01-31T10-00-00"
 
@@ -139,7 +140,7 @@ def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
     assert not [file.name for file in run.iterdir() if "sqlite" in file.name], "nothing in the run"
 
 
-@pytest.mark.parametrize("damage", ["no database", "another table", "a folder"])
+@each_row("damage", ["no database", "another table", "a folder"])
 def test_a_cache_that_cannot_be_used_is_empty(tmp_path, damage):
     file = tmp_path / "pages.sqlite3"
     if damage == "no database":

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from fdl.errors import FdlError
 from fdl.scaffold.add_manifest import manifests, with_command
+from tests.rows import each_row
 
 KEYS = {"description": "Try models", "path": "./flodl-hf/"}
 YML = Path("fdl.yml")
@@ -51,7 +52,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+@each_row("name", EDITS)
 def test_the_command_is_added_and_nothing_else_changes(name):
     text, changed = EDITS[name]
     assert with_command(text, YML, "flodl-hf", KEYS) == changed
@@ -68,7 +69,7 @@ def test_a_byte_order_mark_stays():
     assert made.startswith("\ufeffdescription: x\ncommands:\n  h:\n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("commands: [\n", "fdl.yml:2:1"),

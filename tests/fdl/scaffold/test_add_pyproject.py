@@ -12,6 +12,7 @@ from fdl.scaffold.add_pyproject import (
     with_extra,
     with_requirement,
 )
+from tests.rows import each_row
 
 EXTRA_EDITS = {
     "one line": (
@@ -48,7 +49,7 @@ EXTRA_EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", EXTRA_EDITS)
+@each_row("name", EXTRA_EDITS)
 def test_the_extra_is_added_in_place(name):
     text, changed = EXTRA_EDITS[name]
     assert with_extra(text, "hf") == changed
@@ -110,7 +111,7 @@ NEW_EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", NEW_EDITS)
+@each_row("name", NEW_EDITS)
 def test_a_requirement_is_added_as_the_file_is_laid_out(name):
     text, changed = NEW_EDITS[name]
     assert with_requirement(text, NEW, "my app") == changed
@@ -126,7 +127,7 @@ def test_a_broken_file_is_refused_with_its_line():
         with_requirement("[project]\nname = \n", NEW, "x")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "changed"),
     [
         ("flodl==1  # ours\r\nb\r\n", "flodl[hf]==1  # ours\r\nb\r\n"),
@@ -143,7 +144,7 @@ def test_a_line_of_requirements_gets_the_extra(text, changed):
     assert lines_with_extra(changed, "hf") == changed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "changed"),
     [("", f"{NEW}\n"), ("a\r\nb", f"a\r\nb\r\n{NEW}\r\n"), ("a\n", f"a\n{NEW}\n")],
 )

@@ -1,10 +1,10 @@
 """One requirement on flodl: what it says, and one more extra in it."""
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from fdl.scaffold.add_requirement import parse
+from tests.rows import each_row
 
 EDITS = [
     ("flodl", "flodl[hf]"),
@@ -21,7 +21,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "changed"), EDITS)
+@each_row(("text", "changed"), EDITS)
 def test_an_extra_is_added_and_everything_else_kept(text, changed):
     found = parse(text)
     assert found is not None
@@ -39,7 +39,7 @@ def test_an_extra_is_added_and_everything_else_kept(text, changed):
     assert again.has("hf")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["flodl-hf==1", "flodl.hf", "flodl2", "xflodl", "torch", "", "flodl[train", "flodl x"]
 )
 def test_what_is_no_requirement_on_flodl_is_left_to_others(text):
@@ -53,7 +53,7 @@ def test_a_larger_extra_includes_the_smaller_ones():
     assert not none.has("hf-offline")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "pin", "url"),
     [
         ("flodl==0.3.1", "0.3.1", ""),
@@ -71,8 +71,8 @@ def test_a_pin_a_range_and_a_place_are_told_apart(text, pin, url):
     assert (found.pin, found.url) == (pin, url)
 
 
-@pytest.mark.parametrize("version", ["0.1.0", "0.2", "0.2.5", "1.0.0", "1.2.3", "2.0"])
-@pytest.mark.parametrize(
+@each_row("version", ["0.1.0", "0.2", "0.2.5", "1.0.0", "1.2.3", "2.0"])
+@each_row(
     "ranges",
     [">=0.2", ">0.2,<1.2.3", "<=1.0", "~=0.2.3", "~=1.0", "==0.2.*", "!=1.*", "==1", "!=0.2", ""],
 )

@@ -16,6 +16,7 @@ from fdl.libtorch.catalog import artifacts, default_version
 from fdl.scaffold import Mode, render, values
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
+from tests.rows import each_row
 
 TORCH = default_version()
 NEWEST = artifacts(TORCH, "linux-x86_64")[-1]
@@ -250,9 +251,7 @@ def test_compose_passes_only_arguments_that_the_image_takes(make, mode):
         assert service["build"]["args"].keys() == taken
 
 
-@pytest.mark.parametrize(
-    ("name", "image"), [("demo", "demo"), ("My__Net-", "my-net"), ("_-", "project")]
-)
+@each_row(("name", "image"), [("demo", "demo"), ("My__Net-", "my-net"), ("_-", "project")])
 def test_an_image_has_a_name_that_docker_takes(tmp_path, name, image):
     render(Mode.DOCKER.layers, tmp_path / name, values(name, Mode.DOCKER, "1.2.3"))
     service = compose(tmp_path / name, COMPOSE_PROJECT_NAME="")["services"]["cuda"]

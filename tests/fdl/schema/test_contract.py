@@ -10,6 +10,7 @@ import pytest
 from fdl import FdlArgs, arg, option
 from fdl.parameters.contract import ContractError, parse
 from fdl.parameters.parameter import UNSET
+from tests.rows import each_row
 
 
 class Mode(enum.Enum):
@@ -124,7 +125,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("document", "message"), REFUSED)
+@each_row(("document", "message"), REFUSED)
 def test_what_makes_no_sense_is_refused_with_its_place(document, message):
     with pytest.raises(ContractError) as caught:
         parse(document)

@@ -18,6 +18,7 @@ from fdl.manifest.run_folder import KEEP, METRIC
 from fdl.manifest.schema import COMMAND, GUARDS, ROOT, SECTIONS, SWEEP
 from fdl.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
+from tests.rows import each_row
 
 REPOSITORY = Path(__file__).parents[3]
 COPY = REPOSITORY / "docs/reference/fdl.schema.json"
@@ -61,7 +62,7 @@ def test_the_printed_schema_is_the_committed_copy(fdl):
     )
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+@each_row("path", MANIFESTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_manifests_of_the_repository_fit(path, validator, tmp_path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".j2":
@@ -103,7 +104,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize("text", ACCEPTED)
+@each_row("text", ACCEPTED)
 def test_what_fdl_accepts_fits(text, validator, tmp_path):
     assert is_accepted(tmp_path, text)
     validator.validate(plain(tmp_path, text))
@@ -151,7 +152,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@each_row("text", REFUSED)
 def test_what_fdl_refuses_does_not_fit(text, validator, tmp_path):
     assert not is_accepted(tmp_path, text)
     with pytest.raises(jsonschema.ValidationError):
@@ -162,9 +163,7 @@ def test_what_fdl_refuses_does_not_fit(text, validator, tmp_path):
 BEYOND = ("needs a", "repeats", "has already", "cannot follow", "beside", "which is no", "of type")
 
 
-@pytest.mark.parametrize(
-    ("made", "message"), [(getattr(one, "values", one)) for one in REFUSED_CONTRACTS]
-)
+@each_row(("made", "message"), [(getattr(one, "values", one)) for one in REFUSED_CONTRACTS])
 def test_a_schema_in_the_manifest_is_judged_as_by_the_contract(made, message, validator):
     with pytest.raises(ContractError):
         parse(made)

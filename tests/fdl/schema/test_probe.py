@@ -18,6 +18,7 @@ from fdl.schema.program import script, sources
 from fdl.select.level import Level
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
+from tests.rows import each_row
 
 ANSWER = """print('{"options": {"epochs": {"type": "int"}}}')\n"""
 HOST = Host(os.environ, in_container=False, terminal=True)
@@ -62,7 +63,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "file"), FOUND)
+@each_row(("entry", "file"), FOUND)
 def test_the_script_of_an_entry_is_found_without_running_it(level, entry, file):
     names = ("main.py", "pkg/__main__.py", "pkg/deep/tool.py", "src/lib/tool.py", "run", "dev/x")
     made = level(f'"{entry}"', dict.fromkeys(names, ""))

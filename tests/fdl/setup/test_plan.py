@@ -12,6 +12,7 @@ from fdl.setup.facts import ProjectFacts
 from fdl.setup.plan import plan
 from fdl.setup.steps import Program
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, ROOT, Typed, machine
+from tests.rows import each_row
 
 PROJECT = ProjectFacts(ROOT, services=("dev", "cuda"), is_package=True)
 NATIVE = replace(PROJECT, services=())
@@ -56,7 +57,7 @@ def test_a_machine_without_a_project_gets_libtorch_alone():
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capabilities", "active", "services", "built"),
     [
         ((), None, ("dev", "cuda"), ["dev"]),
@@ -77,7 +78,7 @@ def test_with_docker_the_images_are_built(capabilities, active, services, built)
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "docker", "native"),
     [("", True, False), ("1", True, False), ("2", False, True), ("3", True, True)],
 )
@@ -87,7 +88,7 @@ def test_a_person_chooses_between_docker_and_native(answer, docker, native):
     assert (VENV in found) is native
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("docker", "project", "makes_venvs", "first"),
     [
         ("", PROJECT, True, VENV),
@@ -101,7 +102,7 @@ def test_what_is_missing_is_not_offered(docker, project, makes_venvs, first):
     assert steps(facts, Typed())[0] == first
 
 
-@pytest.mark.parametrize(("docker", "word"), [("", "not installed"), ("container", "container")])
+@each_row(("docker", "word"), [("", "not installed"), ("container", "container")])
 def test_a_compose_file_that_nothing_can_build_is_told(docker, word):
     notes = plan(machine(docker=docker, project=PROJECT), NOBODY, {}).notes
     assert any(word in note for note in notes)
@@ -109,7 +110,7 @@ def test_a_compose_file_that_nothing_can_build_is_told(docker, word):
     assert not any(word in note for note in notes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capabilities", "active", "index"),
     [
         ((), None, CPU_INDEX),
@@ -124,7 +125,7 @@ def test_torch_comes_from_the_index_of_the_variant(capabilities, active, index):
     assert steps(facts) == [VENV, torch_from(index), rest()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capabilities", "more", "folder"),
     [
         ((), {}, "cpu"),
@@ -186,7 +187,7 @@ UV = f"uv pip install --python {PYTHON}"
 OWN = f"{sys.executable} -m pip --python {PYTHON} install"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "expected"),
     [
         # Debian without python3-venv, with uv.

@@ -10,6 +10,7 @@ from fdl.hardware import Gpu
 from fdl.hardware.facts import Trouble
 from fdl.setup.variants import decide
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, Typed, machine, variant
+from tests.rows import each_row
 
 GET_CPU = "fdl libtorch download --cpu --no-activate"
 USE_CPU = "fdl libtorch install cpu"
@@ -25,7 +26,7 @@ def typed(outcome):
     return [step.typed for step in outcome.steps]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "force", "steps", "cuda"),
     [
         # A machine that has nothing yet.
@@ -82,7 +83,7 @@ def test_hidden_cards_do_not_count():
     assert typed(decide(facts, NOBODY, force=False)) == [GET_CPU, USE_CU128]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answers", "steps"),
     [
         (["y"], [GET_CPU, USE_CU126]),
@@ -102,7 +103,7 @@ def test_force_asks_nothing():
     assert decide(machine("6.1", active=CU128), Typed(), force=True).cuda == "12.6"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answers", "active", "steps", "cuda"),
     [
         ([""], None, [USE_CPU], None),
@@ -134,7 +135,7 @@ def test_the_menu_says_whom_each_variant_serves(capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch's package serves Linux alone")
-@pytest.mark.parametrize(
+@each_row(
     ("capabilities", "active", "steps"),
     [
         ((), None, ["fdl libtorch install cpu --source wheel"]),

@@ -9,6 +9,7 @@ import yaml
 
 from fdl.builtins import BUILTINS
 from fdl.skill import FILES, SKILLS, content, find
+from tests.rows import each_row
 from tests.test_guides import BLOCK, fits, sessions, typed
 
 CLAUDE = [f".claude/skills/port/{name}" for name in FILES]
@@ -180,7 +181,7 @@ def test_every_name_of_flodl_in_the_table_exists():
         assert name in TEXTS["guide.md"]
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_every_fdl_command_that_is_mentioned_exists(name):
     mentioned = re.findall(r"`fdl ((?!-)[a-z-]+)[^`]*`", TEXTS[name])
     own = {"train", "NAME"}

@@ -28,6 +28,7 @@ from flodl.checkpoint import (
 )
 from flodl.errors import CheckpointError
 from flodl.files import Disk
+from tests.rows import each_row
 
 TENSORS = {"a/weight": torch.arange(6.0).reshape(2, 3), "b/n": torch.tensor([1, 2])}
 
@@ -48,7 +49,11 @@ def holds_tensors(path):
 
 @pytest.fixture
 def saved(tmp_path):
-    path = tmp_path / "model.fdl"
+    return saved_in(tmp_path)
+
+
+def saved_in(folder):
+    path = folder / "model.fdl"
     save_checkpoint_file(path, TENSORS.items(), [])
     return path
 
@@ -256,9 +261,10 @@ DAMAGE = {
 
 
 @pytest.mark.case("runtime", 40)
-@pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-def test_damaged_and_foreign_files_are_refused_and_change_nothing(saved, kind, packed):
+@each_row("kind", DAMAGE)
+@each_row("packed", [False, True], ids=["plain", "gz"])
+def test_damaged_and_foreign_files_are_refused_and_change_nothing(tmp_path, kind, packed):
+    saved = saved_in(tmp_path)
     data = DAMAGE[kind](saved.read_bytes())
     saved.write_bytes(gzip.compress(data, mtime=0) if packed else data)
     target = model()
@@ -344,9 +350,10 @@ def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, pac
         load(saved)
 
 
-@pytest.mark.parametrize("before", [0, 64, 5], ids=["at its start", "aligned", "unaligned"])
-@pytest.mark.parametrize("buffering", [0, -1], ids=["raw", "buffered"])
-def test_a_stream_of_a_file_is_read_from_its_position_to_its_end(saved, before, buffering):
+@each_row("before", [0, 64, 5], ids=["at its start", "aligned", "unaligned"])
+@each_row("buffering", [0, -1], ids=["raw", "buffered"])
+def test_a_stream_of_a_file_is_read_from_its_position_to_its_end(tmp_path, before, buffering):
+    saved = saved_in(tmp_path)
     saved.write_bytes(b"x" * before + saved.read_bytes())
     target = model()
     with saved.open("rb", buffering=buffering) as stream:
@@ -364,7 +371,7 @@ def test_a_stream_that_unpacks_a_file_is_not_taken_for_the_file(saved):
     assert all(torch.equal(target[name], TENSORS[name]) for name in TENSORS)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 7])
+@each_row("threads", [2, 3, 7])
 def test_threads_that_share_a_checksum_find_the_same_one(threads, monkeypatch):
     monkeypatch.setattr(digest, "_WORTH_SPLITTING", 10)
     data = memoryview(os.urandom(1003))

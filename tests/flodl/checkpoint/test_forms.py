@@ -22,6 +22,7 @@ from flodl.checkpoint import (
 from flodl.checkpoint.files import read_file
 from flodl.checkpoint.snapshot import snapshot
 from flodl.errors import CheckpointError
+from tests.rows import each_row
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}")
@@ -87,7 +88,7 @@ def round_trip(saved: dict[str, Tensor], into: dict[str, Tensor], folder: Path) 
         assert raw(copies[name]) == raw(tensor), name
 
 
-@pytest.mark.parametrize("dtype", [one for one in DTYPES if not REFUSED.match(str(one))], ids=str)
+@each_row("dtype", [one for one in DTYPES if not REFUSED.match(str(one))], ids=str)
 def test_every_type_keeps_its_bits(dtype: torch.dtype, tmp_path: Path) -> None:
     tensor = filled(dtype)
     saved = {
@@ -110,8 +111,8 @@ def test_every_type_keeps_its_bits(dtype: torch.dtype, tmp_path: Path) -> None:
     round_trip(saved, into, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128, torch.int64, torch.bool])
-@pytest.mark.parametrize("form", list(SPARSE))
+@each_row("dtype", [torch.float32, torch.complex128, torch.int64, torch.bool])
+@each_row("form", list(SPARSE))
 def test_sparse_tensors_keep_their_parts(form: str, dtype: torch.dtype, tmp_path: Path) -> None:
     tensor = SPARSE[form](dense().to(dtype))
     other = SPARSE[form]((dense().flip(0) + torch.eye(4)).to(dtype))
@@ -155,7 +156,7 @@ def test_tensors_that_cannot_be_saved_are_refused_by_name(kind: str, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [one for one in DTYPES if REFUSED.match(str(one))], ids=str)
+@each_row("dtype", [one for one in DTYPES if REFUSED.match(str(one))], ids=str)
 def test_types_that_torch_cannot_copy_are_refused_by_name(
     dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -205,7 +206,7 @@ def read_all(file: Path) -> None:
         container.tensor(entry)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "forms",
     [
         [],

@@ -11,6 +11,7 @@ from flodl.checkpoint.generators import (
     generator_states,
     set_generator_states,
 )
+from tests.rows import each_row
 
 
 def draw():
@@ -40,13 +41,13 @@ def test_half_of_a_pair_of_normal_numbers_is_kept():
     assert draw() == drawn
 
 
-@pytest.mark.parametrize("part", ["torch", "cuda", "python", "numpy"])
+@each_row("part", ["torch", "cuda", "python", "numpy"])
 def test_states_of_another_form_are_refused(part):
     with pytest.raises(ValueError, match="it does not hold the states of torch's, Python's and"):
         check_generator_states(generator_states() | {part: torch.zeros(3)})
 
 
-@pytest.mark.parametrize("state", [torch.zeros(3), b"state"])
+@each_row("state", [torch.zeros(3), b"state"])
 def test_the_state_of_one_gpu_of_another_form_is_refused(state):
     here = generator_states()
     check_generator_states(here | {"cuda": [here["torch"]]})

@@ -4,12 +4,13 @@ import pytest
 from safetensors.torch import _TYPES
 
 from flodl.checkpoint.header import described
+from tests.rows import each_row
 
 SIZES = {name: dtype.itemsize for name, dtype in _TYPES.items() if name != "F4"}
 SIZES["F8_E8M0"] = 1  # older versions of safetensors do not know it
 
 
-@pytest.mark.parametrize("name", sorted(SIZES))
+@each_row("name", sorted(SIZES))
 def test_a_tensor_has_the_bytes_that_torch_gives_it(name):
     value = {"dtype": name, "shape": [3], "data_offsets": [8, 8 + 3 * SIZES[name]]}
     assert described("a", value).end == 8 + 3 * SIZES[name]
@@ -18,7 +19,7 @@ def test_a_tensor_has_the_bytes_that_torch_gives_it(name):
         described("a", value)
 
 
-@pytest.mark.parametrize(("name", "eight"), [("F4", 4), ("F6_E2M3", 6), ("F6_E3M2", 6)])
+@each_row(("name", "eight"), [("F4", 4), ("F6_E2M3", 6), ("F6_E3M2", 6)])
 def test_small_numbers_share_bytes(name, eight):
     assert described("a", {"dtype": name, "shape": [8], "data_offsets": [0, eight]}).shape == (8,)
     with pytest.raises(ValueError, match="its byte range does not fit its shape"):

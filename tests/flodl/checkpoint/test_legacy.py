@@ -19,6 +19,7 @@ from flodl.checkpoint import (
 )
 from flodl.errors import CheckpointError
 from tests.flodl.checkpoint.rust_files import CODES, rust_checkpoint, rust_entry, rust_tensor
+from tests.rows import each_row
 
 TENSORS = {"enc/weight": torch.arange(6.0).reshape(2, 3), "enc/n": torch.tensor(7)}
 
@@ -28,8 +29,8 @@ def write(path, data, packed=False):
     return path
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("version", [1, 2])
+@each_row("packed", [False, True], ids=["plain", "gz"])
+@each_row("version", [1, 2])
 def test_names_version_and_hash_of_an_old_file_can_be_read(tmp_path, version, packed):
     data = rust_checkpoint(TENSORS, version, digest=bytes(range(32)))
     # The name says nothing about the compression: the content does.
@@ -41,7 +42,7 @@ def test_names_version_and_hash_of_an_old_file_can_be_read(tmp_path, version, pa
     assert checkpoint_metadata(path)["structural_hash"] == ""
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@each_row("packed", [False, True], ids=["plain", "gz"])
 def test_loading_an_old_file_names_the_migration_and_changes_nothing(tmp_path, packed):
     path = write(tmp_path / "old.fdl", rust_checkpoint(TENSORS), packed)
     model = {name: torch.zeros_like(value) for name, value in TENSORS.items()}
@@ -52,7 +53,7 @@ def test_loading_an_old_file_names_the_migration_and_changes_nothing(tmp_path, p
     assert all(value.count_nonzero() == 0 for value in model.values())
 
 
-@pytest.mark.parametrize("dtype", CODES, ids=str)
+@each_row("dtype", CODES, ids=str)
 def test_every_type_is_read_wherever_it_stands_in_the_file(tmp_path, dtype):
     # The odd name puts the values of the second tensor at an odd place.
     tensors = {
@@ -100,8 +101,8 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", DAMAGE)
+@each_row("packed", [False, True], ids=["plain", "gz"])
+@each_row("kind", DAMAGE)
 def test_damaged_old_files_are_refused_and_nothing_is_written(tmp_path, kind, packed):
     path = write(tmp_path / "old.fdl", DAMAGE[kind], packed)
     new = tmp_path / "new.fdl"

@@ -24,6 +24,7 @@ from flodl.checkpoint import (
 )
 from flodl.errors import CheckpointError
 from tests.flodl.checkpoint.rust_files import rust_checkpoint
+from tests.rows import each_row
 
 OLD = {"linear_0/w": torch.full((2, 2), 1.0), "linear_1/w": torch.full((2, 2), 2.0)}
 
@@ -48,7 +49,7 @@ def check_renamed(report, path):
 
 
 @pytest.mark.case("runtime", 39)
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@each_row("suffix", ["", ".gz"])
 def test_two_renamed_tensors_of_one_shape_go_over_in_file_order_and_are_called_ambiguous(
     tmp_path, suffix
 ):
@@ -62,8 +63,8 @@ def test_two_renamed_tensors_of_one_shape_go_over_in_file_order_and_are_called_a
 
 
 @pytest.mark.case("runtime", 39)
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("version", [1, 2])
+@each_row("packed", [False, True], ids=["plain", "gz"])
+@each_row("version", [1, 2])
 def test_a_binary_file_of_the_rust_flodl_becomes_one_of_ours(tmp_path, version, packed):
     data = rust_checkpoint(OLD, version, digest=b"\x11" * 32)
     old, new = tmp_path / "old.fdl", tmp_path / "new.fdl"
@@ -126,7 +127,7 @@ def test_every_tensor_is_accounted_for_once(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stored", "wanted", "complete"),
     [(["a", "b"], ["a"], False), (["a"], ["a", "b"], False), (["a"], ["a"], True)],
 )

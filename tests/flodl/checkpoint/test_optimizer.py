@@ -16,6 +16,7 @@ from flodl.checkpoint import (
     save_optimizer_state,
 )
 from flodl.errors import CheckpointError
+from tests.rows import each_row
 
 INPUTS = torch.linspace(-1, 1, 24).reshape(8, 3)
 
@@ -71,7 +72,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@each_row("name", OPTIMIZERS)
 def test_training_goes_on_exactly_where_it_was_saved(tmp_path, name):
     model = network()
     optimizer = OPTIMIZERS[name](model.parameters())
@@ -242,7 +243,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("kind", MALFORMED)
+@each_row("kind", MALFORMED)
 def test_a_malformed_description_is_refused(tmp_path, used, kind):
     save_optimizer_state(used, tmp_path / "opt.fdl")
     description = json.loads(checkpoint_metadata(tmp_path / "opt.fdl")["optimizer"])

@@ -16,6 +16,7 @@ from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
 from flodl.checkpoint.sharded import has_memory
 from flodl.checkpoint.snapshot import snapshot
 from tests import fork_server
+from tests.rows import each_row
 
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 ALONE = PROGRAM.with_name("sharded_alone.py")
@@ -187,7 +188,7 @@ def test_a_parameter_on_the_meta_device_is_an_error_that_names_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.t(), lambda t: t[:, 1:]])
+@each_row("view", [lambda t: t, lambda t: t.t(), lambda t: t[:, 1:]])
 def test_a_tensor_whose_storage_is_one_byte_short_has_no_memory(view):
     whole = torch.zeros(2, 3)
     tensor = view(whole)

@@ -28,6 +28,7 @@ from flodl.checkpoint import (
 from flodl.checkpoint.sharded import has_memory
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 with_complex = pytest.mark.skipif(
     Version(safetensors.__version__) < Version("0.7"),
@@ -46,7 +47,7 @@ def equal(first, second):
 
 
 @pytest.mark.case("runtime", 33)
-@pytest.mark.parametrize("name", ["model.fdl", "model.fdl.gz"])
+@each_row("name", ["model.fdl", "model.fdl.gz"])
 def test_a_model_comes_back_bit_equal_and_two_saves_are_byte_equal(tmp_path, name):
     graph, other = network(), network()
     path, again = tmp_path / name, tmp_path / "again" / name
@@ -263,9 +264,7 @@ def test_tensors_without_elements_share_no_memory(tmp_path):
     assert {name: list(tensor.shape) for name, tensor in stored.items()} == {"a": [0], "b": [0, 3]}
 
 
-@pytest.mark.parametrize(
-    "tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.empty(0)]
-)
+@each_row("tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.empty(0)])
 def test_only_memory_of_dense_tensors_with_elements_can_be_freed(tensor):
     assert has_memory(tensor)
 
@@ -283,7 +282,7 @@ def test_a_buffer_outside_the_state_dict_is_neither_saved_nor_missed(tmp_path):
     assert graph.load_checkpoint(tmp_path / "x.fdl").missing == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tensors", "message"),
     [
         ([("a.b", torch.ones(1)), ("a/b", torch.ones(1))], "two tensors are named a/b"),
@@ -331,7 +330,7 @@ def test_epoch_metrics_and_source_configuration_are_kept_as_strings(tmp_path):
 
 
 @pytest.mark.case("runtime", 40)
-@pytest.mark.parametrize(
+@each_row(
     ("name", "sidecar"),
     [
         ("model.fdl.gz", "model.config.json"),
@@ -385,7 +384,7 @@ def test_tensors_that_change_while_they_are_sent_are_noticed():
         save_checkpoint(Wire(tensor), [("w", tensor)], [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "message"),
     [
         ({"config": "{}"}, "'config' is the container's own"),

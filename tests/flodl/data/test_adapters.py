@@ -14,6 +14,7 @@ from flodl.data import DataLoader
 from flodl.data.memmap import MemmapDataSet
 from flodl.errors import DataError
 from tests.flodl.data.sources import orders
+from tests.rows import each_row
 
 
 def saved(folder: Path, name: str, array: np.ndarray[Any, Any]) -> Path:
@@ -22,7 +23,7 @@ def saved(folder: Path, name: str, array: np.ndarray[Any, Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("streaming", [True, False])
+@each_row("streaming", [True, False])
 def test_files_larger_than_the_memory_are_mapped(tmp_path: Path, streaming: bool) -> None:
     images = np.arange(60, dtype=np.uint8).reshape(10, 2, 3)
     data = MemmapDataSet(
@@ -88,7 +89,7 @@ def test_a_pickle_holds_the_path_of_a_file_and_not_its_content(tmp_path: Path) -
     assert copy.get_batch([99_999, 7])[0].tolist() == [99_999, 7]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00v\x00\xd7'descr': '<f8', 'shape': (4" + b" " * 99],
 )

@@ -17,6 +17,7 @@ from flodl.data.budget import HostMemory, host_memory
 from flodl.data.cache import SampleStore
 from flodl.errors import DataError
 from tests.flodl.data.sources import Noisy, Numbers, Recorded, orders
+from tests.rows import each_row
 
 WAYS: list[dict[str, Any]] = [{}, {"prefetch": 2}, {"workers": 1}]
 
@@ -175,7 +176,7 @@ def test_the_budget_is_asked_for_when_the_first_sample_is_there() -> None:
     assert store.whole() is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "complaint"),
     [
         ({"cache": -1}, "cache=-1: it must be an integer of at least 1"),

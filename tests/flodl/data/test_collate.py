@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from flodl.data import DataLoader, IterableLoader
 from flodl.errors import DataError
+from tests.rows import each_row
 
 
 class Point(NamedTuple):
@@ -67,7 +68,7 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("value", SCALARS + ARRAYS, ids=lambda v: f"{type(v).__name__}-{v}")
+@each_row("value", SCALARS + ARRAYS, ids=lambda v: f"{type(v).__name__}-{v}")
 def test_values_have_the_dtype_shape_and_bits_of_torchs_collate(value: Any) -> None:
     wanted = default_collate([value, value])
     for batch in (batch_of(value, value), batch_of((value, 1), (value, 1))):
@@ -76,7 +77,7 @@ def test_values_have_the_dtype_shape_and_bits_of_torchs_collate(value: Any) -> N
         assert torch.equal(batch[0], wanted)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "make",
     [
         lambda x, y: (x, y),
@@ -113,7 +114,7 @@ def test_numbers_that_torchs_collate_refuses_keep_all_their_digits() -> None:
     assert batch_of(0.1 + 1j, 0.1 + 1j)[0].dtype == torch.complex128
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value", [None, "text", b"bytes", {"nested": 1}, object(), np.array([object()]), 2**70, [None]]
 )
 def test_values_that_no_tensor_can_hold_are_refused(value: Any) -> None:

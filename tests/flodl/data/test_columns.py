@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from flodl import Trainer
 from flodl.data import Batch, DataLoader
 from flodl.errors import DataError
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("kind", ["tensors", "arrays", "both", "memory map"])
+@each_row("kind", ["tensors", "arrays", "both", "memory map"])
 def test_a_tuple_is_a_field_per_member(kind: str, tmp_path: Path) -> None:
     x: Tensor | np.ndarray = torch.arange(12).reshape(6, 2)  # type: ignore[type-arg]
     y: Tensor | np.ndarray = torch.arange(6.0)  # type: ignore[type-arg]

@@ -14,6 +14,7 @@ from torch import Tensor
 from flodl.data import Batch, DataLoader, Sampler, TensorDataSet
 from flodl.errors import DataError, StateError
 from tests.flodl.data.sources import Noisy, Numbers, Recorded, Whole, orders
+from tests.rows import each_row
 
 MODES: list[dict[str, Any]] = [
     {},
@@ -136,7 +137,7 @@ def test_a_closed_loader_says_so_in_the_middle_of_a_delivery() -> None:
         list(delivery)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@each_row("mode", MODES, ids=str)
 def test_samples_of_an_epoch_make_a_batch_of_their_own(mode: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(11), 3, drop_last=False, **mode)
     order = [sample for batch in orders(loader, 2) for sample in batch]
@@ -239,7 +240,7 @@ def test_short_deliveries_of_a_resident_data_set_never_wait_for_the_gpu() -> Non
     assert [len(batch) for batch in seen] == [3] * 12 + [4]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@each_row("streaming", [False, True])
 def test_batches_that_do_not_follow_each_other_are_those_of_the_epoch(streaming: bool) -> None:
     data = torch.arange(33)
     loader = DataLoader(

@@ -17,6 +17,7 @@ from flodl.data import Batch, DataLoader, IterableLoader
 from flodl.errors import CheckpointError, DataError
 from flodl.train import RunDirectory, TrainerBuilder
 from tests.flodl.data.sources import Numbers
+from tests.rows import each_row
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -53,9 +54,7 @@ def values(loader: IterableLoader, epoch: int = 0) -> list[list[float]]:
     return [batch[0].flatten().tolist() for batch in loader.epoch(epoch)]
 
 
-@pytest.mark.parametrize(
-    "source", [Stream(7), partial(samples, 7), lambda: samples(7), lambda: list(samples(7))]
-)
+@each_row("source", [Stream(7), partial(samples, 7), lambda: samples(7), lambda: list(samples(7))])
 def test_samples_become_batches_in_their_order(source: object) -> None:
     for epoch in range(2):
         loader = IterableLoader(source, 3, drop_last=False)
@@ -67,7 +66,7 @@ def test_samples_become_batches_in_their_order(source: object) -> None:
     assert loader.names == ("0", "1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("n", "size", "expected"),
     [(1, 3, [1]), (2, 3, [2]), (4, 3, [4]), (5, 3, [3, 2]), (6, 3, [3, 3]), (3, 1, [1, 1, 1])],
 )
@@ -199,7 +198,7 @@ def training(data: object, seen: list[list[float]] | None = None) -> TrainerBuil
     return builder.dataset(data).num_epochs(2).device("cpu").engine("eager")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         Stream(7),
@@ -243,8 +242,8 @@ class Pairs(torch.utils.data.Dataset[Any]):
         return torch.tensor([float(index)]), torch.tensor([2.0 * index])
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("data", [Pairs(), Stream(10)], ids=["map-style", "iterable"])
+@each_row("accumulate", [1, 3])
+@each_row("data", [Pairs(), Stream(10)], ids=["map-style", "iterable"])
 def test_a_trainer_over_a_loader_of_torch_is_the_plain_loop(data: Any, accumulate: int) -> None:
     loader = torch.utils.data.DataLoader(data, batch_size=3)
     builder = training(loader)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flodl.data import BatchDataSet, DataLoader, DataSet, TensorDataSet
 from flodl.errors import DataError
+from tests.rows import each_row
 
 
 class Squares(DataSet):
@@ -146,7 +147,7 @@ def test_names_come_from_the_caller_or_the_data_set_or_are_numbers() -> None:
     assert loader.names == ("image", "label")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "complaint"),
     [(["x"], "has 2 tensors"), ("xy", "one string"), (["x", "x"], "a name of its own")],
 )
@@ -179,7 +180,7 @@ def test_an_empty_data_set_is_refused() -> None:
         DataLoader(Squares(0), 1)
 
 
-@pytest.mark.parametrize("batch_size", [-1, 1.5, True, "4"])
+@each_row("batch_size", [-1, 1.5, True, "4"])
 def test_a_batch_size_that_is_no_count_is_refused(batch_size: int) -> None:
     with pytest.raises(ValueError, match="must be an integer of at least 1"):
         DataLoader(Squares(4), batch_size)
@@ -192,13 +193,13 @@ def test_counts_of_numpy_are_counts() -> None:
     assert loader.num_batches == 2
 
 
-@pytest.mark.parametrize("seed", [None, 1.5, "42", 1 << 63])
+@each_row("seed", [None, 1.5, "42", 1 << 63])
 def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
     with pytest.raises(ValueError, match=r"seed=.*: it must be an integer"):
         DataLoader(Squares(4), 2, seed=seed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("items", "complaint"),
     [
         ([(1, 2), (1, 2), (1,)], "sample 2 has 1 tensors and sample 0 has 2"),
@@ -249,7 +250,7 @@ def test_an_exception_of_the_data_set_reaches_the_caller() -> None:
         list(DataLoader(Failing(10), 2))
 
 
-@pytest.mark.parametrize("thing", [{}, 7, {1, 2}])
+@each_row("thing", [{}, 7, {1, 2}])
 def test_what_is_no_data_set_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match=r"is not a data set: derive from flodl.DataSet"):
         DataLoader(thing, 1)

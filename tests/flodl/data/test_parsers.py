@@ -13,6 +13,7 @@ from flodl.data.cifar import Cifar10
 from flodl.data.idx import read_idx
 from flodl.data.shakespeare import Shakespeare
 from flodl.errors import DataError
+from tests.rows import each_row
 
 
 def images(count: int = 2, *, magic: int = 2051, pixel: int = 128) -> bytes:
@@ -40,7 +41,7 @@ def test_idx_files_are_scaled_checked_and_read_compressed_or_not() -> None:
     assert torch.equal(packed.labels, plain.labels)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@each_row("pack", [bytes, gzip.compress])
 def test_an_idx_file_may_hold_no_samples(pack: Callable[[bytes], bytes]) -> None:
     empty = read_idx(pack(images(0)), dimensions=3, what="images")
     assert (tuple(empty.shape), empty.dtype) == ((0, 3, 3), torch.uint8)
@@ -64,7 +65,7 @@ def test_swapped_files_are_recognised() -> None:
         Mnist.parse(labels(), images())
 
 
-@pytest.mark.parametrize("cut", [0, 3, 10, 16, 20])
+@each_row("cut", [0, 3, 10, 16, 20])
 def test_a_file_that_is_cut_short_is_refused(cut: int) -> None:
     with pytest.raises(DataError, match=r"images: .*(cut short|there are only)"):
         Mnist.parse(images()[:cut], labels())
@@ -75,16 +76,14 @@ def test_a_file_that_goes_on_is_refused() -> None:
         Mnist.parse(images() + b"x", labels())
 
 
-@pytest.mark.parametrize("cut", [2, 12, 25])
+@each_row("cut", [2, 12, 25])
 def test_a_compressed_file_that_is_cut_short_is_refused(cut: int) -> None:
     with pytest.raises(DataError, match="images: cannot be read"):
         Mnist.parse(gzip.compress(images())[:cut], labels())
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-@pytest.mark.parametrize(
-    "sizes", [(2**32 - 1,) * 3, (2**31, 1000, 1000), (0, 2**32 - 1, 2**32 - 1)]
-)
+@each_row("pack", [bytes, gzip.compress])
+@each_row("sizes", [(2**32 - 1,) * 3, (2**31, 1000, 1000), (0, 2**32 - 1, 2**32 - 1)])
 def test_sizes_that_no_memory_holds_are_refused(
     sizes: tuple[int, int, int], pack: Callable[[bytes], bytes]
 ) -> None:
@@ -105,7 +104,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         Mnist.parse(tmp_path / "absent.gz", labels())
 
 
-@pytest.mark.parametrize("index", [2, -1])
+@each_row("index", [2, -1])
 def test_an_index_outside_does_not_wrap_around(index: int) -> None:
     data = Mnist.parse(images(), labels())
     with pytest.raises(IndexError, match=f"index {index} is outside of a data set of 2 samples"):

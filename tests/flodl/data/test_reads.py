@@ -20,6 +20,7 @@ from flodl.data import Batch, BatchDataSet, DataLoader, DataSet, Sampler, Tensor
 from flodl.errors import DataError
 from flodl.train import RunDirectory
 from tests.flodl.data.sources import orders
+from tests.rows import each_row
 
 
 class Drawing:
@@ -95,7 +96,7 @@ def drawing(n: int) -> list[tuple[object, Drawing]]:
     ]
 
 
-@pytest.mark.parametrize("kind", range(5))
+@each_row("kind", range(5))
 def test_each_sample_is_read_once_per_epoch_from_the_first_batch_on(kind: int) -> None:
     data, record = drawing(24)[kind]
     loader = DataLoader(data, 4)
@@ -237,7 +238,7 @@ class Shifted(TensorDataSet):
         return tuple(tensor + 1 for tensor in super().get_batch(indices))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "resident", "first"),
     [
         (lambda: TensorDataSet(torch.arange(4)), True, [0, 1, 2, 3]),
@@ -302,7 +303,7 @@ class Named(Everywhere):
         return {"x": value, "y": number}
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@each_row("graph", [False, True])
 def test_a_loop_of_ones_own_reads_nothing_to_learn_the_names(graph: bool) -> None:
     def made() -> Any:
         return FlowBuilder.from_(nn.Linear(1, 1)).build() if graph else nn.Linear(1, 1)

@@ -14,6 +14,7 @@ from flodl.data import DataLoader, Sampler
 from flodl.data.order import order_digest
 from flodl.errors import DataError
 from tests.flodl.data.sources import Numbers, Recorded, Whole, orders
+from tests.rows import each_row
 
 MODES: list[dict[str, Any]] = [
     {},
@@ -113,7 +114,7 @@ def test_a_sampler_of_ones_own_stays() -> None:
     assert orders(resumed, 1) == [[6, 9, 2, 5, 8]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "complaint"),
     [
         ({"n": 11}, "saved with n=11 and this loader has n=10"),

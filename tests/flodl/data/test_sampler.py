@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flodl.data import DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataSet
 from flodl.errors import DataError
+from tests.rows import each_row
 
 
 class Fixed(Sampler):
@@ -73,7 +74,7 @@ def test_a_sampler_of_ones_own_decides_the_order() -> None:
     assert seen(Fixed(range(4))) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "complaint"),
     [
         ([0, 1, 2], r"shape \[3\] for a data set of 4 samples; return exactly 4"),

@@ -18,6 +18,7 @@ from flodl.data.transfer import CudaTransfer, Sent
 from flodl.errors import DataError, StateError
 from tests import fork_server
 from tests.flodl.data.sources import Failing, Numbers, Recorded, Slow, Whole, collect, orders
+from tests.rows import each_row
 
 GIB = 2**30
 
@@ -372,7 +373,7 @@ def test_batches_of_different_shapes_may_be_streamed() -> None:
         DataLoader(Padded(), 2, streaming=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "complaint"),
     [
         ({"prefetch": -1}, "prefetch=-1: it must be an integer of at least 0"),

@@ -21,6 +21,7 @@ from flodl.ddp_bench.analyze import (
 )
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample
+from tests.rows import each_row
 
 
 def event(t_ms, kind, told_by=None, **fields):
@@ -52,7 +53,7 @@ def test_the_published_figures_of_resnet_are_slow():
 
 
 @pytest.mark.case("distributed", 55)
-@pytest.mark.parametrize(
+@each_row(
     ("figure", "seconds", "used", "wanted"),
     [
         (0.90, 60, 0.90, Verdict.PASS),
@@ -82,7 +83,7 @@ def test_worse_knows_the_direction():
 
 
 @pytest.mark.case("distributed", 56)
-@pytest.mark.parametrize(
+@each_row(
     ("events", "wanted"),
     [
         ([], Cause.UNEXPLAINED),
@@ -153,7 +154,7 @@ def test_ranks_on_processors_are_idle_when_they_do_not_work():
 
 
 @pytest.mark.case("distributed", 56)
-@pytest.mark.parametrize(
+@each_row(
     ("values", "wanted"),
     [
         ([7], (7, 7)),

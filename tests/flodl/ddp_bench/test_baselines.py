@@ -15,6 +15,7 @@ from flodl.ddp_bench.baselines import (
 )
 from flodl.errors import DataError
 from tests.flodl.ddp_bench.figures import record, row
+from tests.rows import each_row
 
 
 def standing(run, *baselines, **options):
@@ -60,9 +61,7 @@ def test_the_same_mode_counts_before_one_device_alone():
 
 
 @pytest.mark.case("distributed", 57)
-@pytest.mark.parametrize(
-    "config", [{"epochs": 2}, {"batches": 10}, {"batch_size": 32}, {"seed": 43}]
-)
+@each_row("config", [{"epochs": 2}, {"batches": 10}, {"batch_size": 32}, {"seed": 43}])
 def test_other_settings_make_a_baseline_stale(config):
     assert standing(accuracy(0.9, config=config), accuracy(0.9)) is Standing.STALE
 

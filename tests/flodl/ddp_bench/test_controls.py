@@ -14,6 +14,7 @@ from flodl.ddp_bench.evaluation import _distance, _fingerprint
 from flodl.ddp_bench.summary import FiledRun, summarise
 from flodl.distributed.averaging.average import ParameterAverager
 from tests.flodl.ddp_bench.figures import record, row
+from tests.rows import each_row
 
 QUICK = "solo-0,cpu-cadence,control-unaveraged,control-reversed"
 BRIEF = ["--model", "mlp", "--data", "packaged", "--epochs", "3", "--batch-size", "16"]
@@ -89,7 +90,7 @@ def test_a_control_needs_one_device_alone_beside_it():
     assert "--mode solo-0,cpu-cadence,control-unaveraged" in told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("apart", "figure", "told"),
     [
         (None, 0.9, ""),

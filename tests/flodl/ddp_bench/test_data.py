@@ -18,6 +18,7 @@ from flodl.ddp_bench.data import (
 )
 from flodl.ddp_bench.models import TASKS
 from flodl.errors import DataError
+from tests.rows import each_row
 
 NOWHERE = Path("nowhere")
 SIZES = {"mnist": (60_000, 10_000), "shakespeare": (7_842, 872)}
@@ -37,10 +38,9 @@ def test_synthetic_data_follows_the_seed():
     assert not first.train.tensors[0].equal(other.train.tensors[0])
 
 
-@pytest.mark.parametrize("source", [one for one in SOURCES if one != "real"])
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("shakespeare", (128,))],
+@each_row("source", [one for one in SOURCES if one != "real"])
+@each_row(
+    ("name", "shape"), [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("shakespeare", (128,))]
 )
 def test_all_sources_have_the_same_shapes(source, name, shape):
     data = load(name, source, NOWHERE, batches=1)
@@ -91,7 +91,7 @@ def test_offline_names_every_missing_file_and_its_place(tmp_path):
 
 
 @pytest.mark.case("distributed", 58)
-@pytest.mark.parametrize("content", [b"", b"something else entirely"])
+@each_row("content", [b"", b"something else entirely"])
 def test_a_truncated_or_corrupt_file_is_refused(tmp_path, content):
     folder = tmp_path / "mnist"
     folder.mkdir()

@@ -9,6 +9,7 @@ import pytest
 from flodl.ddp_bench.records import RunFolder, RunRecord, is_complete, read_run, run_folders
 from flodl.errors import DataError
 from tests.flodl.ddp_bench.figures import record, row
+from tests.rows import each_row
 
 
 def test_a_record_survives_being_written(tmp_path):
@@ -74,7 +75,7 @@ def test_a_run_is_complete_only_with_its_figures(tmp_path):
     assert is_complete(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "rows": []}', "{"])
+@each_row("text", ["", "[]", '{"format": 2}', '{"format": 1, "rows": []}', "{"])
 def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "metrics.json").write_text(text)
     with pytest.raises(DataError, match="not the figures of a run"):

@@ -11,6 +11,7 @@ from flodl.ddp_bench.__main__ import Args, main, request_of
 from flodl.ddp_bench.cell import MODES, starting_rate
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.request import cells_of
+from tests.rows import each_row
 
 PRESETS = (
     "quick",
@@ -82,7 +83,7 @@ def test_no_field_of_a_manifest_is_left_out_here():
 
 
 @pytest.mark.case("distributed", 59)
-@pytest.mark.parametrize("field", SAMPLES)
+@each_row("field", SAMPLES)
 def test_every_field_changes_what_a_run_records(field):
     start = ["--model", "mlp", *([] if field in ("policy", "backend") else ["--mode", "nccl-sync"])]
     if field == "mode":
@@ -164,7 +165,7 @@ def test_policy_and_backend_name_a_mode():
     assert (one.rank_settings().policy, one.rank_settings().backend) == ("async", "cpu")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["--model", "vgg"], "no model `vgg`"),

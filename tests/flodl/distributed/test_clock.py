@@ -9,6 +9,7 @@ import pytest
 
 from flodl.launch.clock_offsets import ClockOffset, clock_offsets
 from flodl.launch.group import Group, LocalGroup
+from tests.rows import each_row
 
 
 class Scripted:
@@ -58,7 +59,7 @@ def offsets(rank: int, ahead: float, rounds: list[tuple[float, ...]]) -> list[Cl
     return clock_offsets(group, group.now, rounds=len(rounds))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_truth_lies_within_the_bounds_and_all_ranks_agree(seed: int) -> None:
     rng = random.Random(seed)
     rounds, ahead = course(rng), rng.uniform(-1e6, 1e6)

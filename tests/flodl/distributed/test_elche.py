@@ -25,6 +25,7 @@ from flodl.distributed.planning.elche import (
     split,
 )
 from flodl.launch.settings import DdpRunConfig
+from tests.rows import each_row
 
 SOURCE = Path(flodl.distributed.planning.elche.__file__)
 TWO = ElCheConfig(world_size=2)
@@ -86,7 +87,7 @@ def test_three_ranks_get_counts_in_proportion():
 
 
 @pytest.mark.case("distributed", 7)
-@pytest.mark.parametrize(("lead", "counts"), [(5, (15, 10)), (0, (10, 10))])
+@each_row(("lead", "counts"), [(5, (15, 10)), (0, (10, 10))])
 def test_the_largest_lead_holds(lead, counts):
     config = replace(TWO, max_batch_diff=lead)
     assert after(E1, config=config).counts == counts
@@ -104,7 +105,7 @@ def test_the_anchor_settles_where_communication_is_worth_it():
 
 
 @pytest.mark.case("distributed", 9)
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "total", "clamped"),
     [
         ((25, 10), 14, (10, 4)),
@@ -121,9 +122,7 @@ def test_counts_are_clamped_to_a_total(counts, total, clamped):
 
 
 @pytest.mark.case("distributed", 10)
-@pytest.mark.parametrize(
-    ("total", "counts"), [(0, (0, 0)), (3, (2, 1)), (5, (4, 1)), (7, (5, 2)), (14, (10, 4))]
-)
+@each_row(("total", "counts"), [(0, (0, 0)), (3, (2, 1)), (5, (4, 1)), (7, (5, 2)), (14, (10, 4))])
 def test_a_tail_goes_to_whoever_finishes_first(total, counts):
     assert split(total, (40, 100)) == counts
 
@@ -207,7 +206,7 @@ def test_elche_has_neither_clock_nor_chance_nor_torch():
 
 
 @pytest.mark.case("distributed", 12)
-@pytest.mark.parametrize(
+@each_row(
     ("target", "count"),
     # A target that is off by exactly a tenth of the count does not move it.
     [(54, 50), (55, 50), (56, 56), (46, 50), (45, 50), (44, 44)],
@@ -240,7 +239,7 @@ def test_the_cap_holds_however_costly_communication_is():
 
 
 @pytest.mark.case("distributed", 14)
-@pytest.mark.parametrize("ratio", [2.5, 0.4])
+@each_row("ratio", [2.5, 0.4])
 def test_a_hint_gives_counts_and_shares_before_any_timing(ratio):
     told = DdpRunConfig(speed_hint=(1, ratio)).relative_speeds(2)
     state = initial_state(TWO, told)
@@ -330,7 +329,7 @@ def test_growth_after_a_nudge_begins_at_the_floor():
     assert (grown.anchor, grown.counts) == (10, (25, 10))
 
 
-@pytest.mark.parametrize("speeds", [(1,), (1, 0), (1, float("nan")), (1, float("inf"))])
+@each_row("speeds", [(1,), (1, 0), (1, float("nan")), (1, float("inf"))])
 def test_unusable_speeds_are_refused(speeds):
     with pytest.raises(ValueError, match="speed"):
         initial_state(TWO, speeds)

@@ -14,6 +14,7 @@ from flodl.errors import DistributedError
 from flodl.launch.group import LocalGroup
 from flodl.launch.join import DEVICE_VARIABLE, join
 from flodl.launch.launcher import detect, first_host
+from tests.rows import each_row
 
 TORCHRUN = {
     "RANK": "5",
@@ -53,7 +54,7 @@ def test_torchrun_is_read_completely() -> None:
     assert (found.address, found.port) == ("10.0.0.1", 29400)
 
 
-@pytest.mark.parametrize(("limit", "left"), [("3", 1), ("2", 0), ("0", 0), ("", 0)])
+@each_row(("limit", "left"), [("3", 1), ("2", 0), ("0", 0), ("", 0)])
 def test_the_restarts_that_torchrun_has_left_are_counted(limit: str, left: int) -> None:
     found = detect({**TORCHRUN, "TORCHELASTIC_MAX_RESTARTS": limit})
     assert found is not None
@@ -101,7 +102,7 @@ def test_torchrun_inside_of_a_slurm_job_wins() -> None:
     assert found.source == "torchrun"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"SLURM_JOB_NAME": "bash"},
@@ -116,7 +117,7 @@ def test_what_srun_did_not_start_in_numbers_is_no_launch(change: dict[str, str])
     assert detect({**SLURM, **change}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nodes", "host"),
     [
         ("gpu07", "gpu07"),
@@ -144,7 +145,7 @@ def test_an_indexed_job_that_shares_nothing_is_no_launch() -> None:
     assert detect({"JOB_COMPLETION_INDEX": "2"}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environ", "names"),
     [
         ({"RANK": "0"}, ["WORLD_SIZE"]),
@@ -240,7 +241,7 @@ def test_a_restart_does_not_meet_the_ranks_of_the_start_before() -> None:
             assert results == [[[0.0], [1.0]]] * 2
 
 
-@pytest.mark.parametrize("text", ["soon", "0", "-3", "nan", "inf"])
+@each_row("text", ["soon", "0", "-3", "nan", "inf"])
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(text: str) -> None:
     environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     with pytest.raises(DistributedError, match=r"FLODL_SYNC_TIMEOUT=.*a number of seconds"):

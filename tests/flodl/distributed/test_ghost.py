@@ -24,6 +24,7 @@ from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.planning.spans import insert
 from flodl.launch.settings import Policy
 from tests import fork_server
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 TWO = Cluster(ms=(40, 100), sync_ms=0)
@@ -169,7 +170,7 @@ def test_the_anchor_settles_where_costly_averages_are_worth_it():
 
 
 # ASYNC cannot cut a window short; a count may stay up to 10 % behind its target.
-@pytest.mark.parametrize(("policy", "least"), [(Policy.CADENCE, 0.92), (Policy.ASYNC, 0.88)])
+@each_row(("policy", "least"), [(Policy.CADENCE, 0.92), (Policy.ASYNC, 0.88)])
 def test_a_rank_that_slows_down_is_caught_up_with_within_three_windows(policy, least):
     slowing = replace(TWO, sync_ms=15, changes=(Change(4650, 1, 200),))
     config = work(policy, epochs=3)
@@ -297,7 +298,7 @@ def rated(mode, batches_per_s):
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rates", "policy"),
     [
         ((20.0, 34.0, 34.9), Policy.ASYNC),
@@ -371,7 +372,7 @@ def test_more_ranks_and_more_bytes_cost_speed(mode):
     assert by_bytes[0] > by_bytes[2] + 0.05
 
 
-@pytest.mark.parametrize("ranks", [8, 64, 256])
+@each_row("ranks", [8, 64, 256])
 def test_a_step_of_many_ranks_takes_a_batch_and_what_the_formula_says(ranks):
     wire = Exchange(bytes=50_000_000, bandwidth=1.25e9, latency_ms=0.05)
     config = work(Policy.SYNC, ranks=ranks, batches=3 * ranks)
@@ -387,7 +388,7 @@ def test_a_measured_average_replaces_the_formula():
     assert Cluster(ms=(40, 40)).average_ms == Exchange().ms(2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("figures", "told"),
     [
         ({"bytes": -1}, "bytes=-1"),
@@ -420,7 +421,7 @@ def test_many_ranks_fit_into_the_table(capsys):
     assert shown.startswith("64 ranks with 40, 100, 40, 100, 40, 100, 40, 100, … ms per batch;")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("figures", "told"),
     [
         ({"ms": ()}, "milliseconds per batch"),
@@ -461,7 +462,7 @@ def test_the_json_holds_the_question_and_the_answer(capsys):
     assert sync["batches_per_s"] == pytest.approx(20)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "told"),
     [
         ([], "--simulate"),

@@ -14,6 +14,7 @@ from flodl.distributed.planning.scheduler import (
     open_window,
 )
 from flodl.launch.settings import Policy
+from tests.rows import each_row
 
 
 def advice_after(*maxima, threshold=0.05):
@@ -41,7 +42,7 @@ def test_ranks_that_drift_far_apart_halve_the_anchor():
 
 
 @pytest.mark.case("distributed", 53)
-@pytest.mark.parametrize(
+@each_row(
     "maxima",
     [
         (0.06, 0.09, 0.07),
@@ -57,7 +58,7 @@ def test_anything_but_three_rising_above_the_threshold_is_stable(maxima):
 
 
 @pytest.mark.case("distributed", 53)
-@pytest.mark.parametrize(("on", "advised"), [(True, Advice.NUDGE_DOWN), (False, Advice.STABLE)])
+@each_row(("on", "advised"), [(True, Advice.NUDGE_DOWN), (False, Advice.STABLE)])
 def test_without_the_guard_everything_is_stable(on, advised):
     config = ScheduleConfig(
         elche=ElCheConfig(world_size=2),

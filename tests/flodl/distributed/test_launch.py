@@ -19,6 +19,7 @@ from flodl.launch.launcher import detect
 from flodl.launch.picklable import check_picklable
 from flodl.launch.start_ranks import launch_ranks
 from tests import fork_server
+from tests.rows import each_row
 
 
 def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:
@@ -197,7 +198,7 @@ def test_what_can_be_sent_passes() -> None:
     check_picklable(module_level, (Plan(module_level, torch.zeros(3)), {"a": 1}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "name"),
     [
         ((Plan(lambda: None),), "model_factory"),

@@ -19,6 +19,7 @@ from flodl.distributed.sample_ledger import (
     read_ledger,
 )
 from flodl.errors import RunDirectoryError
+from tests.rows import each_row
 
 from .recorded_runs import DEFAULT, recorded_run, train_epoch
 
@@ -164,7 +165,7 @@ def test_a_run_that_continues_another_takes_its_record_along(tmp_path: Path) -> 
     assert read_ledger(path).facts == longer
 
 
-@pytest.mark.parametrize("harm", ["cut", "changed", "other"])
+@each_row("harm", ["cut", "changed", "other"])
 def test_a_record_that_is_not_the_checkpoints_is_refused(tmp_path: Path, harm: str) -> None:
     run = recorded_run(tmp_path)
     data = bytearray(run.ledger.read_bytes())
@@ -198,14 +199,14 @@ def test_a_full_disk_leaves_the_record_as_it_was(tmp_path: Path) -> None:
     assert read_ledger(path).problems == []
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"flodl samples 1\n"])
+@each_row("content", [b"", b"PK\x03\x04", b"flodl samples 1\n"])
 def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "samples.ledger").write_bytes(content)
     with pytest.raises(RunDirectoryError, match=r"samples\.ledger"):
         read_ledger(tmp_path / "samples.ledger")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "batches", "used"),
     [
         ({"samples": 100, "drop_last": True}, 6, 96),

@@ -8,6 +8,7 @@ import torch
 from flodl.distributed import sample_order
 from flodl.distributed.sample_order import permutation
 from flodl.errors import RunDirectoryError
+from tests.rows import each_row
 
 
 def drawn_by_torch(count: int, seed: int) -> list[int]:
@@ -15,8 +16,8 @@ def drawn_by_torch(count: int, seed: int) -> list[int]:
     return torch.randperm(count, generator=generator).tolist()
 
 
-@pytest.mark.parametrize("seed", [0, 42, -3, 2**40 + 9])
-@pytest.mark.parametrize("count", [1, 2, 64, 5000])
+@each_row("seed", [0, 42, -3, 2**40 + 9])
+@each_row("count", [1, 2, 64, 5000])
 def test_numbers_of_32_bits_come_in_the_same_order(count: int, seed: int) -> None:
     assert permutation(count, seed).tolist() == drawn_by_torch(count, seed)
 

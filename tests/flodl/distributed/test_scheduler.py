@@ -29,6 +29,7 @@ from flodl.distributed.planning.scheduler import (
 )
 from flodl.distributed.planning.spans import front, insert, size
 from flodl.launch.settings import Policy
+from tests.rows import each_row
 
 
 def config(epochs: int = 1, batches: int = 100, **changes: object) -> ScheduleConfig:
@@ -234,7 +235,7 @@ def test_where_windows_are_counted_nobody_goes_on_in_the_first_one() -> None:
     assert [plan.lease_size(rank) for rank in range(2)] == [3, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("batches", "now", "advice", "then"),
     [
         (350, 2, Advice.STABLE, 3),
@@ -253,7 +254,7 @@ def test_the_overshoot_grows_by_one_up_to_a_part_of_the_epoch(batches, now, advi
     assert _next_overshoot(now, advice, config(batches=batches, max_overshoot=4)) == now
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ratios", "total", "shares"),
     [
         # 0.7 and 0.3 are no exact numbers: 0.7 * 10 / (0.7 + 0.3) may be 6.999….

@@ -25,6 +25,7 @@ from flodl.distributed.sample_ledger import (
 from flodl.distributed.verify import main, verify_run
 from flodl.errors import RunDirectoryError
 from tests import fork_server
+from tests.rows import each_row
 
 from .recorded_runs import (
     DEFAULT,
@@ -76,7 +77,7 @@ def proven(run: RecordedRun) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {},
@@ -87,7 +88,7 @@ def proven(run: RecordedRun) -> bool:
     ],
     ids=["random", "drop_last", "join_remainder", "sequential", "one batch"],
 )
-@pytest.mark.parametrize("ranks", [1, 3])
+@each_row("ranks", [1, 3])
 def test_an_honest_run_is_proven(tmp_path: Path, ranks: int, changes: dict[str, Any]) -> None:
     facts = replace(DEFAULT, **changes)
     found = verify_run(recorded_run(tmp_path, facts, ranks=ranks).path)
@@ -310,7 +311,7 @@ def test_a_deleted_append_is_noticed_and_its_batches_are_named(
         assert bool(found.problems) == (vouched or (not chained and index < len(records) - 1))
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_a_duplicated_append_is_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path, vouched=False)
     records = records_of(run.ledger)
@@ -321,7 +322,7 @@ def test_a_duplicated_append_is_noticed(tmp_path: Path, chained: bool) -> None:
     assert bool(found.problems) is not chained
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_appends_in_another_order_are_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path)
     records = records_of(run.ledger)
@@ -330,7 +331,7 @@ def test_appends_in_another_order_are_noticed(tmp_path: Path, chained: bool) -> 
     assert not proven(run)
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["as it was", "chained anew"])
+@each_row("chained", [False, True], ids=["as it was", "chained anew"])
 def test_a_moved_batch_is_noticed(tmp_path: Path, chained: bool) -> None:
     run = recorded_run(tmp_path, vouched=False)
     records = records_of(run.ledger)

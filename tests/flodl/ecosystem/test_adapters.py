@@ -16,6 +16,7 @@ from tests.flodl.ecosystem.networks import (
     mixture_inputs,
     outcome,
 )
+from tests.rows import each_row
 
 TARGETS = ["encoded.scan", "residual.0", "mixed.experts.1", "loop_6.body.0", "map_7", "head"]
 
@@ -92,7 +93,7 @@ def test_a_parametrised_node_module_takes_effect_and_comes_off_again():
     assert_same(outcome(graph, inputs), expected)
 
 
-@pytest.mark.parametrize("path", ["chosen.branches.0", "chosen.branches.1", "grow.body", "head"])
+@each_row("path", ["chosen.branches.0", "chosen.branches.1", "grow.body", "head"])
 def test_a_replaced_part_of_a_composite_takes_effect(path):
     class Counted(nn.Module):
         def __init__(self, inner: nn.Module) -> None:

@@ -18,6 +18,7 @@ from tests.flodl.ecosystem.networks import (
     outcome,
     recurrent,
 )
+from tests.rows import each_row
 
 GRAPHS = {
     "mixture": (mixture, mixture_inputs),
@@ -31,8 +32,8 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
-@pytest.mark.parametrize(
+@each_row("kind", GRAPHS)
+@each_row(
     "duplicate", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))],
     ids=["deepcopy", "pickle"],
 )  # fmt: skip
@@ -60,7 +61,7 @@ def test_a_copy_of_a_compiled_graph_runs_eagerly_and_alike():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@each_row("kind", GRAPHS)
 def test_a_state_dict_fits_another_graph_strictly(kind):
     make, make_inputs = GRAPHS[kind]
     graph, other, inputs = make(), make(), make_inputs()

@@ -14,6 +14,7 @@ from tests.flodl.ecosystem.networks import (
     outcome,
     recurrent,
 )
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "inputs"),
     [
         (mixture, mixture_inputs()),

@@ -24,6 +24,7 @@ from flodl.graph.topology import (
     Wire,
     levels,
 )
+from tests.rows import each_row
 
 from .layers import AddRef, double, eye, start, triple
 
@@ -135,7 +136,7 @@ def test_lambda_refuses_what_cannot_be_called():
 
 
 @pytest.mark.case("runtime", 19)
-@pytest.mark.parametrize(
+@each_row(
     ("describe", "message"),
     [
         (lambda: start().tag("a").through(double).tag("a"), "tag 'a' is taken"),
@@ -245,7 +246,7 @@ def test_the_order_within_a_level_does_not_depend_on_what_leads_there():
     assert [[node.number for node in level] for level in levels(nodes)] == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "operation",
     [Call(), Combine(MergeOp.ADD), Port("p"), StateRead("t"), Loop("for", 2), Gate(2), Map("each")],
     ids=lambda operation: type(operation).__name__,

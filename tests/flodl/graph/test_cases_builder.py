@@ -14,6 +14,7 @@ from flodl import Verbosity, set_verbosity, verbosity
 from flodl.checkpoint import checkpoint_keys, checkpoint_metadata
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder, modules
+from tests.rows import each_row
 
 from .layers import AddRef, Bias, Recorder, double, eye, start, triple
 
@@ -73,7 +74,7 @@ def test_using_and_several_tags_apply_to_a_fork_in_any_order():
     assert [graph.tagged(name).item() for name in ("a", "b")] == [2, 2]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "between",
     [
         lambda builder: builder.label("net"),
@@ -159,7 +160,7 @@ def test_every_step_with_a_module_can_be_named():
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "describe",
     [
         lambda: start().through(double, name="n").loop_body(double, name="n").for_n(1),
@@ -175,7 +176,7 @@ def test_a_name_is_unique_in_its_graph(describe):
         builder.build()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("describe", "message"),
     [
         (lambda: start().internal("nope"), "internal: .*'nope'"),

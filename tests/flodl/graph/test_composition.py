@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 WIDTH = 3
 
@@ -87,7 +87,7 @@ def test_any_composition_computes_what_its_steps_mean(steps):
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "steps",
     [
         [("through",)],

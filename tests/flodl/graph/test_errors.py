@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from flodl.graph import FlowBuilder, NamedInputModule
+from tests.rows import each_row
 
 from .layers import double, start, triple
 
@@ -34,7 +35,7 @@ def notes(graph, x=X, error=RuntimeError, **inputs):
 # --- Gates and switches -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@each_row("place", [0, 1, 2])
 def test_an_error_in_an_expert_names_it(place):
     experts = [double, double, double]
     experts[place] = Broken()
@@ -117,7 +118,7 @@ def sums(**options):
     }
 
 
-@pytest.mark.parametrize("how", sums())
+@each_row("how", sums())
 def test_what_is_added_has_one_shape(how):
     graph = sums()[how].build()
     with pytest.raises(
@@ -140,9 +141,7 @@ def test_equally_many_elements_in_other_places_are_refused_as_well():
         graph(torch.ones(3, 1))
 
 
-@pytest.mark.parametrize(
-    ("how", "value"), [("add", 2), ("mean", 1), ("three", 5), ("also", 2), ("also_with", 3)]
-)
+@each_row(("how", "value"), [("add", 2), ("mean", 1), ("three", 5), ("also", 2), ("also_with", 3)])
 def test_other_shapes_are_broadcast_when_asked_for(how, value):
     graph = sums(broadcast=True)[how].build()
     assert torch.equal(graph(X), torch.full((3, 4), float(value)))

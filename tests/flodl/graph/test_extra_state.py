@@ -18,6 +18,7 @@ from flodl.checkpoint import (
 )
 from flodl.errors import CheckpointError
 from flodl.graph import FlowBuilder, Graph
+from tests.rows import each_row
 
 STATE: dict[Any, Any] = {
     "tensor": torch.arange(3),
@@ -95,7 +96,7 @@ def test_a_subgraph_takes_its_own_from_a_file_of_the_whole_or_of_itself(tmp_path
         assert report.missing == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("state", "told"),
     [
         (deque([1]), "what it returns is a deque"),

@@ -28,6 +28,7 @@ from flodl import (
     StateAdd,
     ThresholdHalt,
 )
+from tests.rows import each_row
 
 WIDTH = 2
 
@@ -357,7 +358,7 @@ def test_a_construct(segment):
     check(build(SEGMENTS[segment]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "segment",
     ["gate-samples", "gate-all", "gate-elements", "gate-softmax", "each", "each-batched",
      "over", "slices", "slices-wider", "switch-argmax", "lstm", "state", "for-emit",
@@ -367,11 +368,11 @@ def test_a_construct_on_sequences(segment):
     check(build({**SEGMENTS, **IN_SEQUENCES}[segment]), lead=(2, 2))
 
 
-@pytest.mark.parametrize("names", PAIRS + TRIPLES, ids="+".join)
+@each_row("names", PAIRS + TRIPLES, ids="+".join)
 def test_a_composition(names):
     check(build(*(SEGMENTS[name] for name in names)), projected=True)
 
 
-@pytest.mark.parametrize("segment", TWICE)
+@each_row("segment", TWICE)
 def test_the_gradient_of_the_gradient(segment):
     check(build(SEGMENTS[segment]), projected=True, second_order=True)

@@ -16,6 +16,7 @@ from packaging.version import Version
 from torch import nn
 
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 from .layers import AddRef, Bias, column, double, memory, start, triple
 
@@ -68,7 +69,7 @@ def test_a_tensor_subclass_passes_through():
     assert graph(torch.zeros(2)) is weight
 
 
-@pytest.mark.parametrize("value", [{"x": 1}, None, (), ("text",), 3.0])
+@each_row("value", [{"x": 1}, None, (), ("text",), 3.0])
 def test_anything_but_a_tensor_is_refused_with_node_and_type(value):
     graph = FlowBuilder().through(lambda _: value).build()
     with pytest.raises(TypeError, match=f"node lambda_2 returned {type(value).__name__}"):

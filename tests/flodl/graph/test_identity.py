@@ -15,6 +15,7 @@ from torch import nn
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder
 from flodl.graph.routing import FixedSelector, LearnedHalt, StateAdd, ThresholdHalt
+from tests.rows import each_row
 
 PROGRAM = """
 from torch import nn
@@ -149,7 +150,7 @@ KEPT = {
 """Hashes in checkpoints of earlier versions, which are compared when a model is loaded."""
 
 
-@pytest.mark.parametrize("name", KEPT)
+@each_row("name", KEPT)
 def test_a_graph_has_the_hash_that_is_in_checkpoints_of_earlier_versions(name):
     assert VARIANTS[name]().build().short_hash() == KEPT[name]
 
@@ -162,7 +163,7 @@ def test_running_a_map_in_one_call_is_no_other_architecture():
     assert sliced.structural_hash() == whole.structural_hash()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "place",
     [
         lambda inner: FlowBuilder().through(inner),

@@ -8,6 +8,7 @@ import torch
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 from .layers import AddRef, double, start
 
@@ -39,7 +40,7 @@ def test_inputs_are_given_by_position_by_name_or_as_a_list():
     assert graph.forward_multi([x, c, d]).tolist() == [122]
 
 
-@pytest.mark.parametrize("given", [0, 1, 2, 4])
+@each_row("given", [0, 1, 2, 4])
 def test_any_other_number_of_inputs_is_refused_with_both_numbers(given):
     graph = summing()
     values = numbers(*range(given))
@@ -95,7 +96,7 @@ def test_inputs_have_gradients():
     assert [value.grad.item() for value in (x, a, b)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "describe",
     [
         lambda: start().tag("c").input("c"),

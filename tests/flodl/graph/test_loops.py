@@ -12,6 +12,7 @@ from flodl.graph.modules import LoopBody, TraceEmit, forward_via_step
 from flodl.graph.nodes import LoopNode
 from flodl.graph.routing import LearnedHalt, ThresholdHalt
 from flodl.torch_features import DIFFERENTIATES_LOOPS
+from tests.rows import each_row
 
 from .layers import Bias, Recorder, double, linear, start, triple
 
@@ -90,7 +91,7 @@ def numbers(traces):
 
 
 @pytest.mark.case("runtime", 5)
-@pytest.mark.parametrize(
+@each_row(
     ("finish", "expected"),
     [
         (lambda loop: loop.for_n(3), [8, 16]),
@@ -107,7 +108,7 @@ def test_a_loop_runs_until_its_number_or_its_condition_is_reached(finish, expect
 
 
 @pytest.mark.case("runtime", 6)
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "limit", "tests", "iterations"),
     [("while_cond", 5, 5, 5), ("until_cond", 5, 4, 5), ("until_cond", 1, 0, 1)],
 )
@@ -139,8 +140,8 @@ def test_a_loop_halts_when_every_sample_of_the_batch_says_so():
     assert len(body.seen) == 4
 
 
-@pytest.mark.parametrize("kind", ["for_n", "while_cond", "until_cond"])
-@pytest.mark.parametrize("limit", [0, -1])
+@each_row("kind", ["for_n", "while_cond", "until_cond"])
+@each_row("limit", [0, -1])
 def test_a_loop_that_never_runs_is_refused(kind, limit):
     arguments = (limit,) if kind == "for_n" else (ThresholdHalt(1), limit)
     builder = getattr(start().loop_body(double), kind)(*arguments)

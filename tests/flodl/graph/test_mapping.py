@@ -8,6 +8,7 @@ from torch import nn
 
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 from .layers import Recorder, double, start, triple
 
@@ -62,7 +63,7 @@ def test_over_reaches_an_auxiliary_input():
     assert graph(torch.ones(1), torch.tensor([[5.0]])).tolist() == [[10]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("finish", "seen", "result"),
     [
         (lambda m: m.each(), [3, 4], [3, 4]),
@@ -99,7 +100,7 @@ def test_an_empty_stream_is_returned_as_it_is():
     assert body.seen == []
 
 
-@pytest.mark.parametrize("shape", [(4,), ()])
+@each_row("shape", [(4,), ()])
 def test_slices_need_a_dimension_to_cut_and_one_to_keep(shape):
     graph = start().map(double).slices(2).build()
     with pytest.raises(ValueError, match=r"map_2|2 dimensions") as caught:
@@ -107,7 +108,7 @@ def test_slices_need_a_dimension_to_cut_and_one_to_keep(shape):
     assert str(list(shape)) in str(caught.value) + "".join(caught.value.__notes__)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "finish",
     [
         lambda m: m.each(),
@@ -152,7 +153,7 @@ def test_the_keys_of_the_body_stand_under_the_map():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("describe", "message"),
     [
         (

@@ -11,6 +11,7 @@ from torch import nn
 
 from flodl.errors import BuildError, PathError, StateError
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 from .layers import double, start, triple
 
@@ -272,7 +273,7 @@ def test_traces_reach_into_a_labelled_graph():
 # --- Numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     "number",
     [
         0.5,
@@ -300,7 +301,7 @@ def test_whole_numbers_and_truth_values_are_numbers_as_well():
     assert graph.collected("m") == [2, 1, 3, 1, 4]
 
 
-@pytest.mark.parametrize("value", ["12", b"12", None, object()])
+@each_row("value", ["12", b"12", None, object()])
 def test_what_is_not_a_number_is_refused(value):
     graph = start().build()
     with pytest.raises(TypeError):
@@ -312,7 +313,7 @@ def test_what_is_not_a_number_is_refused(value):
 # --- Names of tags ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["class", "lambda", "in", "None"])
+@each_row("word", ["class", "lambda", "in", "None"])
 def test_a_keyword_of_python_is_not_a_tag(word):
     for flow in (
         start().tag(word),

@@ -14,6 +14,7 @@ from flodl.errors import StateError
 from flodl.graph import FlowBuilder
 from flodl.graph.history import MetricHistory
 from flodl.graph.observe import Reduce
+from tests.rows import each_row
 
 
 class Clock:
@@ -289,8 +290,8 @@ def test_one_element_bypasses_the_reduction():
     assert graph.collected("t") == [-3.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
-@pytest.mark.parametrize("reduce", list(Reduce))
+@each_row("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
+@each_row("reduce", list(Reduce))
 def test_every_kind_of_tensor_can_be_reduced(dtype, reduce):
     graph = FlowBuilder().tag("x").build()
     graph(torch.ones(4, dtype=dtype))

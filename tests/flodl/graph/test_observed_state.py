@@ -8,6 +8,7 @@ from torch import nn
 
 from flodl.graph import FlowBuilder, Graph
 from flodl.graph.history import MetricHistory
+from tests.rows import each_row
 
 
 def graph() -> Graph:
@@ -53,7 +54,7 @@ def test_the_time_between_two_processes_does_not_count() -> None:
     assert second.eta(3) == 10.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "damage",
     [
         {},
@@ -73,7 +74,7 @@ def test_nonsense_is_refused_and_changes_nothing(damage: dict[str, object]) -> N
     assert model.collected("loss") == [1.0]
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, True, "2"])
+@each_row("count", [-1, 1.5, True, "2"])
 def test_a_counter_that_counts_nothing_is_refused(count: object) -> None:
     model = graph()
     good = model.observed_state()

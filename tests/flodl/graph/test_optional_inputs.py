@@ -15,6 +15,7 @@ from flodl import (
     StateError,
     TensorDataSet,
 )
+from tests.rows import each_row
 
 
 class Shift(NamedInputModule):
@@ -74,7 +75,7 @@ def weighted():
     return flow.input("second", optional=True).using("first", "second").build()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "expected"),
     [
         (("second", "needed"), 21.0),
@@ -106,7 +107,7 @@ def test_a_nested_graph_of_optional_inputs_can_stand_alone():
     assert torch.equal(FlowBuilder.from_(inner).build()(torch.ones(2)), torch.ones(2))
 
 
-@pytest.mark.parametrize("given", [("first",), ("first", "needed", "other")])
+@each_row("given", [("first",), ("first", "needed", "other")])
 def test_a_nested_graph_says_which_inputs_it_needs(given):
     flow = FlowBuilder().input("first", "needed", "other").through(weighted()).using(*given)
     with pytest.raises(BuildError, match=r"\['first \(optional\)', 'needed', 'second \(optional"):
@@ -131,7 +132,7 @@ def test_structure_and_description_tell_optional_from_needed():
         again[1](torch.ones(2))
 
 
-@pytest.mark.parametrize("field", ["optional", "passing"])
+@each_row("field", ["optional", "passing"])
 def test_a_description_cannot_name_what_is_not_there(field):
     spec = shifted().to_spec()
     spec["graph"][field] = ["nobody"]

@@ -12,6 +12,7 @@ from flodl.errors import BuildError
 from flodl.graph import FlowBuilder
 from flodl.graph.modules import LoopBody, NamedInputModule
 from flodl.graph.routing import SoftmaxRouter, StateAdd
+from tests.rows import each_row
 
 from .layers import AddRef, double, eye, start, triple
 
@@ -151,7 +152,7 @@ def test_a_method_called_forward_named_suffices_and_serves_only_with_references(
     assert start().tag("ctx").through(OnlyTheMethod()).build()(x).tolist() == [-3]
 
 
-@pytest.mark.parametrize("body", [AddingBody, OnlyTheMethod, lambda: AddRef("ctx")])
+@each_row("body", [AddingBody, OnlyTheMethod, lambda: AddRef("ctx")])
 def test_a_loop_passes_references_on_to_a_body_that_accepts_them(body):
     graph = start().tag("ctx").loop_body(body()).for_n(2).using("ctx").build()
     assert graph(torch.tensor([1.0])).tolist() == [3]
@@ -198,7 +199,7 @@ def test_the_router_of_a_switch_gets_the_reference():
     assert graph(x, torch.tensor([1.0])).tolist() == [1.5]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("describe", "message"),
     [
         (lambda: start().tag("c").through(nn.ReLU()).using("c"), "relu_2"),
@@ -226,7 +227,7 @@ def test_a_target_that_accepts_no_references_is_refused_while_building(describe,
     assert "using" in str(caught.value)
 
 
-@pytest.mark.parametrize("names", [["a"], ["b"], ["a", "b", "c"], ["a", "c"]])
+@each_row("names", [["a"], ["b"], ["a", "b", "c"], ["a", "c"]])
 def test_the_references_of_a_nested_graph_must_be_its_inputs(names):
     inner = start().input("a", "b").through(AddRef("a", "b")).using("a", "b").build()
     builder = start().tag("a").through(double).tag("b").through(double).tag("c")

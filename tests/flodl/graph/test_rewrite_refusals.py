@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from flodl.graph import SoftmaxRouter
+from tests.rows import each_row
 
 from .layers import Recorder, start
 from .test_rewrites import KINDS, both, gate, linears, twins, untouched
@@ -70,8 +71,8 @@ def layers_of(kind, graph):
     }[kind]()
 
 
-@pytest.mark.parametrize("spoil", SPOILERS)
-@pytest.mark.parametrize("kind", ["gate normed", "loop", "map", "twins", "sequence"])
+@each_row("spoil", SPOILERS)
+@each_row("kind", ["gate normed", "loop", "map", "twins", "sequence"])
 def test_a_layer_with_ways_of_its_own_is_called_as_it_is(kind, spoil):
     plain, graph = both(KINDS[kind])
     x = torch.randn(5, 4)
@@ -119,7 +120,7 @@ def test_dropout_stops_a_rewrite_while_it_drops():
     assert linears(graph.eval(), x) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("experts", "reason"),
     [
         ([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], "differ in layers or shapes"),
@@ -161,7 +162,7 @@ def test_a_layer_replaced_in_place_is_called_and_one_put_back_is_computed_again(
     assert linears(graph, x) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layers", "weights"),
     [
         (lambda: nn.Linear(80, 80), 6400),
@@ -205,10 +206,7 @@ def test_values_that_are_not_finite_are_no_reason_to_give_up():
 # --- Shared nodes -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)],
-)
+@each_row("reader", [nn.ReLU(inplace=True), lambda x: x.mul_(2), nn.Identity(), nn.Flatten(0)])
 def test_equal_nodes_both_run_if_somebody_may_write_into_their_value(reader):
     layer = nn.Linear(4, 4)
     flow = start().tag("x").through(layer).through(reader).tag("a").through(nn.Tanh())

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from flodl.graph import FlowBuilder, Lambda, NamedInputModule, SoftmaxRouter, StateAdd
 from flodl.graph.graph import Graph
+from tests.rows import each_row
 
 from .layers import start
 from .reference.agreement import Pair
@@ -157,8 +158,8 @@ def untouched(plain, graph, x):
     return torch.equal(graph(x), plain(x)) and torch.equal(graph(x), plain(x))
 
 
-@pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("dtype", CLOSE)
+@each_row("kind", KINDS)
 def test_a_rewritten_graph_equals_the_plain_one(kind, dtype):
     for seed, lead in enumerate([(5,), (2,), (3, 2)]):
         plain, graph = both(KINDS[kind], dtype, seed)
@@ -168,7 +169,7 @@ def test_a_rewritten_graph_equals_the_plain_one(kind, dtype):
             compare(plain, graph, torch.randn(*lead, 4, dtype=dtype))
 
 
-@pytest.mark.parametrize("kind", FEWER)
+@each_row("kind", FEWER)
 def test_a_rewritten_graph_takes_fewer_products(kind):
     plain, graph = both(KINDS[kind])
     x = torch.randn(5, 4)
@@ -179,7 +180,7 @@ def test_a_rewritten_graph_takes_fewer_products(kind):
     assert untouched(plain, graph, x)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "said"),
     [
         ("gate normed", ["gate_2: experts as one product"]),
@@ -229,7 +230,7 @@ def test_random_graphs_contain_rewrites_of_most_kinds():
 # --- Weights of all shapes, errors, second derivatives ------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(3,), (5, 1, 3), (1, 3)])
+@each_row("shape", [(3,), (5, 1, 3), (1, 3)])
 def test_weights_of_other_shapes_are_treated_as_by_the_plain_gate(shape):
     def make():
         router = Lambda(lambda _: torch.ones(shape) * 0.5)
@@ -269,7 +270,7 @@ def test_an_error_in_a_loop_names_node_and_iteration_as_before():
     assert any("loop iteration 0" in note for note in notes[0])
 
 
-@pytest.mark.parametrize("kind", ["gate deep", "gate normed", "loop", "map", "twins"])
+@each_row("kind", ["gate deep", "gate normed", "loop", "map", "twins"])
 def test_second_derivatives_are_those_of_the_plain_graph(kind):
     found = []
     for graph in both(KINDS[kind], torch.float64):
@@ -327,7 +328,7 @@ def test_a_reader_that_writes_into_its_input_gets_a_copy():
     compare(plain, graph, torch.randn(5, 4))
 
 
-@pytest.mark.parametrize("early", [True, False])
+@each_row("early", [True, False])
 def test_a_body_that_writes_into_its_inputs_sees_what_it_wrote(early):
     class Grows(NamedInputModule):
         def forward_named(self, x, refs):
@@ -363,7 +364,7 @@ def test_random_numbers_of_the_rest_are_drawn_in_the_same_order():
     torch.testing.assert_close(graph(x), expected)
 
 
-@pytest.mark.parametrize("end", ["while_cond", "until_cond"])
+@each_row("end", ["while_cond", "until_cond"])
 def test_a_conditional_loop_stops_at_the_same_iteration(end):
     def make():
         flow = FlowBuilder.from_(nn.Linear(4, 4)).tag("x").loop_body(settling())
@@ -395,7 +396,7 @@ def test_a_body_with_state_carries_it_from_part_to_part_and_from_call_to_call():
     torch.testing.assert_close(graph.map_2.carried_state(), plain.map_2.carried_state())
 
 
-@pytest.mark.parametrize("shape", [(0, 4), (1, 4), (3, 2, 4)])
+@each_row("shape", [(0, 4), (1, 4), (3, 2, 4)])
 def test_maps_of_any_length_are_as_before(shape):
     plain, graph = both(mapped)
     x = torch.randn(shape)
@@ -420,7 +421,7 @@ def test_profiled_bodies_run_as_they_are():
 # --- The graph stays what it was ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gate normed", "loop", "sequence", "map", "twins"])
+@each_row("kind", ["gate normed", "loop", "sequence", "map", "twins"])
 def test_everything_else_about_a_rewritten_graph_is_as_before(kind, tmp_path):
     plain, graph = both(KINDS[kind])
     x = torch.randn(5, 4)
@@ -440,7 +441,7 @@ def test_everything_else_about_a_rewritten_graph_is_as_before(kind, tmp_path):
     assert torch.equal(other(x), expected)
 
 
-@pytest.mark.parametrize("kind", ["gate normed", "loop", "map", "twins"])
+@each_row("kind", ["gate normed", "loop", "map", "twins"])
 def test_copies_and_pickles_keep_the_choice(kind):
     _, graph = both(KINDS[kind])
     x = torch.randn(5, 4)

@@ -21,6 +21,7 @@ from flodl.graph.routing import (
     StateAdd,
     ThresholdHalt,
 )
+from tests.rows import each_row
 
 from .layers import Bias, double, start, triple
 
@@ -66,7 +67,7 @@ def test_each_sample_is_scaled_by_its_own_weights():
     torch.testing.assert_close(graph(x), expected)
 
 
-@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 3, 4)])
+@each_row("lead", [(), (2,), (2, 3), (2, 3, 4)])
 def test_weights_lead_with_any_of_the_leading_dimensions(lead):
     x = torch.randn(2, 3, 4)
     weights = torch.rand(*lead, 2)
@@ -75,7 +76,7 @@ def test_weights_lead_with_any_of_the_leading_dimensions(lead):
     torch.testing.assert_close(graph(x), spread[..., 0] * 2 * x + spread[..., 1] * 3 * x)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("weights", "numbers"),
     [
         (torch.ones(3), r"2 experts.*\[3\]"),
@@ -146,15 +147,13 @@ def test_an_index_beyond_the_branches_is_refused_with_both_numbers():
         graph(vector(1))
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(0.0, 2), (0.99, 2), (1.0, 3), (1.99, 3), ([[1.0]], 3), (1, 3)]
-)
+@each_row(("value", "expected"), [(0.0, 2), (0.99, 2), (1.0, 3), (1.99, 3), ([[1.0]], 3), (1, 3)])
 def test_an_index_is_truncated_toward_zero(value, expected):
     graph = start().switch(constant(value), [double, triple]).build()
     assert graph(vector(1)).tolist() == [expected]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1.0, -0.5, -1])
+@each_row("value", [float("nan"), float("inf"), -float("inf"), -1.0, -0.5, -1])
 def test_an_index_that_is_none_is_refused(value):
     graph = start().switch(constant(value), [double, triple]).build()
     with pytest.raises(ValueError, match=str(value)) as caught:
@@ -185,7 +184,7 @@ def test_router_and_branches_of_a_switch_are_registered_under_it():
     assert "mix/experts.1.b" in dict(tagged.qualified_parameters())
 
 
-@pytest.mark.parametrize("kind", ["gate", "switch"])
+@each_row("kind", ["gate", "switch"])
 def test_a_single_choice_is_refused(kind):
     with pytest.raises(BuildError, match=rf"{kind}: .*2.*1"):
         getattr(start(), kind)(FixedSelector(0), [double]).build()
@@ -296,7 +295,7 @@ def test_every_module_shows_its_settings():
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "message"),
     [
         (lambda: SoftmaxRouter(0, 2), "in_features must be an integer of at least 1, got 0"),

@@ -10,6 +10,7 @@ from torch import nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph, PathKind, StateAdd
 from flodl.graph.selection import places, segment_matcher, select
+from tests.rows import each_row
 
 
 class Layer(nn.Module):
@@ -65,7 +66,7 @@ def paths(graph: Graph, pattern: str) -> list[str]:
 # --- What a pattern means --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("segment", "yes", "no"),
     [
         ("layer", ["layer"], ["layers", "Layer"]),
@@ -94,7 +95,7 @@ def test_a_range_means_numbers_and_not_characters(low: int, high: int, number: i
     assert segment_matcher(f"{low}-{high}")(str(number)) is expected
 
 
-@pytest.mark.parametrize("segment", ["[a-c]", "[]", "[0-", "x[1", "[!0]", "[1,,2]"])
+@each_row("segment", ["[a-c]", "[]", "[0-", "x[1", "[!0]", "[1,,2]"])
 def test_what_brackets_cannot_hold_is_named(segment: str) -> None:
     with pytest.raises(PathError, match=r"numbers and ranges of numbers, like \[0-5\]"):
         segment_matcher(segment)
@@ -170,7 +171,7 @@ def test_an_internal_tag_is_not_reached_by_its_name_as_a_module() -> None:
         graph.freeze("child._hidden")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("bert.encoder.layer.7", r"module 'bert.encoder.layer' has 0, 1$"),
@@ -301,7 +302,7 @@ def test_a_graph_watches_over_state_that_a_replacement_brings() -> None:
     graph(torch.ones(1, 2)).sum().backward()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("bert.encoder.layer.*", "leads to 2 modules"),
@@ -328,7 +329,7 @@ def test_only_a_module_can_replace_one() -> None:
         backbone(1).replace("encoder", lambda x: x)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["bert", "bert.encoder.layer.1.output.dense"])
+@each_row("path", ["bert", "bert.encoder.layer.1.output.dense"])
 def test_a_module_cannot_stand_within_itself(path: str) -> None:
     graph = head_model(2)
     whole = nn.Sequential(nn.Linear(4, 4), graph)
@@ -339,7 +340,7 @@ def test_a_module_cannot_stand_within_itself(path: str) -> None:
     assert dict(graph.named_modules()) == before
 
 
-@pytest.mark.parametrize("holder", ["child", "tag"])
+@each_row("holder", ["child", "tag"])
 def test_a_replacement_cannot_take_a_label_that_is_in_use(holder: str) -> None:
     flow = FlowBuilder()
     if holder == "child":

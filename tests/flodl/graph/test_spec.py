@@ -23,6 +23,7 @@ from flodl.graph.routing import (
 )
 from flodl.nn.layers import GaussianBlur, SelfAttention
 from tests import fork_server
+from tests.rows import each_row
 
 
 def double(x):
@@ -212,7 +213,7 @@ def test_recurrent_and_attention_layers_come_back(tmp_path):
     assert_same_outputs(graph, torch.randint(0, 10, (2, 5)), tmp_path=tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "layer",
     [
         nn.LSTM(4, 4, proj_size=3),

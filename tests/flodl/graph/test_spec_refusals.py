@@ -17,6 +17,7 @@ import flodl.graph
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder, Graph, NamedInputModule
 from flodl.graph.routing import FixedSelector, StateAdd
+from tests.rows import each_row
 
 
 class AddContext(NamedInputModule):
@@ -36,7 +37,7 @@ def with_entry(**entry):
     return spec
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["os.system", "builtins.eval", "subprocess.Popen", "torch.load", "torch.nn.Module",
      "torch.nn.functional.relu", "torch.nn.Linear.__init__", "torch.nn.DataParallel",
@@ -69,7 +70,7 @@ def test_nothing_of_a_refused_description_runs(tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "arguments", "words"),
     [
         ("torch.nn.Linear", {"in_features": 10**12, "out_features": 10**12}, "modules.0."),
@@ -148,7 +149,7 @@ def test_sizes_add_up_before_anything_is_allocated():
         Graph.from_spec(spec_of(nn.Linear(10, 10)), max_elements=100)
 
 
-@pytest.mark.parametrize("child", [1, 5, -1, "0", None, 0.0, True])
+@each_row("child", [1, 5, -1, "0", None, 0.0, True])
 def test_entries_refer_to_earlier_entries_only(child):
     spec = with_entry(**{"class": "torch.nn.ReLU"})
     spec["modules"].append({"class": "torch.nn.Sequential", "children": [["0", child]]})
@@ -156,7 +157,7 @@ def test_entries_refer_to_earlier_entries_only(child):
         Graph.from_spec(spec)
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "1", "x\ny", None, "forward"])
+@each_row("name", ["", "a.b", "1", "x\ny", None, "forward"])
 def test_names_of_children_are_checked(name):
     spec = with_entry(**{"class": "torch.nn.ReLU"})
     spec["modules"].append({"class": "torch.nn.ModuleList", "children": [[name, 0]]})
@@ -214,7 +215,7 @@ def test_the_unedited_description_is_good():
 NODE = ("graph", "nodes")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "words"),
     [
         (("format",), "other", "format: must be 'flodl-graph'"),
@@ -329,7 +330,7 @@ def test_whatever_is_changed_gives_a_graph_or_a_build_error(edits):
     assert Graph.from_spec(made.to_spec(), [AddContext]).topology == made.topology
 
 
-@pytest.mark.parametrize("spec", [None, [], "text", 3, {}, {1: 2}])
+@each_row("spec", [None, [], "text", 3, {}, {1: 2}])
 def test_what_is_no_description_at_all_is_refused(spec):
     with pytest.raises(BuildError, match="graph description, top level"):
         Graph.from_spec(spec)

@@ -11,6 +11,7 @@ from torch import nn
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder, Graph, Lambda
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 
 def double(x):
@@ -66,7 +67,7 @@ def mixed():
     return layer
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "reason"),
     [
         (Lambda(lambda x: x), "<lambda> is local to a function"),

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from flodl.errors import StateError
 from flodl.graph import FlowBuilder, LearnedHalt, LoopBody
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 from .layers import AddRef, Bias, column, double, linear, memory, start, triple
 
@@ -116,7 +117,7 @@ def test_an_absent_state_is_zeros_of_the_consumers_input_without_a_gradient():
     assert not seen[0].requires_grad
 
 
-@pytest.mark.parametrize(
+@each_row(
     "init",
     [torch.tensor([[10.0, 20, 30]]), lambda stream: torch.full((len(stream), 3), 10.0)],
     ids=["tensor", "function"],
@@ -135,9 +136,7 @@ def test_an_initial_value_can_have_another_shape(init):
     assert graph(one)[0, 0].item() == 14
 
 
-@pytest.mark.parametrize(
-    "init", [torch.tensor([3, 4]), torch.tensor([True, False])], ids=["integers", "booleans"]
-)
+@each_row("init", [torch.tensor([3, 4]), torch.tensor([True, False])], ids=["integers", "booleans"])
 def test_an_initial_value_that_is_not_floating_keeps_its_type(init):
     seen = []
 
@@ -284,7 +283,7 @@ def test_a_blank_state_is_blank_again_after_validation(x):
     assert graph(x).tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("move", [lambda g: g.double(), lambda g: g.to(torch.float64)])
+@each_row("move", [lambda g: g.double(), lambda g: g.to(torch.float64)])
 def test_state_follows_the_parameters_to_another_dtype(move):
     graph = biased_sum()
     graph(column(1))
@@ -294,7 +293,7 @@ def test_state_follows_the_parameters_to_another_dtype(move):
     assert y.item() == 2
 
 
-@pytest.mark.parametrize("name", ["move_to_device", "set_device", "to"])
+@each_row("name", ["move_to_device", "set_device", "to"])
 def test_state_follows_the_parameters_to_another_device(name):
     graph = biased_sum()
     graph(column(1))
@@ -304,7 +303,7 @@ def test_state_follows_the_parameters_to_another_device(name):
 
 
 @pytest.mark.case("runtime", 21)
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+@each_row("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
 def test_copies_start_blank_even_after_a_forward_with_gradients(copied):
     graph = biased_sum()
     graph(column(1))
@@ -332,7 +331,7 @@ def test_one_graph_with_state_may_occur_twice_in_a_parent():
     assert outer(torch.tensor([1.0])).item() == 6
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@each_row("reentrant", [True, False])
 def test_recomputing_a_graph_with_state_is_refused(reentrant):
     graph = memory(FlowBuilder.from_(nn.Linear(1, 1)).through(nn.Tanh())).label("net").build()
     y = checkpoint(graph, column(1).requires_grad_(), use_reentrant=reentrant)
@@ -365,7 +364,7 @@ def test_a_machine_without_a_driver_is_not_asked_for_its_streams(monkeypatch):
     assert [graph(column(1)).item() for _ in range(2)] == [1, 2]
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@each_row("reentrant", [True, False])
 def test_recomputing_a_graph_without_state_is_fine(reentrant):
     graph = FlowBuilder.from_(linear([[2.0]], [1.0])).through(nn.Tanh()).tag("t").build()
     x = column(0.5).requires_grad_()
@@ -400,8 +399,8 @@ def test_what_a_graph_carries_can_be_taken_and_given_back():
 # --- Tags that are carried and not kept ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("observed", [True, False])
+@each_row("after", [0, 1, 3])
+@each_row("observed", [True, False])
 def test_a_tag_that_is_not_kept_is_carried_all_the_same(after, observed):
     flow = start().through(StateAdd()).using("m").tag("m", keep=False)
     for _ in range(after):

@@ -13,6 +13,7 @@ from flodl.errors import StateError
 from flodl.graph import FlowBuilder
 from flodl.graph.modules import LoopBody
 from flodl.graph.routing import StateAdd
+from tests.rows import each_row
 
 from .layers import Bias, column, memory, start
 
@@ -220,7 +221,7 @@ def test_manually_an_undetached_state_is_refused_after_a_backward():
     assert "end_step" in str(caught.value) or "detach_state" in str(caught.value)
 
 
-@pytest.mark.parametrize("cut", ["end_step", "detach_state", "reset_state"])
+@each_row("cut", ["end_step", "detach_state", "reset_state"])
 def test_manually_each_way_of_cutting_allows_the_next_forward(cut):
     graph = biased_sum("manual")
     for _ in range(3):
@@ -250,7 +251,7 @@ def test_an_unknown_policy_is_refused():
 # --- Chains that never end ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["auto", "manual"])
+@each_row("policy", ["auto", "manual"])
 def test_a_chain_of_256_forwards_is_reported_once(policy):
     graph = biased_sum(policy)
     for _ in range(255):
@@ -261,7 +262,7 @@ def test_a_chain_of_256_forwards_is_reported_once(policy):
         graph(column(0))
 
 
-@pytest.mark.parametrize("policy", ["auto", "manual"])
+@each_row("policy", ["auto", "manual"])
 def test_a_backward_or_a_detach_starts_the_chain_anew(policy):
     graph = biased_sum(policy)
     for _ in range(3):

@@ -13,6 +13,7 @@ from flodl.errors import ArchitectureMismatch, PathError
 from flodl.graph import FlowBuilder
 from flodl.graph.freezing import freeze_params, unfreeze_params
 from flodl.graph.paths import PathKind
+from tests.rows import each_row
 
 
 def encoder(width=4):
@@ -102,7 +103,7 @@ def test_internal_tags_are_seen_by_their_own_graph_alone():
             graph.parameters_at(f"encoder.{hidden}")
 
 
-@pytest.mark.parametrize("path", ["", ".", "encoder.", ".encoder", "encoder..hidden", None])
+@each_row("path", ["", ".", "encoder.", ".encoder", "encoder..hidden", None])
 def test_empty_segments_are_refused(path):
     with pytest.raises(PathError, match="empty segment"):
         model().validate_path(path)
@@ -268,7 +269,7 @@ def test_without_asking_statistics_move():
     assert not torch.equal(statistics(graph), before)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+@each_row("copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
 def test_copies_are_pinned_too(copied):
     graph = model()
     graph.freeze("encoder", stats=True)

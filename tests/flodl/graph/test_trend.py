@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flodl.graph.trend import Trend, TrendGroup
+from tests.rows import each_row
 
 
 @pytest.mark.case("runtime", 29)
@@ -91,7 +92,7 @@ def test_a_nan_in_the_window_allows_no_judgement():
     assert Trend([math.nan, 3, 2, 1]).slope(3) == -1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "ask",
     [
         lambda trend: trend.last(-1),

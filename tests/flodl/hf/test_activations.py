@@ -7,6 +7,7 @@ import torch
 
 from flodl.hf.activations import NAMES, activation
 from flodl.hf.errors import ConfigError
+from tests.rows import each_row
 
 GELUS = (
     "gelu",
@@ -45,8 +46,8 @@ def test_the_names_are_exactly_these():
     assert sorted(NAMES) == sorted(GELUS + OTHERS)
 
 
-@pytest.mark.parametrize("name", GELUS + OTHERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each_row("name", GELUS + OTHERS)
+@each_row("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_every_activation_gives_the_references_values_and_gradients(name, dtype):
     ours = inputs().to(dtype).requires_grad_()
     theirs = ours.detach().clone().requires_grad_()
@@ -79,7 +80,7 @@ def test_gelu_10_stops_at_ten():
     )
 
 
-@pytest.mark.parametrize("name", ["GELU", "Relu", "gelu ", "", "laplace", "prelu"])
+@each_row("name", ["GELU", "Relu", "gelu ", "", "laplace", "prelu"])
 def test_an_unknown_name_is_refused_with_all_known_ones(name):
     with pytest.raises(ConfigError, match="unknown activation") as caught:
         activation(name)

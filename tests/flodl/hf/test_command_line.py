@@ -15,6 +15,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
+from tests.rows import each_row
 
 CELLS = {cell.name: cell for cell in all_cells()}
 
@@ -85,7 +86,7 @@ def test_the_commands_are_those_of_the_specified_line():
     assert all(commands().values())
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+@each_row("words", [[], ["--help"], ["-h"]])
 def test_without_a_command_they_are_listed(capsys, words):
     assert main(words) == 0
     listed = capsys.readouterr().out
@@ -102,7 +103,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(capsys):
     ]
 
 
-@pytest.mark.parametrize("name", commands())
+@each_row("name", commands())
 def test_every_command_tells_its_help_and_its_schema(capsys, name):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
@@ -115,7 +116,7 @@ def test_every_command_tells_its_help_and_its_schema(capsys, name):
 
 
 @pytest.mark.case("hf", 43)
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["--out", "o"], "--hub or --checkpoint is missing"),
@@ -140,7 +141,7 @@ def test_an_export_that_contradicts_itself_is_refused(capsys, tmp_path, monkeypa
 
 
 @pytest.mark.case("hf", 43)
-@pytest.mark.parametrize(
+@each_row(
     ("words", "told"),
     [
         (["verify-export"], "directory"),

@@ -8,6 +8,7 @@ import transformers
 from flodl.hf.config_json import AutoConfig, DebertaV2Config
 from flodl.hf.errors import ConfigError
 from tests.flodl.hf.config_samples import SMALLEST, text_of
+from tests.rows import each_row
 
 
 def read(**fields: object) -> DebertaV2Config:
@@ -16,7 +17,7 @@ def read(**fields: object) -> DebertaV2Config:
     return config
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "types"),
     [
         (None, ()),
@@ -40,13 +41,9 @@ def test_attention_types_act_as_in_the_reference(written, types):
     assert set(types) == acting
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "norms"),
-    [
-        ("none", ("none",)),
-        ("layer_norm", ("layer_norm",)),
-        ("Layer_Norm | x", ("layer_norm", "x")),
-    ],
+    [("none", ("none",)), ("layer_norm", ("layer_norm",)), ("Layer_Norm | x", ("layer_norm", "x"))],
 )
 def test_norms_of_the_table_are_split_and_lowered(written, norms):
     config = read(norm_rel_ebd=written)
@@ -61,7 +58,7 @@ def test_lists_from_python_are_written_in_the_files_form():
     assert config == read(norm_rel_ebd="layer_norm|x", pos_att_type="c2p")
 
 
-@pytest.mark.parametrize("written", [-1, 0, -7])
+@each_row("written", [-1, 0, -7])
 def test_a_largest_distance_below_one_is_the_number_of_positions(written):
     config = read(max_relative_positions=written)
     assert config.max_relative_positions == 20
@@ -79,7 +76,7 @@ def test_widths_follow_the_hidden_size():
     assert read(attention_head_size=4) == config
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         ({"attention_head_size": 8}, "'attention_head_size' is 8; it must be 4: 16 / 4"),
@@ -118,7 +115,7 @@ def test_impossible_values_and_combinations_are_refused(fields, said):
     assert str(caught.value).startswith(f"config.json: {said}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"conv_kernel_size": 3, "conv_groups": 4},

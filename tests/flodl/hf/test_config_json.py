@@ -30,6 +30,7 @@ from tests.flodl.hf.config_samples import (
     refused,
     text_of,
 )
+from tests.rows import each_row
 
 COMMON_DEFAULTS = (
     "hidden_act",
@@ -45,7 +46,7 @@ COMMON_DEFAULTS = (
 )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_each_family_is_read_by_its_class(family):
     config = read(family)
     assert type(config) is CLASSES[family]
@@ -75,7 +76,7 @@ def test_names_follow_the_family():
     assert read("deberta-v2").base_class_name == "DebertaV2Model"
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("distilbert", "modernbert")])
+@each_row("family", [f for f in FAMILIES if f not in ("distilbert", "modernbert")])
 def test_what_a_file_leaves_out_is_the_references_default(family):
     config, reference = read(family), REFERENCES[family]()
     for name in COMMON_DEFAULTS:
@@ -117,14 +118,14 @@ def test_albert_and_deberta_have_the_references_defaults_for_their_own_fields():
     assert (deberta.conv_kernel_size, deberta.conv_groups, deberta.conv_act) == (0, 1, "tanh")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_file_the_reference_saved_means_the_same_here(family):
     theirs = REFERENCES[family].from_dict(SMALLEST[family])
     config = AutoConfig.from_json_str(theirs.to_json_string(use_diff=False))
     assert config.replace(num_labels=None, id2label=None) == read(family)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_the_reference_reads_what_we_write_and_writes_it_alike(family):
     theirs = REFERENCES[family].from_dict(
         SMALLEST[family] | {"id2label": {str(n): f"name {n}" for n in range(12)}, "note": "é"}
@@ -194,7 +195,7 @@ def test_distilbert_ignores_an_epsilon_in_the_file_but_keeps_it():
         config.replace(layer_norm_eps=1e-3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "dtype"),
     [
         ({}, None),
@@ -212,7 +213,7 @@ def test_the_dtype_is_read_under_both_names(fields, dtype):
     assert {key: changed.source[key] for key in fields} == dict.fromkeys(fields, "float64")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("family", "key"),
     [
         ("bert", "classifier_dropout"),
@@ -235,7 +236,7 @@ def test_alberts_classifier_dropout_is_its_own():
     assert read("albert", classifier_dropout_prob=0.5).classifier_dropout == 0.5
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_the_exact_name_of_an_activation_is_kept(name):
     assert read("bert", hidden_act=name).hidden_act == name
     config = read("distilbert", activation=name)

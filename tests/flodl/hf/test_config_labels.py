@@ -10,13 +10,14 @@ import pytest
 from flodl.hf.config_json import AutoConfig, BertConfig, EncoderConfig
 from flodl.hf.errors import ConfigError
 from tests.flodl.hf.config_samples import text_of
+from tests.rows import each_row
 
 
 def read(**fields: object) -> EncoderConfig:
     return AutoConfig.from_json_str(text_of("bert", **fields))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "names"),
     [
         ({}, None),
@@ -35,8 +36,8 @@ def test_names_are_read_by_id_or_the_other_way_round(fields, names):
     assert read(**fields).id2label == names
 
 
-@pytest.mark.parametrize("key", ["id2label", "label2id"])
-@pytest.mark.parametrize(
+@each_row("key", ["id2label", "label2id"])
+@each_row(
     "ids", [["0", "2"], ["1", "2"], ["-1", "0"], ["0", "x"], ["0", "01"], ["0", ""], ["0", "1.0"]]
 )
 def test_ids_with_gaps_are_refused(key, ids):
@@ -46,7 +47,7 @@ def test_ids_with_gaps_are_refused(key, ids):
         read(**{key: value})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value"),
     [
         ("id2label", {"0": 1}),
@@ -72,7 +73,7 @@ def names(*, asked=None, given=None, rows=None, **fields: object) -> tuple[str, 
 NO_YES = {"0": "no", "1": "yes"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "written", "number", "rows", "expected"),
     [
         (3, NO_YES, 4, 5, ("LABEL_0", "LABEL_1", "LABEL_2")),
@@ -96,7 +97,7 @@ def test_names_the_caller_gives_win():
     assert names(given=("a",), asked=1) == ("a",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "said"),
     [(None, "the checkpoint has no classifier"), (5, "classifier in the checkpoint has 5 rows")],
 )
@@ -106,13 +107,13 @@ def test_a_conflict_the_checkpoint_does_not_settle_names_both_fields(rows, said)
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("asked", [0, -1, True, 2.0])
+@each_row("asked", [0, -1, True, 2.0])
 def test_a_width_below_one_is_refused(asked):
     with pytest.raises(ConfigError, match=f"num_labels is {asked}; it must be a whole number"):
         names(asked=asked)
 
 
-@pytest.mark.parametrize("given", [[], "ab", ["a", 1], {1: "a"}, {0: "a", 2: "b"}, 5])
+@each_row("given", [[], "ab", ["a", 1], {1: "a"}, {0: "a", 2: "b"}, 5])
 def test_impossible_names_from_the_caller_are_refused(given):
     with pytest.raises(ConfigError, match="labels"):
         names(given=given)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import transformers
 
 from flodl.hf.config_json import AutoConfig, ModernBertConfig
 from tests.flodl.hf.config_samples import SHAPE, read, refused
+from tests.rows import each_row
 
 FULL, NEAR = "full_attention", "sliding_attention"
 OLDER = {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4, "local_rope_theta": 100.0}
@@ -58,7 +58,7 @@ def test_presets_have_the_published_shapes():
     assert (base.pad_token_id, base.layer_types.count(FULL)) == (50283, 8)
 
 
-@pytest.mark.parametrize("fields", [OLDER, NEWER, {**NEWER, **OLDER}])
+@each_row("fields", [OLDER, NEWER, {**NEWER, **OLDER}])
 def test_both_forms_mean_the_same_and_stay_as_they_are(fields):
     config = modern(**fields)
     assert config.layer_types == (FULL, NEAR)
@@ -84,7 +84,7 @@ def test_a_local_theta_of_null_is_the_global_one():
     assert config.replace(global_rope_theta=8.0).local_rope_theta == 8.0
 
 
-@pytest.mark.parametrize("form", [OLDER, NEWER, {}])
+@each_row("form", [OLDER, NEWER, {}])
 def test_changes_are_written_in_the_form_of_the_file(form):
     config = modern(num_hidden_layers=2, **form)
     changed = config.replace(
@@ -106,7 +106,7 @@ def test_the_distance_of_full_layers_replaces_a_list():
     assert "layer_types" not in config.source
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         ({"layer_types": [FULL]}, "'layer_types' has 1 entries and 'num_hidden_layers' is 2"),

@@ -10,6 +10,7 @@ from flodl.hf.config_json import AutoConfig, RobertaConfig
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 from tests.flodl.hf.config_samples import text_of
 from tests.flodl.hf.fake_hub import FakeHub
+from tests.rows import each_row
 
 
 def checkpoint(directory: Path, config: str) -> Path:
@@ -28,7 +29,7 @@ def test_a_directory_gives_its_configuration_without_its_weights(tmp_path):
     assert inside.to_json_str() == config.to_json_str()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind", "said"),
     [
         (text_of("bert", model_type="gpt2"), UnsupportedModelError, "'model_type' is 'gpt2'"),

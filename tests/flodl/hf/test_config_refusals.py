@@ -20,6 +20,7 @@ from tests.flodl.hf.config_samples import (
     refused,
     text_of,
 )
+from tests.rows import each_row
 
 SIZES = {
     family: [key for key in SMALLEST[family] if key not in ("model_type", "pad_token_id")]
@@ -27,36 +28,34 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "key"), [(f, key) for f in FAMILIES if f != "distilbert" for key in SIZES[f]]
-)
+@each_row(("family", "key"), [(f, key) for f in FAMILIES if f != "distilbert" for key in SIZES[f]])
 def test_a_missing_size_is_named(family, key):
     assert f"config.json: '{key}' is missing; it must be a whole number" in refused(family, key)
 
 
-@pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in SIZES[f]])
-@pytest.mark.parametrize("value", [True, 8.0, "8", None, 0, -3, 2**31, [], {}])
+@each_row(("family", "key"), [(f, key) for f in FAMILIES for key in SIZES[f]])
+@each_row("value", [True, 8.0, "8", None, 0, -3, 2**31, [], {}])
 def test_a_size_that_is_no_whole_number_is_named(family, key, value):
     message = refused(family, **{key: value})
     assert f"config.json: '{key}' is {value!r}; it must be a whole number from 1" in message
 
 
-@pytest.mark.parametrize(("family", "key"), [(f, key) for f in FAMILIES for key in RATES[f]])
-@pytest.mark.parametrize("value", [True, "0.1", None, -0.1, 1.5, float("nan"), 10**400])
+@each_row(("family", "key"), [(f, key) for f in FAMILIES for key in RATES[f]])
+@each_row("value", [True, "0.1", None, -0.1, 1.5, float("nan"), 10**400])
 def test_a_dropout_that_is_no_probability_is_named(family, key, value):
     message = refused(family, **{key: value})
     assert f"'{key}' is " in message
     assert "it must be a number from 0 to 1" in message
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "distilbert"])
-@pytest.mark.parametrize("value", [True, "1e-12", None, -1e-12, float("inf")])
+@each_row("family", [name for name in FAMILIES if name != "distilbert"])
+@each_row("value", [True, "1e-12", None, -1e-12, float("inf")])
 def test_an_epsilon_that_is_no_amount_is_named(family, value):
     key = "norm_eps" if family == "modernbert" else "layer_norm_eps"
     assert f"'{key}' is " in refused(family, **{key: value})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         ({"hidden_act": "GELU"}, "'hidden_act' is 'GELU'; it must be one of gelu, gelu_python"),
@@ -94,7 +93,7 @@ def test_an_impossible_value_is_refused_by_file_field_and_value(fields, said):
     assert f"config.json: {said}" in refused("bert", **fields)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_harmless_spellings_of_nothing_are_accepted(family):
     config = read(
         family,
@@ -113,14 +112,14 @@ def test_harmless_spellings_of_nothing_are_accepted(family):
     assert config == read(family)
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta"])
+@each_row("family", ["roberta", "xlm-roberta"])
 def test_roberta_needs_padding_to_count_positions_from(family):
     assert "'pad_token_id' is None; it must be a word id" in refused(family, pad_token_id=None)
     assert "'max_position_embeddings' is 20" in refused(family, pad_token_id=19)
     assert read(family, pad_token_id=18).pad_token_id == 18
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "deberta-v2"])
+@each_row("family", ["bert", "distilbert", "albert", "deberta-v2"])
 def test_others_may_have_no_padding_row(family):
     config = read(family, pad_token_id=None)
     assert config.pad_token_id is None
@@ -145,7 +144,7 @@ def test_a_long_value_is_cut_short_in_messages():
 # --- The family ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", ["gpt2", "BERT", "deberta", "", None, 3, ["bert"], "x" * 10_000])
+@each_row("named", ["gpt2", "BERT", "deberta", "", None, 3, ["bert"], "x" * 10_000])
 def test_an_unknown_family_lists_the_six(named):
     with pytest.raises(UnsupportedModelError, match="'model_type' is ") as caught:
         AutoConfig.from_json_str(text_of("bert", model_type=named), origin="a/config.json")
@@ -168,7 +167,7 @@ def test_a_class_reads_its_own_family_only():
     assert config.source["model_type"] == "bert"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("", "here: line 1, column 1: not valid JSON"),
@@ -188,7 +187,7 @@ def test_text_that_is_no_json_object_is_refused(text, said):
         assert str(caught.value).startswith(said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("family", "key", "most"),
     [
         ("bert", "num_hidden_layers", 4096),

@@ -23,6 +23,7 @@ from tests.flodl.hf.config_samples import (
     read,
     text_of,
 )
+from tests.rows import each_row
 
 UNKNOWN = {
     "flag": None,
@@ -34,7 +35,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_unknown_fields_and_numbers_survive(family):
     text = text_of(family, initializer_range=0.019999, **UNKNOWN)
     config = AutoConfig.from_json_str(text)
@@ -46,7 +47,7 @@ def test_unknown_fields_and_numbers_survive(family):
     assert AutoConfig.from_json_str(written).to_json_str() == written
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_change_is_written_and_the_rest_kept(family):
     config = read(family, **UNKNOWN)
     changed = config.replace(hidden_dropout_prob=0, problem_type="regression")
@@ -66,7 +67,7 @@ def test_the_source_is_a_copy():
     assert config.source["nested"]["a"] == 1e-30
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_configuration_made_in_python_equals_the_one_it_writes(family):
     own = {value: key for key, value in DISTILBERT.items()} if family == "distilbert" else {}
     fields = {own.get(key, key): value for key, value in SMALLEST[family].items()}

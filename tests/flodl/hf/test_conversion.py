@@ -22,6 +22,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, cells_named, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
+from tests.rows import each_row
 
 SIZES = {
     "vocab_size": 60,
@@ -255,7 +256,7 @@ def pickled(path: Path, content: object, *, zipped: bool) -> Path:
 
 
 @pytest.mark.case("hf", 20)
-@pytest.mark.parametrize("zipped", [True, False])
+@each_row("zipped", [True, False])
 def test_a_harmful_pickle_is_refused_and_never_run(tmp_path, zipped):
     canary = tmp_path / "canary"
     tensors = {"a": torch.ones(1), "b": Harmful(canary)}
@@ -271,7 +272,7 @@ def test_a_harmful_pickle_is_refused_and_never_run(tmp_path, zipped):
     assert canary.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "told"),
     [
         ([torch.ones(1)], "holds a list"),

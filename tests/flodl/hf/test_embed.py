@@ -18,6 +18,7 @@ from flodl.hf.sentence_settings import SentenceSettings
 from flodl.hf.sentence_transformer import SentenceTransformer
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.test_batching import PLANS, mixed_texts, modes, some_modes
+from tests.rows import each_row
 
 POOLING_FLAGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
@@ -346,7 +347,7 @@ def test_mistakes_are_named(checkpoint, tmp_path):
         TextEncoder.from_pretrained(tmp_path / "bare")
 
 
-@pytest.mark.parametrize("option", ["num_labels", "head_init", "foo"])
+@each_row("option", ["num_labels", "head_init", "foo"])
 def test_an_option_that_is_not_known_is_refused(checkpoint, option):
     with pytest.raises(TypeError, match=f"no argument '{option}'; it takes attn_impl"):
         TextEncoder.from_pretrained(checkpoint[0], **{option: 3})

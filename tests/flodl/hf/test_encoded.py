@@ -9,6 +9,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.models_material import FAMILIES, small_config
 from tests.flodl.hf.predict.reference import tokenizer_of
+from tests.rows import each_row
 
 FIELDS = (
     "input_ids",
@@ -45,7 +46,7 @@ def test_what_is_not_given_has_a_default_of_the_right_shape_and_type():
         assert getattr(made, name) is getattr(made, name), name
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32, torch.uint8])
+@each_row("dtype", [torch.bool, torch.int32, torch.float32, torch.uint8])
 def test_a_mask_of_any_type_becomes_int64(dtype):
     ids = torch.tensor([[1, 2]], dtype=torch.int32)
     made = EncodedBatch(ids, torch.tensor([[1, 0]]).to(dtype))
@@ -53,7 +54,7 @@ def test_a_mask_of_any_type_becomes_int64(dtype):
     assert made.attention_mask.dtype == made.input_ids.dtype == torch.int64
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "tensor", "message"),
     [
         ("input_ids", torch.zeros(3), r"input_ids must be \[B, S\], got \[3\]"),
@@ -70,7 +71,7 @@ def test_a_tensor_that_does_not_fit_is_named(name, tensor, message):
         EncodedBatch(**{**good, name: tensor})
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@each_row("name", FIELDS)
 def test_fields_cannot_be_replaced(name):
     with pytest.raises(AttributeError):
         setattr(batch(), name, torch.zeros(3, 4))
@@ -101,13 +102,13 @@ def test_a_row_without_any_token_keeps_one_column():
     assert made.rows([0]).input_ids.shape == (1, 1)
 
 
-@pytest.mark.parametrize("index", [3, -4])
+@each_row("index", [3, -4])
 def test_a_row_that_does_not_exist_is_an_index_error(index):
     with pytest.raises(IndexError, match=f"row {index} of a batch of 3"):
         batch().rows([0, index])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("index", "rows"),
     [
         (1, [1]),
@@ -162,7 +163,7 @@ def test_its_size_is_its_name():
     assert repr(batch()) == "EncodedBatch(3 rows of 4 tokens, cpu)"
 
 
-@pytest.mark.parametrize("made_of", ["tensors", "texts"])
+@each_row("made_of", ["tensors", "texts"])
 def test_what_is_first_read_while_predicting_may_be_trained_with(made_of):
     if made_of == "tensors":
         made = batch()
@@ -185,7 +186,7 @@ def test_a_batch_that_was_predicted_can_be_trained_with():
     assert all(parameter.grad is not None for parameter in head.graph.parameters())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_batch_without_rows_or_tokens_is_refused_by_a_model(family):
     config = small_config(family, HeadKind.SEQCLS)
     head = getattr(flodl.hf, f"{config.class_prefix}ForSequenceClassification")

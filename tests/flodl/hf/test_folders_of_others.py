@@ -21,6 +21,7 @@ from flodl.hf import (
     save_lora,
 )
 from flodl.hf.tiny_model import write_tiny_model
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_folder_with_an_adapter_says_what_it_is_and_how_to_open_it(
     assert load_lora(again.graph, lora)  # what the message says
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"peft_type": "IA3"}', "[1]", "{bad"])
+@each_row("text", ["", "{}", '{"peft_type": "IA3"}', "[1]", "{bad"])
 def test_an_odd_adapter_is_named_as_well(text: str, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(ConfigError, match="is an adapter of PEFT"):

@@ -10,6 +10,7 @@ from flodl.errors import PathError
 from flodl.graph import Graph
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
+from tests.rows import each_row
 
 
 def frozen(graph: Graph) -> set[str]:
@@ -40,7 +41,7 @@ PATTERNS = [
 
 
 @pytest.mark.case("hf", 45)
-@pytest.mark.parametrize(("family", "path", "prefixes"), PATTERNS)
+@each_row(("family", "path", "prefixes"), PATTERNS)
 def test_a_path_freezes_what_begins_with_it_and_nothing_else(
     family: str, path: str, prefixes: list[str]
 ) -> None:
@@ -65,8 +66,8 @@ def test_a_path_freezes_what_begins_with_it_and_nothing_else(
     assert frozen(graph) == set()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", list(HeadKind))
+@each_row("family", FAMILIES)
+@each_row("kind", list(HeadKind))
 def test_every_name_of_a_checkpoint_can_be_addressed(family: str, kind: HeadKind) -> None:
     graph = small_model(family, kind)
     for name, parameter in graph.named_parameters(remove_duplicate=False):

@@ -31,6 +31,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.pretrained import PretrainedModel
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.predict.reference import write
+from tests.rows import each_row
 
 FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]
 OURS = {
@@ -391,7 +392,7 @@ def test_a_classifier_of_another_width_is_replaced_when_told(tmp_path):
     assert model.load_report.initialised == ("classifier.bias", "classifier.weight")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "dtype"),
     [
         ({"torch_dtype": torch.bfloat16}, torch.bfloat16),
@@ -405,7 +406,7 @@ def test_the_precision_is_given_by_either_name(base, options, dtype):
     assert AutoModel.from_pretrained(base, **options).dtype == dtype
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error", "message"),
     [
         ({"device_map": "auto"}, TypeError, "'device_map': give device="),
@@ -429,7 +430,7 @@ def test_labels_in_both_directions_have_to_agree(base):
         )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "remedy"),
     [("push_to_hub", "huggingface_hub.upload_folder"), ("generate", "fill_mask"), ("nothing", "")],
 )

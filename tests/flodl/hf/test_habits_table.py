@@ -11,6 +11,7 @@ import torch
 import flodl.hf
 from tests.flodl.hf.predict.reference import SENTENCES, write
 from tests.flodl.hf.test_embed import layout
+from tests.rows import each_row
 
 PAGE = Path(__file__).parents[3] / "docs/guide/huggingface.md"
 CODE = re.compile(r"`([^`]+)`")
@@ -66,7 +67,7 @@ def test_the_table_is_read():
     assert all(TABLE.values())
 
 
-@pytest.mark.parametrize("habit", list(TABLE))
+@each_row("habit", list(TABLE))
 def test_a_usual_call_runs(names, habit):
     for call in TABLE[habit]:
         assert eval(call, dict(names)) is not None or call.endswith("_enable()"), call

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 
 import huggingface_hub.errors as hub
-import pytest
 
 from flodl.hf.errors import DiskFull, HubError, RepoNotFound
 from flodl.hf.hub_errors import Asked, Unreachable, translated
+from tests.rows import each_row
 
 ASKED = Asked("owner/name", "main", "config.json", "https://hub.example", "/cache")
 
@@ -19,7 +19,7 @@ def cause(error: Exception, of: Exception) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind", "says"),
     [
         (OSError(errno.ENOSPC, "full"), DiskFull, "no space is left on the disk of /cache for "),

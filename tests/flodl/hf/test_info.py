@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError, UnsupportedModelError
 from flodl.hf.info import inspect_checkpoint
+from tests.rows import each_row
 
 SIZES = {
     "vocab_size": 60,
@@ -44,7 +45,7 @@ def test_family_head_labels_and_sizes_are_told(tmp_path):
     assert (found.keys.ignored, found.keys.unexpected) == ((), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("family", "config"),
     [
         ("Bert", "BertConfig"),
@@ -55,7 +56,7 @@ def test_family_head_labels_and_sizes_are_told(tmp_path):
         ("DebertaV2", "DebertaV2Config"),
     ],
 )
-@pytest.mark.parametrize(
+@each_row(
     ("suffix", "head"),
     [
         ("Model", "base"),

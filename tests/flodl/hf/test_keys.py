@@ -22,6 +22,7 @@ from flodl.hf.keys import (
     reconciling,
     suggestions,
 )
+from tests.rows import each_row
 
 HEAD_MODEL = {
     "bert.embeddings.word_embeddings.weight",
@@ -34,7 +35,7 @@ BASE_MODEL = {"embeddings.word_embeddings.weight", "encoder.layer.0.output.Layer
 # Older and second names
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new"),
     [
         ("bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"),
@@ -72,7 +73,7 @@ def test_the_word_table_has_other_names_only_while_it_is_tied():
 # Prefixes
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key", ["bert.encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.gamma"]
 )
 def test_the_prefix_is_given_or_taken_as_the_model_wants_it(key):
@@ -87,7 +88,7 @@ def test_a_mistyped_key_gets_the_prefix_too():
     )
 
 
-@pytest.mark.parametrize("key", ["cls.predictions.decoder.weight", "classifier.weight", "other"])
+@each_row("key", ["cls.predictions.decoder.weight", "classifier.weight", "other"])
 def test_keys_of_heads_get_no_prefix(key):
     assert reconciling(HEAD_MODEL, "bert")(key) == key
     assert reconciling(BASE_MODEL, "bert")(key) == key
@@ -107,7 +108,7 @@ def test_two_keys_with_one_name_are_both_named():
 # What may be left over
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [
         "bert.embeddings.position_ids",
@@ -126,7 +127,7 @@ def test_what_files_usually_hold_in_excess_is_harmless(key):
     assert is_harmless(key, BASE_MODEL)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [
         "bert.encoder.layer.9.output.dense.weight",
@@ -157,7 +158,7 @@ def test_a_pooler_belongs_to_the_head():
     assert not is_encoder_key("pooler.weight", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "is_pooler"),
     [
         ("bert.pooler.dense.weight", True),
@@ -207,7 +208,7 @@ def test_a_path_grows_by_segments():
     assert path.leaf("weight") == "bert.encoder.layer.3.weight"
 
 
-@pytest.mark.parametrize("segment", ["", "a.b", "a/b"])
+@each_row("segment", ["", "a.b", "a/b"])
 def test_a_segment_is_one_plain_name(segment):
     for make in (HfPath, HfPath.try_new, HfPath("x").sub, HfPath("x").leaf, HfPath("x").try_leaf):
         with pytest.raises(ValueError, match="not one segment"):

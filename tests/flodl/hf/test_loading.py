@@ -28,6 +28,7 @@ from tests.flodl.hf.reference_files import (
     weights_of,
     words_in,
 )
+from tests.rows import each_row
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 IDS = torch.tensor([[5, 9, 3, 8, 30], [7, 2, 6, 1, 1]])
@@ -80,8 +81,8 @@ def test_every_tensor_of_the_reference_is_loaded_and_saved_again_bit_by_bit(tmp_
     assert save_safetensors_from_graph(graph) == (tmp_path / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", list(HeadKind))
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("kind", list(HeadKind))
+@each_row("family", FAMILIES)
 def test_an_encoder_without_prefix_fills_every_model_whose_head_is_drawn(tmp_path, family, kind):
     save_reference(tmp_path, family, HeadKind.BASE)
     encoder = load(tmp_path, HeadKind.BASE)
@@ -524,8 +525,8 @@ def test_an_impossible_option_is_refused(bert_base, option):
 
 
 @pytest.mark.case("hf", 24)
-@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("narrow", [torch.float16, torch.bfloat16])
+@each_row("family", FAMILIES)
 def test_a_file_of_mixed_types_is_widened_and_saved_bit_by_bit(tmp_path, family, narrow):
     save_reference(tmp_path, family, HeadKind.MLM)
 

@@ -18,6 +18,7 @@ from tests.flodl.hf.reference_files import (
     save_reference,
     words_in,
 )
+from tests.rows import each_row
 
 IDS = torch.tensor([[5, 9, 3, 8, 30], [7, 2, 6, 1, 1]])
 
@@ -58,7 +59,7 @@ def test_two_different_tables_are_untied_also_in_the_export_and_the_reference_ag
 
 
 @pytest.mark.case("hf", 22)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_two_labels_that_the_reference_did_not_write_are_counted_and_named(tmp_path, family):
     model = save_reference(tmp_path, family, HeadKind.SEQCLS)
     fields = json.loads((tmp_path / "config.json").read_text())

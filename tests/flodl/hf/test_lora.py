@@ -27,6 +27,7 @@ from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
 from flodl.hf.lora_layers import LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
+from tests.rows import each_row
 
 ATTENTION = {
     "distilbert": ["q_lin", "v_lin"],
@@ -106,14 +107,14 @@ def test_dropout_touches_the_change_alone_and_only_in_training() -> None:
     assert torch.equal(layer(x), layer(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_beside_half_precision_the_change_is_in_float32(dtype: torch.dtype) -> None:
     layer = LoraLinear.adapt(nn.Linear(4, 4).to(dtype), LoraSettings(r=2))
     assert layer.lora_A.dtype == layer.lora_B.dtype == torch.float32
     assert layer(torch.ones(1, 4, dtype=dtype)).dtype == dtype
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "message"),
     [
         ({"r": 0}, "r=0: the rank is a whole number of at least 1"),
@@ -150,7 +151,7 @@ def test_bare_names_mean_all_layers_so_called_and_everything_else_is_frozen() ->
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("paths", "count"),
     [
         ("bert.encoder.layer.[0-1].attention.self.query", 2),
@@ -213,7 +214,7 @@ def test_a_layer_that_stands_twice_is_adapted_once() -> None:
     assert len(list(graph.parameters())) == 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("qury", r"no linear layer or embedding is called 'qury'; did you mean query\?"),
@@ -235,7 +236,7 @@ def test_a_tied_layer_is_refused() -> None:
         add_lora(graph, "cls.predictions.decoder")
 
 
-@pytest.mark.parametrize("paths", [[], ()])
+@each_row("paths", [[], ()])
 def test_no_paths_are_refused_and_freeze_nothing(paths: Any) -> None:
     graph = small_model("bert", HeadKind.SEQCLS)
     before = trained(graph)
@@ -249,7 +250,7 @@ def unchanged(graph: Graph, before: set[str]) -> bool:
     return plain and trained(graph) == before
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64])
+@each_row("dtype", [torch.float8_e4m3fn, torch.complex64])
 def test_a_weight_that_cannot_be_adapted_is_named_and_nothing_is_changed(
     dtype: torch.dtype,
 ) -> None:
@@ -318,7 +319,7 @@ def test_training_moves_adapters_and_head_and_leaves_the_rest_bit_for_bit() -> N
 
 
 @pytest.mark.case("hf", 46)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_merged_outputs_are_the_unmerged_ones(family: str) -> None:
     graph = small_model(family, HeadKind.SEQCLS)
     plain, keys = output(graph), list(graph.state_dict())

@@ -22,6 +22,7 @@ from flodl.hf.lora_layers import LoraEmbedding, LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, stored, targets, trained, values
 from tests.flodl.hf.test_lora_peft import attended, output_of, peft, reference
+from tests.rows import each_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -214,7 +215,7 @@ def test_a_direction_of_zeros_stays_zero() -> None:
     torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_beside_half_precision_the_magnitude_is_in_float32(dtype: torch.dtype) -> None:
     layer = LoraLinear.adapt(nn.Linear(4, 4).to(dtype), LoraSettings(r=2, use_dora=True))
     assert layer.lora_magnitude_vector.dtype == torch.float32
@@ -312,7 +313,7 @@ class Scaled(nn.Embedding):
     """An embedding that does something else than look up."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("embedding", "says"),
     [
         (Scaled(5, 4), "LoRA adapts torch.nn.Embedding, not Scaled"),

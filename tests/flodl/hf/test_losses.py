@@ -25,6 +25,7 @@ from flodl.hf.losses import (
     token_classification_loss,
 )
 from tests.flodl.hf.predict.reference import write
+from tests.rows import each_row
 
 FAMILIES = [
     *("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2"),
@@ -276,7 +277,7 @@ def test_probabilities_are_targets_of_a_cross_entropy():
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "loss",
     [
         lambda x: token_classification_loss(x, torch.full((2, 3), -100)),
@@ -303,7 +304,7 @@ def test_starts_that_do_not_count_leave_the_loss_of_the_ends():
     assert loss.item() == pytest.approx(F.cross_entropy(logits[..., 1], ends).item() / 2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_row("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened_first(dtype):
     logits = (20 * torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
     labels = torch.tensor([[1, -100, 7], [3, 4, 5]])
@@ -313,7 +314,7 @@ def test_half_precision_is_widened_first(dtype):
     assert math.isfinite(loss.item())
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@each_row("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_numbers_of_labels_come_in_any_integer_dtype(dtype):
     logits, labels = torch.randn(2, 3), torch.tensor([2, 0])
     expected = F.cross_entropy(logits, labels).item()
@@ -326,7 +327,7 @@ def test_flags_are_labels_of_a_multi_label_model():
     assert sequence_classification_loss(logits, flags).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "message"),
     [
         (lambda: sequence_classification_loss(_z(2), _n(2)), r"logits must be \[B, N\], got \[2\]"),

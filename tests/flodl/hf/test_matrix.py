@@ -11,6 +11,7 @@ from flodl.hf import matrix, reference
 from flodl.hf.__main__ import main
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, HEADS, all_cells, cells_named, verify_matrix
+from tests.rows import each_row
 
 
 def test_there_is_one_cell_of_each_family_with_each_head():
@@ -26,7 +27,7 @@ def test_there_is_one_cell_of_each_family_with_each_head():
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "names"),
     [
         ("bert", ["bert"]),

@@ -23,6 +23,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.info import inspect_checkpoint
 from flodl.hf.weights.stored import StoredFiles
 from tests.flodl.hf.models_material import small_config, small_model, some_ids
+from tests.rows import each_row
 
 IDS, MASK = some_ids()
 OPENERS = {
@@ -75,8 +76,8 @@ def header_only(monkeypatch):
 
 
 @pytest.mark.case("hf", 19)
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("fault", REFUSED)
+@each_row("opener", OPENERS)
+@each_row("fault", REFUSED)
 def test_a_configuration_is_refused_before_the_weights_are_looked_at(tmp_path, opener, fault):
     changes, error, said = REFUSED[fault]
     folder = written(tmp_path, HeadKind.SEQCLS, **changes)
@@ -88,7 +89,7 @@ def test_a_configuration_is_refused_before_the_weights_are_looked_at(tmp_path, o
 
 
 @pytest.mark.case("hf", 19)
-@pytest.mark.parametrize("opener", OPENERS)
+@each_row("opener", OPENERS)
 def test_a_configuration_that_is_no_json_is_refused_before_the_weights_are_looked_at(
     tmp_path, opener
 ):
@@ -147,7 +148,7 @@ def test_the_weights_decide_which_decoder_a_deberta_has(tmp_path, legacy, writte
 
 
 @pytest.mark.usefixtures("header_only")
-@pytest.mark.parametrize("keys", [("lm_predictions.lm_head.bias",), ()], ids=["newer", "neither"])
+@each_row("keys", [("lm_predictions.lm_head.bias",), ()], ids=["newer", "neither"])
 def test_the_newer_decoder_on_a_table_of_another_width_is_refused(tmp_path, keys):
     config = small_config("deberta-v2", HeadKind.MLM, legacy=False, embedding_size=8)
     (tmp_path / "config.json").write_text(config.to_json_str())

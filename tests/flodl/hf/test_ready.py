@@ -7,6 +7,7 @@ import pytest
 
 from flodl.hf import HeadKind, write_tiny_model
 from flodl.hf.downloads import PICKLED, SAFETENSORS, SENTENCE_FILES, needed, size_text
+from tests.rows import each_row
 
 READY = """
 import sys
@@ -135,7 +136,7 @@ def test_files_of_the_first_kind_of_weights_count():
     assert needed({*names, "tokenizer.json"}, ()) == {"config.json", "tokenizer.json"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "text"),
     [(999, "999 bytes"), (1500, "1.5 KB"), (267_832_560, "268 MB"), (2_240_000_000, "2.2 GB")],
 )

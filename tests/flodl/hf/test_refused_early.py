@@ -14,6 +14,7 @@ from flodl.hf import (
     TextEncoder,
 )
 from flodl.hf.matrix import all_cells, tiny_config
+from tests.rows import each_row
 
 CONFIG = tiny_config(all_cells()[0])
 NO_DEVICE = r"device='gpu' is not a device: use 'cpu', 'cuda', 'cuda:1' or 'auto'$"
@@ -33,7 +34,7 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@each_row("entry", ENTRIES)
 def test_what_is_not_a_device_is_refused_in_one_line(monkeypatch, entry):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ValueError, match=NO_DEVICE) as raised:
@@ -42,7 +43,7 @@ def test_what_is_not_a_device_is_refused_in_one_line(monkeypatch, entry):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-@pytest.mark.parametrize("entry", ENTRIES)
+@each_row("entry", ENTRIES)
 def test_cuda_without_a_device_is_refused_in_one_line(monkeypatch, entry):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ValueError, match=NO_CUDA) as raised:

@@ -29,6 +29,7 @@ from flodl.hf.safetensors_io import (
     weights_have_pooler,
 )
 from tests import fork_server
+from tests.rows import each_row
 
 
 class Toy(nn.Module):
@@ -212,9 +213,7 @@ def test_a_missing_file_is_the_systems_error(tmp_path):
         load_safetensors_file_into_graph(on_meta(), tmp_path / "none.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("keys", "has"), [(["bert.pooler.dense.bias"], True), (["pooler_dense.weight"], False)]
-)
+@each_row(("keys", "has"), [(["bert.pooler.dense.bias"], True), (["pooler_dense.weight"], False)])
 def test_a_pooler_is_found_in_the_headers(tmp_path, keys, has):
     path = tmp_path / "model.safetensors"
     save_file({key: torch.zeros(1) for key in [*keys, "other"]}, path)
@@ -347,7 +346,7 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "message"),
     [
         (b"", "is empty"),

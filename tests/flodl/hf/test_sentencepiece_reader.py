@@ -9,6 +9,7 @@ from transformers.utils import sentencepiece_model_pb2_new
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.text.sentencepiece import PieceKind, read_sentencepiece
 from tests.flodl.hf.tokenizer_material import Pieces, albert_file, deberta_file, xlm_roberta_file
+from tests.rows import each_row
 
 UNKNOWN = ("<unk>", 0.0, 2)
 
@@ -100,7 +101,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("data", "message"), BROKEN)
+@each_row(("data", "message"), BROKEN)
 def test_broken_bytes_are_explained(data, message):
     with pytest.raises(CheckpointFormatError, match=f"here/spm.model is not a uni.*{message}"):
         read_sentencepiece(data, "here/spm.model")

@@ -24,6 +24,7 @@ from flodl.hf.source import WeightFiles
 from flodl.hf.weights.writing import shard_bytes, write_shards
 from tests import fork_server
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of
+from tests.rows import each_row
 
 INDEX = "model.safetensors.index.json"
 LIMIT = "4KB"
@@ -157,7 +158,7 @@ def test_every_save_replaces_the_one_before(single):
     assert weights_have_pooler(weights_of(single))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "expected"),
     [
         (1000, 1000),
@@ -175,7 +176,7 @@ def test_a_size_is_written_as_people_write_it(size, expected):
     assert shard_bytes(size) == expected
 
 
-@pytest.mark.parametrize("size", [0, -1, "0GB", "5XB", "GB", "", "1e3", "٣GB", "9" * 400])
+@each_row("size", [0, -1, "0GB", "5XB", "GB", "", "1e3", "٣GB", "9" * 400])
 def test_anything_else_is_no_size(size):
     with pytest.raises(ValueError, match="is not a file size"):
         shard_bytes(size)

@@ -15,6 +15,7 @@ from flodl.hf.locate import locate
 from flodl.hf.source import Access, Directory, WeightFiles
 from tests import fork_server
 from tests.flodl.hf.profiles import without, without_sockets
+from tests.rows import each_row
 
 INDEX = "model.safetensors.index.json"
 
@@ -131,21 +132,19 @@ def test_the_path_of_a_file_is_told_which_directory_to_give(checkpoint):
 # Access
 
 
-@pytest.mark.parametrize(
-    "subfolder", ["..", "a/../b", "/a", "a//b", "./a", "a\\b", "C:a", "a\0b", "../", "/"]
-)
+@each_row("subfolder", ["..", "a/../b", "/a", "a//b", "./a", "a\\b", "C:a", "a\0b", "../", "/"])
 def test_a_subfolder_that_leads_outside_is_refused(subfolder):
     with pytest.raises(ValueError, match="not a folder inside the checkpoint"):
         Access(subfolder=subfolder)
 
 
-@pytest.mark.parametrize("revision", ["../main", "", "a//b", "/refs", "a\nb"])
+@each_row("revision", ["../main", "", "a//b", "/refs", "a\nb"])
 def test_a_revision_that_could_be_another_path_is_refused(revision):
     with pytest.raises(ValueError, match="not a branch, a tag or a commit"):
         Access(revision=revision)
 
 
-@pytest.mark.parametrize("token", ["", "hf_secret\n", "hf_secret x", "hf_sécret"])
+@each_row("token", ["", "hf_secret\n", "hf_secret x", "hf_sécret"])
 def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(token):
     with pytest.raises(ValueError, match="token is empty, or holds") as raised:
         Access(token=token)
@@ -157,7 +156,7 @@ def test_the_token_is_not_part_of_what_is_printed():
     assert Access(token="hf_secret").token == "hf_secret"
 
 
-@pytest.mark.parametrize("subfolder", ["inner", "inner/"])
+@each_row("subfolder", ["inner", "inner/"])
 def test_a_subfolder_is_where_the_files_are(tmp_path, subfolder):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("inner")
@@ -196,7 +195,7 @@ def test_a_required_file_that_is_not_there_is_an_error(checkpoint):
         found.require("tokenizer.json")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "a\\..\\b", ""])
+@each_row("name", ["../secret", "/etc/passwd", "a/../../secret", "a\\..\\b", ""])
 def test_a_name_that_leads_outside_is_refused(checkpoint, name):
     (checkpoint.parent / "secret").write_text("secret")
     for ask in (locate(checkpoint).file, locate(checkpoint).text, locate(checkpoint).require):
@@ -237,10 +236,10 @@ BAD_SHARDS = [
 
 
 @pytest.mark.case("hf", 21)
-@pytest.mark.parametrize("name", BAD_SHARDS)
+@each_row("name", BAD_SHARDS)
 def test_a_shard_that_is_no_file_beside_the_index_is_refused(sharded, name):
     (sharded.parent / "a.safetensors").write_bytes(b"weights of another")
-    (sharded / "inner").mkdir()
+    (sharded / "inner").mkdir(exist_ok=True)
     (sharded / "inner" / "a.safetensors").write_bytes(b"weights")
     (sharded / "a.bin").write_bytes(b"pickle")
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
@@ -250,7 +249,7 @@ def test_a_shard_that_is_no_file_beside_the_index_is_refused(sharded, name):
     assert "plain name of a safetensors file" in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", "{", "[]", "1", "null", "{}", '{"weight_map": null}', '{"weight_map": {}}'),
@@ -309,7 +308,7 @@ class _Harmful:
 
 
 @pytest.mark.case("hf", 20)
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin"])
+@each_row("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin"])
 def test_a_directory_of_pickles_names_the_command_and_runs_none(tmp_path, name):
     ran = tmp_path / "ran"
     folder = tmp_path / "only pickles"

@@ -28,6 +28,7 @@ from tests.flodl.hf.models_material import (
     small_model,
     some_ids,
 )
+from tests.rows import each_row
 
 LAYERED = [family for family in FAMILIES if family != "albert"]
 
@@ -62,8 +63,8 @@ def layers_of(family: str) -> str:
 # --- Extracting ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.MLM])
+@each_row("family", FAMILIES)
+@each_row("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.MLM])
 def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKind) -> None:
     graph = small_model(family, kind)
     config = AutoConfig.from_json_str(graph.source_config or "")
@@ -85,8 +86,8 @@ def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKi
     assert torch.equal(output(graph), before)
 
 
-@pytest.mark.parametrize("family", LAYERED)
-@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 2), (2, 2)])
+@each_row("family", LAYERED)
+@each_row(("first", "last"), [(0, 1), (1, 2), (2, 2)])
 def test_layers_alone_compute_what_they_do_inside(family: str, first: int, last: int) -> None:
     extra = {"conv_kernel_size": 3} if family == "deberta-v2" else {}
     graph = small_model(family, HeadKind.TOKCLS, **extra)
@@ -135,7 +136,7 @@ def test_a_graph_without_a_configuration_is_copied_as_it_is() -> None:
     assert part is not inner
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         ("bert.embeddings", "'bert.embeddings' cannot run alone"),
@@ -171,8 +172,8 @@ def test_an_adapted_encoder_is_extracted_after_merging() -> None:
 # --- Dropping layers -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", LAYERED)
-@pytest.mark.parametrize("kind", [HeadKind.BASE, HeadKind.SEQCLS])
+@each_row("family", LAYERED)
+@each_row("kind", [HeadKind.BASE, HeadKind.SEQCLS])
 def test_the_other_layers_move_up_and_the_configuration_follows(
     family: str, kind: HeadKind
 ) -> None:
@@ -221,7 +222,7 @@ def test_shared_layers_run_less_often() -> None:
         drop_layers(grouped, [0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layers", "message"),
     [
         ([3], "there is no layer 3: the encoder has layers 0 to 2"),
@@ -242,8 +243,8 @@ def test_layers_that_cannot_be_dropped(layers: list[int], message: str) -> None:
 # --- Resizing the vocabulary -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 7])
+@each_row("family", FAMILIES)
+@each_row("size", [VOCABULARY + 7, VOCABULARY - 7])
 def test_table_and_decoder_change_together(family: str, size: int) -> None:
     graph = small_model(family, HeadKind.MLM)
     ids = some_ids()[0] % (VOCABULARY - 7)
@@ -316,7 +317,7 @@ def test_what_was_frozen_stays_frozen_and_dtypes_stay() -> None:
     assert (table.dtype, table.requires_grad) == (torch.bfloat16, False)
 
 
-@pytest.mark.parametrize("size", [0, -3, True, 2.5])
+@each_row("size", [0, -3, True, 2.5])
 def test_impossible_sizes_are_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="a vocabulary has a whole number of words"):
         resize_vocab(small_model("bert"), size)

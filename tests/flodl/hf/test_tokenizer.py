@@ -24,6 +24,7 @@ from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.tokenizer import HfTokenizer, position_limit
 from tests import fork_server
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
+from tests.rows import each_row
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 
@@ -116,7 +117,7 @@ def test_no_text_at_all_is_an_empty_batch(tokenizer, encode):
         getattr(tokenizer, encode)([])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("encode", "inputs", "message"),
     [
         ("encode_pairs", "abc", "got one text; put it into a list"),
@@ -161,8 +162,8 @@ def test_the_padding_section_names_the_pad_token_first(tmp_path):
     assert (tokenizer.pad_id, tokenizer.pad_token) == (9, "e")
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize("value", ["j", {"content": "j", "lstrip": False}])
+@each_row("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@each_row("value", ["j", {"content": "j", "lstrip": False}])
 def test_then_the_files_beside_name_it(tmp_path, name, value):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / name).write_text(json.dumps({"pad_token": value}))
@@ -203,7 +204,7 @@ LIMITS = [
 
 
 @pytest.mark.case("hf", 34)
-@pytest.mark.parametrize(("config_class", "fields", "limit"), LIMITS)
+@each_row(("config_class", "fields", "limit"), LIMITS)
 def test_an_over_long_row_is_named_with_the_limit_unless_it_is_cut(
     tokenizer, config_class, fields, limit
 ):
@@ -275,8 +276,8 @@ def test_a_truncation_section_counts_only_when_asked_for(tmp_path):
     assert tokenizer.inner.truncation is None
 
 
-@pytest.mark.parametrize("section", [None, 4, 30])
-@pytest.mark.parametrize("length", [6, 10, 1e30])
+@each_row("section", [None, 4, 30])
+@each_row("length", [6, 10, 1e30])
 def test_the_settings_name_the_length_to_cut_to_whatever_was_used_last(tmp_path, section, length):
     inner = words_tokenizer()
     if section is not None:
@@ -354,7 +355,7 @@ def test_cutting_equals_the_librarys(first, second, data):
     assert rows == of_the_library(first, second, max_length, strategy, stride)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "message"),
     [
         ({"truncation": "longest"}, "truncation is False, True or one of longest_first, only_f"),

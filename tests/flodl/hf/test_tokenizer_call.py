@@ -19,6 +19,7 @@ from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.test_tokenizer import tiny, words_tokenizer
 from tests.flodl.hf.test_tokenizer_sources import saved_by_the_reference
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
+from tests.rows import each_row
 
 KINDS = ("bert", "distilbert", "roberta", "albert", "xlm", "deberta")
 TEXTS = [LINES[0], "", LINES[3], "short", LINES[-1], LINES[21]]
@@ -111,7 +112,7 @@ def assert_same_call(both, *inputs, **options):
 
 
 @pytest.mark.filterwarnings("ignore:a row has")
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
+@each_row("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
 def test_a_call_gives_the_values_of_the_reference(both, options):
     assert_same_call(both, TEXTS, **options)
     assert_same_call(both, TEXTS[0], **options)
@@ -277,7 +278,7 @@ def test_a_batch_without_texts_says_so(tokenizer):
 # What cannot be done
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "options", "message"),
     [
         (([],), {}, "empty batch"),
@@ -314,7 +315,7 @@ def test_a_call_that_cannot_be_met_is_explained(tokenizer, arguments, options, m
         tokenizer(*arguments, **options)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "options", "message"),
     [
         ((3,), {}, "text is a int; pass a str"),

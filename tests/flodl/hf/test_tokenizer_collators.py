@@ -14,6 +14,7 @@ from flodl.hf import collators
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
+from tests.rows import each_row
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def test_labels_of_tokens_are_padded_on_the_side_of_the_rows(both, side):
     ours.padding_side = theirs.padding_side = "right"
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["ids", "mask"])
-@pytest.mark.parametrize("options", [{}, {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}])
+@each_row("masked", [False, True], ids=["ids", "mask"])
+@each_row("options", [{}, {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}])
 def test_the_same_draws_hide_the_same_tokens(both, options, masked):
     ours, theirs = both
     rows = [dict(ours(line, return_special_tokens_mask=masked)) for line in LINES[:20]]
@@ -107,8 +108,8 @@ GIVEN = [
 ]
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=range(len(GIVEN)))
-@pytest.mark.parametrize(
+@each_row("given", GIVEN, ids=range(len(GIVEN)))
+@each_row(
     "options",
     [
         {},
@@ -135,7 +136,7 @@ def test_rows_of_any_form_are_padded_alike(both, given, options):
     assert [type(v) for v in mine.values()] == [type(v) for v in other.values()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "message"),
     [
         ({"ids": [1]}, r"pad\(\) needs 'input_ids' for each row, got ids"),

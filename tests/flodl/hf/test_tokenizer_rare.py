@@ -17,6 +17,7 @@ from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.training_data import mask_id_of
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import write_bert
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def bare(words: tuple[str, ...] = ("a", "b", "?")) -> HfTokenizer:
     return HfTokenizer.from_inner(inner)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "says"),
     [
         ({"pad_token_type_id": "1"}, "pad_token_type_id must be a number, not '1'"),
@@ -66,7 +67,7 @@ def test_two_files_that_disagree_about_a_token(tmp_path: Path) -> None:
     assert HfTokenizer.from_pretrained(tmp_path).mask_token == "[MASK]"
 
 
-@pytest.mark.parametrize("spaced", [True, False])
+@each_row("spaced", [True, False])
 def test_a_space_before_the_first_word_without_the_frame_of_roberta(
     tmp_path: Path, spaced: bool
 ) -> None:
@@ -107,7 +108,7 @@ def test_rows_that_are_tensors_become_one_tensor() -> None:
         BatchEncoding({"ragged": [[1], [2, 3]]}, tensor_type="pt")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "kind", "says"),
     [
         (lambda t: t.encode("a", device="cpu"), TypeError, "for a device, pass a list of texts"),

@@ -34,6 +34,7 @@ from tests.flodl.hf.tokenizer_material import (
     write_unigram,
     xlm_roberta_file,
 )
+from tests.rows import each_row
 
 NUMBERED = frozenset({"4,", "▁1,", "3,"})
 """Pieces of a digit and a comma that ``albert_file`` holds."""
@@ -178,7 +179,7 @@ def test_a_deberta_file_gives_the_ids_of_the_reference(tmp_path, settings):
 
 
 @pytest.mark.case("hf", 35)
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "xlm", "deberta", "json"])
+@each_row("kind", ["bert", "roberta", "albert", "xlm", "deberta", "json"])
 def test_saving_writes_the_very_bytes_that_were_read(tmp_path, kind):
     directory = written(tmp_path / kind, kind)
     (directory / "special_tokens_map.json").write_text('{ "mask_token" : null }\r\n')
@@ -233,7 +234,7 @@ def test_tokenizer_json_comes_before_every_vocabulary(tmp_path):
     assert tokenizer.files.source == ("tokenizer.json",)
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "spm.model", "merges.txt"])
+@each_row("name", ["vocab.txt", "spm.model", "merges.txt"])
 def test_a_file_given_by_name_is_read_as_its_kind(tmp_path, name):
     kind = {"vocab.txt": "bert", "spm.model": "deberta", "merges.txt": "roberta"}[name]
     directory = written(tmp_path / kind, kind)
@@ -314,7 +315,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "content", "message"), BROKEN)
+@each_row(("kind", "name", "content", "message"), BROKEN)
 def test_a_broken_file_is_named(tmp_path, kind, name, content, message):
     directory = written(tmp_path / kind, kind)
     (directory / name).write_bytes(content)

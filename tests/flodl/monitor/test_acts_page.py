@@ -16,6 +16,7 @@ import pytest
 from flodl.monitor import Monitor
 from flodl.train import Callback, RunDirectory
 from tests.flodl.train.programs import training
+from tests.rows import each_row
 
 WISH = {"flodl": 1, "act": "pause"}
 
@@ -63,7 +64,7 @@ def test_the_page_itself_may_act(served: Monitor, asked: list[Any]) -> None:
     assert asked == [WISH]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "status", "reason"),
     [
         ({"X_Flodl_Token": None}, 403, "wrong or missing token"),

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from flodl.monitor import format_bytes, format_duration, format_eta, format_metric
+from tests.rows import each_row
 
 
 @pytest.mark.case("runtime", 43)
@@ -24,7 +25,7 @@ def test_durations_read_well():
     assert [format_duration(one) for one in [0.042, 1.25, 125]] == ["42ms", "1.2s", "2m05s"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seconds", "eta", "duration"),
     [
         (-1, "—", "—"),
@@ -47,7 +48,7 @@ def test_time_at_the_edges(seconds, eta, duration):
     assert (format_eta(seconds), format_duration(seconds)) == (eta, duration)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "text"),
     [
         (0, "0 B"),
@@ -62,7 +63,7 @@ def test_bytes_at_the_edges(size, text):
     assert format_bytes(size) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [
         (-0.0, "0"),

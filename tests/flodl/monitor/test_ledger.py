@@ -16,6 +16,7 @@ from torch import nn
 
 from flodl.monitor import ledger as module
 from flodl.monitor.ledger import Account, TimeLedger
+from tests.rows import each_row
 
 NAMES = (
     "import setup data forward backward optimizer compile checkpoint evaluation logging sync idle "
@@ -145,7 +146,7 @@ def test_a_resumed_run_lists_earlier_sessions_apart(clock):
     assert "2 earlier sessions" in third.table()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "state",
     [
         {},

@@ -18,6 +18,7 @@ from flodl.monitor import EpochMetrics, GpuSnapshot, Monitor, ResourceSample
 from flodl.monitor.records import to_json
 from flodl.monitor.sinks import TerminalSink
 from tests import fork_server
+from tests.rows import each_row
 
 from .test_sinks import record
 
@@ -71,7 +72,7 @@ def test_vram_stands_at_the_end_of_the_line(capsys):
     assert lines[1].endswith("]  VRAM: 7.0/6.0 GB spill 1.0 GB")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "line"),
     [
         ("complete", "  0 epochs in 3s\n"),
@@ -155,7 +156,7 @@ def test_a_trainers_throughput_is_kept(monitor):
     assert "throughput" not in monitor.history[2].as_json()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "message"),
     [
         (

@@ -21,6 +21,7 @@ from flodl.monitor import (
 from flodl.monitor.records import RankSummary
 from flodl.monitor.sinks import epoch_line
 from flodl.train.loop_state import LoopState
+from tests.rows import each_row
 
 
 def metrics(epoch=0, ranks=2, **changes):
@@ -136,7 +137,7 @@ def test_a_checkpoint_from_before_there_were_ranks_is_read():
     assert LoopState.from_json(form | {"history": json.dumps([old])}).history == state.history
 
 
-@pytest.mark.parametrize("damage", [{"each": [{}]}, {"counts": None}, {"anchor": "x"}])
+@each_row("damage", [{"each": [{}]}, {"counts": None}, {"anchor": "x"}])
 def test_a_damaged_record_is_refused(damage):
     form = record(metrics()).as_json()
     form["ranks"] |= damage

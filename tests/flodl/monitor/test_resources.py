@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from flodl.monitor import GpuSnapshot, ResourceSample, ResourceSampler
+from tests.rows import each_row
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:         1000 kB\nMemAvailable:    4000 kB\n"
 
@@ -40,7 +41,7 @@ def test_this_machine_has_a_load():
     assert 0 < sample.ram_used < sample.ram_total
 
 
-@pytest.mark.parametrize("damage", ["nothing there", "empty", "garbage"])
+@each_row("damage", ["nothing there", "empty", "garbage"])
 def test_without_the_kernels_files_psutil_answers(tmp_path, damage):
     if damage != "nothing there":
         text = "" if damage == "empty" else "cpu one two\nMemTotal:\n"

@@ -13,6 +13,7 @@ from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import EpochRecord, StepSeries, to_json
 from flodl.monitor.series import SeriesStore, thinned, thinned_series
+from tests.rows import each_row
 
 
 def test_pieces_become_one_curve_and_no_step_stands_twice():
@@ -151,7 +152,7 @@ def test_a_resumed_run_shows_what_was_before_and_counts_only_its_own(clock, caps
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 8
 
 
-@pytest.mark.parametrize("form", [{}, {"epoch": "x"}, {"epoch": 1, "total": 2, "metrics": []}])
+@each_row("form", [{}, {"epoch": "x"}, {"epoch": 1, "total": 2, "metrics": []}])
 def test_what_is_no_record_is_refused(form):
     with pytest.raises(ValueError, match=r"record of an epoch: .* pass what .*as_json\(\)"):
         EpochRecord.from_json(form)

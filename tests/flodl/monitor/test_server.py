@@ -21,6 +21,7 @@ from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.monitor.server_events import RING, EventLog, Lagging
 from flodl.monitor.server_http import is_loopback
+from tests.rows import each_row
 from tests.waiting import wait_for
 
 
@@ -178,7 +179,7 @@ def raw(monitor, request):
         return answer.decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
@@ -226,7 +227,7 @@ def test_names_of_this_machine():
     assert not any(map(is_loopback, ["", "0.0.0.0", "192.168.0.1", "localhost.evil.example", "::"]))
 
 
-@pytest.mark.parametrize("port", [-1, 65536, 99999])
+@each_row("port", [-1, 65536, 99999])
 def test_a_port_that_does_not_exist_is_refused(port):
     with pytest.raises(StateError, match=rf"serve\(port={port}\): ports are 0 to 65535"):
         Monitor(1, terminal=False).serve(port)
@@ -261,7 +262,7 @@ def test_a_busy_port_gives_a_warning_and_a_free_one(served, capsys):
     assert f"it uses 127.0.0.1:{urlsplit(url).port}" in told
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+@each_row("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_gives_a_warning_and_a_page_for_this_one(host, capsys):
     monitor = Monitor(1, terminal=False)
     url = urlsplit(monitor.serve(0, host=host))
@@ -431,7 +432,7 @@ def test_media_have_a_list_records_and_images(served_media):
         assert answer.read().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "says"),
     [
         ("image.png?name=photo&step=6", "there is no image photo at step 6"),

@@ -31,6 +31,7 @@ from flodl.monitor.media import MediaRecord, Text
 from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import finish_line
 from tests import fork_server
+from tests.rows import each_row
 
 GIB = 1024**3
 
@@ -353,7 +354,7 @@ def test_a_broken_sink_is_reported_once_and_detached(capsys):
     )
 
 
-@pytest.mark.parametrize("kind", [CsvSink, LogSink, HtmlSink])
+@each_row("kind", [CsvSink, LogSink, HtmlSink])
 def test_a_folder_that_disappears_costs_the_file_and_nothing_else(capsys, tmp_path, kind):
     path = tmp_path / "run" / "file"
     monitor = Monitor(5, terminal=False)
@@ -373,7 +374,7 @@ def test_a_folder_that_disappears_costs_the_file_and_nothing_else(capsys, tmp_pa
     assert len(monitor.history) == 5
 
 
-@pytest.mark.parametrize("kind", [CsvSink, LogSink, HtmlSink])
+@each_row("kind", [CsvSink, LogSink, HtmlSink])
 def test_a_path_that_is_no_file_is_left_alone(capsys, tmp_path, kind):
     (tmp_path / "taken").mkdir()
     os.mkfifo(tmp_path / "pipe")

@@ -17,6 +17,7 @@ from flodl.monitor.timeline_records import (
     TimelineEvent,
     TimelineSample,
 )
+from tests.rows import each_row
 from tests.waiting import wait_for
 
 GIB = 1024**3
@@ -166,7 +167,7 @@ def test_every_kind_is_taken_as_member_and_as_string(clock):
     assert forms[12] == {"t": 7.0, "k": "anchor", "from": 3, "to": 4}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "fields", "message"),
     [
         ("epoch_begin", {"epoch": 1}, "'epoch_begin' is not a kind of timeline event; use one of"),
@@ -374,7 +375,7 @@ def test_records_come_into_the_order_of_time():
     assert timeline.elapsed_ms == 700.0
 
 
-@pytest.mark.parametrize("name", ["poll_interval_ms", "broadcast_interval_ms", "max_samples"])
+@each_row("name", ["poll_interval_ms", "broadcast_interval_ms", "max_samples"])
 def test_a_setting_that_is_not_positive_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} of a timeline must be above 0, not 0"):
         Timeline(**{name: 0})

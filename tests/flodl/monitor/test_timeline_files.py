@@ -14,6 +14,7 @@ from flodl.errors import DataError
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline import Timeline
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample
+from tests.rows import each_row
 
 MIB = 1024**2
 HOSTILE = '</script><script>alert(1)</script> & "naïve", 学习\n$data'
@@ -185,7 +186,7 @@ def test_every_value_stands_in_the_csv(tmp_path_factory, samples, events):
     assert happened == [(event.kind, event.fields_as_json()) for event in kept.events]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "[]", "{", "{}", '{"total_ms": 1, "samples": [{"t": 0}], "events": []}',
      '{"total_ms": 1, "samples": [], "events": [{"t": 0, "k": "party"}]}',

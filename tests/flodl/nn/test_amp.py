@@ -22,6 +22,7 @@ from flodl.nn.amp import (
     scaling_in_progress,
 )
 from flodl.nn.clip import clip_grad_norm, clip_grad_value
+from tests.rows import each_row
 
 DEVICES = [
     "cpu",
@@ -200,7 +201,7 @@ def test_parameters_in_half_precision_are_refused() -> None:
         scaler.step(torch.optim.SGD([parameter], lr=0.1))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"init": 0.0},
@@ -303,7 +304,7 @@ def test_a_state_that_lacks_something_changes_nothing() -> None:
     assert scaler.scale_factor() == 8.0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_row("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_as_a_region_a_call_and_a_guard(dtype: torch.dtype) -> None:
     layer, x = nn.Linear(4, 4), torch.ones(2, 4)
 

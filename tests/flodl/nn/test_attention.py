@@ -10,6 +10,7 @@ from torch import nn
 
 from flodl.graph import FlowBuilder
 from flodl.nn import SelfAttention
+from tests.rows import each_row
 
 
 def test_it_is_the_attention_of_torch_to_the_sequence_itself():
@@ -43,7 +44,7 @@ def test_it_compiles_in_one_piece_and_copies():
     assert repr(layer).startswith("SelfAttention(\n  embed=8, heads=2")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         ((8, 3), "multiple of heads, got 8 and 3"),

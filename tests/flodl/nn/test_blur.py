@@ -7,6 +7,7 @@ import torch
 
 from flodl.graph import FlowBuilder
 from flodl.nn import GaussianBlur, gaussian_blur_2d
+from tests.rows import each_row
 
 
 def bright_pixel(size=15, dtype=torch.float64):
@@ -44,7 +45,7 @@ def test_the_world_outside_the_image_is_black():
     assert blurred[0, 0].item() == pytest.approx((0.5 + 0.3990503 / 2) ** 2, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each_row("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_channels_stay_apart_and_shape_and_dtype_stay(dtype):
     x = torch.rand(2, 3, 8, 5).to(dtype)
     blurred = gaussian_blur_2d(x, 0.8)
@@ -68,7 +69,7 @@ def test_the_module_blurs_in_a_graph_and_compiles_in_one_piece():
     assert repr(module) == "GaussianBlur(sigma=1.5)"
 
 
-@pytest.mark.parametrize("sigma", [0, -1.0, float("nan"), float("inf"), "1"])
+@each_row("sigma", [0, -1.0, float("nan"), float("inf"), "1"])
 def test_a_width_that_is_none_is_refused(sigma):
     with pytest.raises(ValueError, match="sigma must be a positive number"):
         gaussian_blur_2d(bright_pixel(), sigma)
@@ -76,7 +77,7 @@ def test_a_width_that_is_none_is_refused(sigma):
         GaussianBlur(sigma)
 
 
-@pytest.mark.parametrize("image", [torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).byte()])
+@each_row("image", [torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).byte()])
 def test_anything_but_floating_images_is_refused(image):
     with pytest.raises(ValueError, match=r"images \[B, C, H, W\], got shape"):
         gaussian_blur_2d(image, 1.0)

@@ -11,6 +11,7 @@ from torch import nn
 from flodl.errors import StateError
 from flodl.nn.amp import GradScaler
 from flodl.nn.clip import clip_grad_norm, clip_grad_value
+from tests.rows import each_row
 
 
 def with_grads(*grads, dtype=torch.float32):
@@ -50,8 +51,8 @@ def test_small_gradients_stay_as_they_are():
     assert grads(params) == [[pytest.approx(0.3)], [pytest.approx(-0.4)]]
 
 
-@pytest.mark.parametrize("limit", [1e-3, 1.0, 300.0, 1e9, math.inf])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each_row("limit", [1e-3, 1.0, 300.0, 1e9, math.inf])
+@each_row("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_bits_are_those_of_torch(limit, dtype):
     draw = torch.Generator().manual_seed(2)
     given = [(300 * torch.rand(40, generator=draw, dtype=torch.float64)).tolist() for _ in range(3)]
@@ -76,7 +77,7 @@ def test_an_infinite_limit_only_measures():
     assert grads(params) == [[30], [-40]]
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_parameters_without_gradients_do_not_count(clip):
     idle = nn.Parameter(torch.ones(3))
     assert clip([], 1.0).item() == 0
@@ -88,7 +89,7 @@ def test_parameters_without_gradients_do_not_count(clip):
     assert single.grad.item() == pytest.approx(-2)
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_a_gradient_that_is_not_finite_shows_in_what_is_returned(clip):
     assert clip(with_grads([1.0], [math.inf]), 1.0).item() == math.inf
     assert math.isnan(clip(with_grads([1.0], [math.nan]), 1.0).item())
@@ -116,8 +117,8 @@ def test_the_numbers_are_torchs():
         assert torch.equal(ours_p.grad, theirs_p.grad)
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
-@pytest.mark.parametrize("limit", [0, -1.0, math.nan])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
+@each_row("limit", [0, -1.0, math.nan])
 def test_a_limit_that_is_not_above_zero_is_refused(clip, limit):
     params = with_grads([3.0])
     with pytest.raises(ValueError, match=f"{clip.__name__}: max_.* must be above 0"):
@@ -125,7 +126,7 @@ def test_a_limit_that_is_not_above_zero_is_refused(clip, limit):
     assert grads(params) == [[3.0]]
 
 
-@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_scaled_gradients_are_refused_until_they_are_unscaled(clip):
     (param,) = with_grads([0.0])
     optimizer = torch.optim.SGD([param], lr=1.0)

@@ -20,6 +20,7 @@ from flodl.nn.losses import (
     smooth_l1_loss,
     triplet_margin_loss,
 )
+from tests.rows import each_row
 
 LOGITS = [[2, 0.5, -1], [-0.5, 1.5, 0.3]]
 
@@ -60,7 +61,7 @@ def test_poisson_and_triplet_losses_give_the_numbers_of_their_formulas():
     assert loss.item() == pytest.approx(0.7272, abs=1e-4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "mse_loss",
@@ -104,14 +105,14 @@ def test_the_wrappers_give_torchs_numbers():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@each_row("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_class_indices_may_have_any_integer_type(dtype):
     logits, target = tensor(LOGITS), tensor([0, 1])
     for loss in (cross_entropy_loss, focal_loss):
         assert torch.equal(loss(logits, target.to(dtype)), loss(logits, target))
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float64])
+@each_row("dtype", [torch.bool, torch.uint8, torch.int64, torch.float64])
 def test_binary_targets_may_have_any_type(dtype):
     logits, target = tensor([0.3, -2.0]), tensor([1.0, 0.0])
     for loss, prediction in ((bce_with_logits_loss, logits), (bce_loss, logits.sigmoid())):
@@ -145,7 +146,7 @@ def test_focal_loss_is_its_formula_written_out():
         torch.testing.assert_close(focal_loss(logits, target, alpha, gamma), expected)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@each_row("gamma", [0.0, 0.5, 1.0, 2.0])
 def test_a_perfectly_classified_sample_has_a_finite_gradient(gamma):
     logits = tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
     focal_loss(logits, tensor([0, 0]), gamma=gamma).backward()
@@ -154,7 +155,7 @@ def test_a_perfectly_classified_sample_has_a_finite_gradient(gamma):
     assert logits.grad[1, 0] == pytest.approx(-0.125)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("logits", "target", "settings", "complaint"),
     [
         ((4, 3), (3,), {}, r"\[4, 3\] and \[3\]"),
@@ -170,7 +171,7 @@ def test_what_focal_loss_cannot_compute_it_refuses(logits, target, settings, com
         focal_loss(torch.zeros(4, 3), torch.zeros(4))
 
 
-@pytest.mark.parametrize("loss", [bce_loss, bce_with_logits_loss, kl_div_loss, smooth_l1_loss])
+@each_row("loss", [bce_loss, bce_with_logits_loss, kl_div_loss, smooth_l1_loss])
 def test_shapes_that_would_be_broadcast_are_refused(loss):
     with pytest.raises(ValueError, match=rf"{loss.__name__}: .* \[4, 1\] and \[4\]"):
         loss(torch.full((4, 1), 0.5), torch.full((4,), 0.5))
@@ -205,7 +206,7 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("loss", GRADIENTS.values(), ids=GRADIENTS)
+@each_row("loss", GRADIENTS.values(), ids=GRADIENTS)
 def test_gradients_agree_with_finite_differences(loss):
     torch.manual_seed(2)
     x = double(5, 4)

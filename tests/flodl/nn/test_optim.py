@@ -24,6 +24,7 @@ from flodl.nn.optim import (
     set_group_lr,
     set_lr,
 )
+from tests.rows import each_row
 
 CLASSES = [SGD, Adam, AdamW, RMSprop, Adagrad, RAdam, NAdam]
 every_class = pytest.mark.parametrize("optimizer", CLASSES, ids=lambda c: c.__name__)
@@ -78,7 +79,7 @@ def theirs(optimizer):
 # --- Torch's numbers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("optimizer", "settings"), SETTINGS)
+@each_row(("optimizer", "settings"), SETTINGS)
 def test_twenty_steps_equal_torch_bit_for_bit(optimizer, settings):
     ours, reference = network(), network()
     train(ours, optimizer(ours.parameters(), **settings))
@@ -234,13 +235,13 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
     assert optimizer.lr == 0.25
 
 
-@pytest.mark.parametrize("index", [2, -1])
+@each_row("index", [2, -1])
 def test_a_group_that_does_not_exist_is_an_error(index):
     with pytest.raises(IndexError, match=f"no parameter group {index}: the optimizer has 2"):
         two_groups().set_group_lr(index, 0.1)
 
 
-@pytest.mark.parametrize("lr", [-1e-3, float("nan"), float("inf")])
+@each_row("lr", [-1e-3, float("nan"), float("inf")])
 def test_an_impossible_rate_changes_nothing(lr):
     optimizer = two_groups()
     for change in (
@@ -285,7 +286,7 @@ def test_what_cannot_be_built_says_why():
 
 
 @pytest.mark.case("runtime", 61)
-@pytest.mark.parametrize("optimizer", [AdamW, Adam, RAdam, NAdam], ids=lambda c: c.__name__)
+@each_row("optimizer", [AdamW, Adam, RAdam, NAdam], ids=lambda c: c.__name__)
 def test_a_weight_decay_in_the_place_of_betas_is_refused_with_a_hint(optimizer):
     params = list(network().parameters())
     with pytest.raises(ValueError, match=r"betas must be a pair .* 0\.01; .*weight_decay="):

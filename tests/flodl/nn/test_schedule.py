@@ -24,6 +24,7 @@ from flodl.nn.schedule import (
     WarmupScheduler,
     as_torch_scheduler,
 )
+from tests.rows import each_row
 
 
 def rates(schedule, *steps):
@@ -156,7 +157,7 @@ def test_the_state_of_a_plateau_inside_a_warmup_is_reached():
 # --- What is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "complaint"),
     [
         (lambda: StepDecay(0.1, 0, 0.5), "StepDecay: step_size"),
@@ -196,13 +197,13 @@ ALL = [
 NAMES = [type(schedule).__name__ for schedule in ALL]
 
 
-@pytest.mark.parametrize("schedule", ALL[:-1], ids=NAMES[:-1])
+@each_row("schedule", ALL[:-1], ids=NAMES[:-1])
 def test_a_step_before_the_first_is_refused(schedule):
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         schedule.lr(-1)
 
 
-@pytest.mark.parametrize("schedule", ALL, ids=NAMES)
+@each_row("schedule", ALL, ids=NAMES)
 def test_a_schedule_is_a_scheduler_gives_floats_and_can_be_copied(schedule):
     assert isinstance(schedule, Scheduler)
     wanted = rates(schedule, *range(80))
@@ -258,7 +259,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS)
+@each_row(("ours", "theirs"), PAIRS.values(), ids=PAIRS)
 def test_two_hundred_steps_equal_torch(ours, theirs):
     assert rates(ours, *range(200)) == pytest.approx(torch_rates(theirs, 0.3), rel=1e-12)
 
@@ -324,7 +325,7 @@ def drive(optimizer, scheduler, steps):
     return seen
 
 
-@pytest.mark.parametrize("schedule", ALL, ids=NAMES)
+@each_row("schedule", ALL, ids=NAMES)
 def test_as_a_torch_scheduler_a_schedule_gives_the_same_rates(schedule):
     optimizer = sgd(0.7)
     scheduler = as_torch_scheduler(optimizer, schedule)
@@ -360,7 +361,7 @@ def stored(state):
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("schedule", ALL, ids=NAMES)
+@each_row("schedule", ALL, ids=NAMES)
 def test_a_torch_scheduler_continues_from_its_saved_state(schedule):
     first, second = sgd(0.7, 0.07), sgd(0.3, 0.3)
     before = as_torch_scheduler(first, copy.deepcopy(schedule))

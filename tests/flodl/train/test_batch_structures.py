@@ -20,6 +20,7 @@ from flodl.data import IterableLoader
 from flodl.data.structure import moved, samples_in
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory, TrainerBuilder
+from tests.rows import each_row
 
 from .compiling import compile_with
 
@@ -153,7 +154,7 @@ def test_a_batch_arrives_as_the_object_that_its_loader_made(
     assert trace.stat().st_size > 0
 
 
-@pytest.mark.parametrize(("make", "read"), MADE)
+@each_row(("make", "read"), MADE)
 def test_every_part_with_tensors_is_moved_and_the_rest_stays(make: Any, read: Any) -> None:
     batch = make(torch.ones(3, 4), torch.ones(3, 1))
     device = torch.device("meta")
@@ -164,9 +165,9 @@ def test_every_part_with_tensors_is_moved_and_the_rest_stays(make: Any, read: An
     assert {one.device.type for one in found} == {"meta"}
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("engine", ["auto", "cuda_graph"])
-@pytest.mark.parametrize("kind", ["named tuple", "strings", "boxes", "graphs"])
+@each_row("accumulate", [1, 2])
+@each_row("engine", ["auto", "cuda_graph"])
+@each_row("kind", ["named tuple", "strings", "boxes", "graphs"])
 def test_engines_take_any_structure(kind: str, engine: str, accumulate: int) -> None:
     make, read = KINDS[kind]
     trained = training(read, loader(make)).engine(engine).accumulate(accumulate).run()

@@ -17,6 +17,7 @@ from flodl.data import Batch
 from flodl.errors import RunDirectoryError, StateError
 from flodl.graph import NamedInputModule
 from flodl.train import Callback, RunDirectory, TrainerBuilder
+from tests.rows import each_row
 
 from .programs import line, network, sgd, squared_error, training
 
@@ -34,7 +35,7 @@ def untouched() -> TrainerBuilder:
 # --- A run directory ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "change"),
     [
         ("keep_best", lambda b: b.keep_best()),
@@ -205,12 +206,12 @@ def test_a_graph_that_remembers_and_a_short_last_batch_are_refused_at_once() -> 
         graph_training(n=9).run()
 
 
-@pytest.mark.parametrize("n", [3, 5, 8])
+@each_row("n", [3, 5, 8])
 def test_a_graph_that_remembers_trains_where_all_batches_are_alike(n: int) -> None:
     assert steps_of(graph_training(n=n)) == 2 * max(1, n // 4)
 
 
-@pytest.mark.parametrize("train_fn", [resetting, through_another, Resetting()])
+@each_row("train_fn", [resetting, through_another, Resetting()])
 def test_a_graph_that_is_reset_may_have_batches_of_any_size(train_fn: Any) -> None:
     assert steps_of(graph_training(train_fn)) == 6
 

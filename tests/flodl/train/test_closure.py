@@ -14,6 +14,7 @@ from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.nn.schedule import StepDecay
 from flodl.train import Callback, RunDirectory, TrainerBuilder, record_scalar
+from tests.rows import each_row
 
 from .programs import line, loader_as_built, squared_error
 
@@ -177,7 +178,7 @@ def never(model: nn.Module, batch: Batch) -> Tensor:  # noqa: ARG001 - it is nev
     raise AssertionError("no step may be taken")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "change"),
     [
         (r"engine='compiled' \(use \.engine\('eager'\)\)", lambda b: b.engine("compiled")),

@@ -24,6 +24,7 @@ from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import training
+from tests.rows import each_row
 
 QUICK = AutoPolicy(
     least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
@@ -320,8 +321,8 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS)
-@pytest.mark.parametrize("steps", [0, 3])
+@each_row("make", OPTIMIZERS)
+@each_row("steps", [0, 3])
 def test_a_fused_step_is_compared_with_the_plain_one_on_copies(
     make: Callable[[Any], torch.optim.Optimizer], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

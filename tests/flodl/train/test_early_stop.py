@@ -9,6 +9,7 @@ import pytest
 
 from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.early_stop import EarlyStop
+from tests.rows import each_row
 
 from .programs import training
 
@@ -42,7 +43,7 @@ def test_no_verdict_before_the_window_is_full() -> None:
     assert epochs_trained([0.5] * 5, window=5)[1] is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mode", "values", "epochs"),
     [
         ("stalled", [4.0, 3.0, 2.0, 1.0, 0.0], 5),
@@ -81,7 +82,7 @@ def test_a_metric_that_was_not_reported_is_named_with_those_that_were() -> None:
         builder.run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "complaint"),
     [
         ({"mode": "bored"}, "mode='bored': use one of 'stalled', 'converged', 'not improving'"),
@@ -111,8 +112,8 @@ def test_a_run_cut_off_when_it_was_to_stop_trains_no_more_after_a_resume(tmp_pat
     assert len(further.poll_metrics()) == 8, "without the condition it goes on"
 
 
-@pytest.mark.parametrize("mode", ["stalled", "converged", "not improving"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each_row("mode", ["stalled", "converged", "not improving"])
+@each_row("value", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_no_improvement(mode: str, value: float) -> None:
     stop = EarlyStop("acc", window=2, patience=2, mode=mode, higher_is_better=True)
     assert not stop._settled([0.1, 0.3, value])

@@ -13,6 +13,7 @@ from flodl.checkpoint import load_checkpoint_file
 from flodl.errors import ShapeMismatch, StateError
 from flodl.train import RunDirectory
 from flodl.train.ema import WeightAverage
+from tests.rows import each_row
 
 from .programs import line, network, sgd, squared_error, training
 
@@ -108,7 +109,7 @@ def test_the_average_of_another_model_is_refused_and_changes_nothing() -> None:
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, float("nan")])
+@each_row("decay", [-0.1, 1.0, 2.0, float("nan")])
 def test_a_decay_out_of_range_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match="must be at least 0 and below 1"):
         WeightAverage(network(), decay)

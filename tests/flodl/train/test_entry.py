@@ -9,15 +9,14 @@ import pytest
 from flodl.data import DataLoader
 from flodl.errors import DataError, FlodlError
 from flodl.train import entry
+from tests.rows import each_row
 
 
 def raising(error: BaseException) -> object:
     raise error
 
 
-@pytest.mark.parametrize(
-    ("result", "code"), [(None, 0), (0, 0), (3, 3), (True, 0), ("text", 0), (object(), 0)]
-)
+@each_row(("result", "code"), [(None, 0), (0, 0), (3, 3), (True, 0), ("text", 0), (object(), 0)])
 def test_only_an_int_is_an_exit_code(result: object, code: int) -> None:
     assert entry(lambda _: result, None) == code
 
@@ -28,7 +27,7 @@ def test_the_arguments_reach_the_program() -> None:
     assert seen == [7]
 
 
-@pytest.mark.parametrize("kind", [FlodlError, DataError])
+@each_row("kind", [FlodlError, DataError])
 def test_what_a_user_can_cause_keeps_its_lines_and_has_no_traceback(
     kind: type[FlodlError], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,7 +40,7 @@ def test_a_value_refused_by_our_own_checks_is_one_line(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "error: batch_size=0: it must be an integer of at least 1\n"
 
 
-@pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug")])
+@each_row("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug")])
 def test_a_bug_of_the_program_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error), match="bug"):
         entry(raising, error)

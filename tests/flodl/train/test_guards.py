@@ -17,6 +17,7 @@ from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.guards.spikes import SpikeRule
 from flodl.train.handle import TrainerHandle
 from flodl.train.journal import Act, Journal
+from tests.rows import each_row
 
 BATCH = 8
 EVERY: dict[str, Any] = {"every": 10}
@@ -487,7 +488,7 @@ def test_a_budget_below_one_snapshot_is_an_error() -> None:
         training(points()).guards(memory=100).run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "told"),
     [
         ({"spike": 1}, "a number above 1"),

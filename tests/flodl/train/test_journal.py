@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from flodl.train.journal import Act, Journal
+from tests.rows import each_row
 
 
 def test_acts_are_read_as_they_were_recorded(tmp_path: Path):
@@ -27,7 +26,7 @@ def test_a_run_without_acts_has_no_file_and_no_acts(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("cut", [1, 5, 60])
+@each_row("cut", [1, 5, 60])
 def test_a_cut_last_line_is_left_out_and_removed_by_the_next_act(tmp_path: Path, cut: int):
     path = tmp_path / "acts.jsonl"
     first, second, third = (Act.now(step, "set", "beta", step) for step in (1, 2, 3))

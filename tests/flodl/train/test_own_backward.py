@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flodl import Trainer
+from tests.rows import each_row
 
 from .programs import line, network, squared_error
 
@@ -51,7 +52,7 @@ def number(model: Any, batch: Any) -> Any:
 TOLD = r"train_fn called backward\(\): the Trainer does that itself\. .*your own loop with"
 
 
-@pytest.mark.parametrize("train_fn", [backward, kept, detached, number])
+@each_row("train_fn", [backward, kept, detached, number])
 def test_it_is_told_both_ways(train_fn: Any) -> None:
     with pytest.raises(ValueError, match=TOLD):
         run(train_fn)

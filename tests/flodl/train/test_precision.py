@@ -16,6 +16,7 @@ from flodl.data import Batch
 from flodl.monitor import Monitor
 from flodl.nn.amp import GradScaler
 from flodl.processor import bfloat16_instructions
+from tests.rows import each_row
 
 from .compiling import compile_with
 from .programs import line, loader_as_built, network, sgd, squared_error, training
@@ -138,7 +139,7 @@ def test_steps_that_overflow_are_left_out_counted_and_told(
     assert "of epoch 2" not in said
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, "bfloat16"])
+@each_row("dtype", [torch.float32, torch.float64, "bfloat16"])
 def test_autocast_refuses_what_saves_nothing(dtype: Any) -> None:
     with pytest.raises(ValueError, match=r"autocast=.* must be one of torch.bfloat16, torch.float"):
         training().autocast(dtype)
@@ -288,7 +289,7 @@ def test_every_engine_computes_in_bf16(
     assert {p.dtype for p in handle.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "told"),
     [
         ("bf8", r"precision='bf8': it must be 'bf16' \(bf16-mixed\), 'fp16' \(16-mixed\) or '32'"),
@@ -308,7 +309,7 @@ def test_two_settings_that_contradict_each_other_are_refused() -> None:
         training().precision("bf16").autocast(torch.float16).run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "found"),
     [
         ({"flags": "avx2 avx512f avx512_bf16 amx_bf16"}, "amx_bf16"),
@@ -363,7 +364,7 @@ def test_deterministic_training_is_eager_and_says_so_where_another_engine_is_ask
         training().deterministic().engine("compiled").run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "value", "choices"),
     [("engine", "fast", "'auto', 'eager', 'compiled'"), ("memory", "all", "'auto', 'default'")],
 )
@@ -390,7 +391,7 @@ def test_loader_options_reach_the_loader() -> None:
     assert metrics.throughput * metrics.epoch_ms == pytest.approx(8)
 
 
-@pytest.mark.parametrize("name", ["shuffel", "seed", "device", "batch_size"])
+@each_row("name", ["shuffel", "seed", "device", "batch_size"])
 def test_a_loader_option_that_is_none_is_refused_at_once(name: str) -> None:
     with pytest.raises(ValueError, match=rf"loader_options\({name}=…\): use one of .*drop_last"):
         training().loader_options(**{name: 1})

@@ -11,6 +11,7 @@ import pytest
 
 from flodl.train.program_record import installed_packages, recorded_argv, recorded_variables
 from flodl_shared.code_record import code_changes, redacted_source
+from tests.rows import each_row
 
 
 def test_a_command_line_is_recorded_without_its_secrets() -> None:
@@ -113,7 +114,7 @@ def test_a_repository_around_the_program_is_not_recorded(project: Path) -> None:
     assert code_changes(inner / "train.py") == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "suffix", "shown"),
     [
         ("password: hunter22", ".yml", "password: <secret>"),

@@ -8,6 +8,7 @@ import pytest
 
 from flodl.terminal import Style
 from flodl.train.progress import Progress
+from tests.rows import each_row
 
 
 def begun(style: Style = "lines") -> Progress:
@@ -34,7 +35,7 @@ def test_nothing_is_claimed_before_it_is_known() -> None:
     assert (line.values, line.rate, line.eta) == ([], "", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("samples", "seconds", "shown"),
     [(32, 64.0, "0.50"), (3200, 70.0, "45.7"), (3200, 1.0, "3.20k"), (3200, 0.001, "3.20M")],
 )

@@ -14,6 +14,7 @@ from flodl.launch.begun import mark_begun
 from flodl.launch.launcher import Launched
 from flodl.train import RunDirectory
 from flodl.train.resume_hint import add_hint, extend_error, extend_failure
+from tests.rows import each_row
 
 LAUNCHERS = ("FDL_PLAN", "RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
@@ -106,7 +107,7 @@ def extended(run: RunDirectory | None, launched: Launched) -> str:
     return str(error)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@each_row("rank", [0, 1])
 def test_a_rank_that_lost_another_names_the_last_checkpoint_and_the_command(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,7 @@ def test_a_program_without_the_option_is_told_its_last_checkpoint(
     assert extended(run, place()) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     "launched",
     [place(2), place(2, restarts_left=1), place(1, node=1)],
     ids=["rank 0 or 1 tells it", "also of a restart", "it may not see the folder"],

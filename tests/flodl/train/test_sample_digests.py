@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from flodl.train.sample_digests import BYTES, SampleDigests, row_digests
+from tests.rows import each_row
 
 
 class Clock:
@@ -31,7 +31,7 @@ def test_each_row_has_a_digest_of_its_values_alone() -> None:
     assert [at for at in range(5) if changed[8 * at :][:8] != found[8 * at :][:8]] == [3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows",
     [torch.ones(3, 2, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bool), torch.ones(3, 0),
      torch.ones(3, 2, dtype=torch.complex64).conj(), torch.ones(3, 2).requires_grad_()],

@@ -21,6 +21,7 @@ from flodl.train.digests import HostCopies, order_digest, tensor_hash
 from flodl.train.step_trace import StepTrace
 from flodl.train.step_values import StepValues
 from flodl.train.trace_file import MAGIC, NAME, TraceFile, whole_length
+from tests.rows import each_row
 
 N, BATCH = 43, 4
 STEPS = 11
@@ -453,7 +454,7 @@ def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path)
 
 
-@pytest.mark.parametrize("values", [[0.1], [1e300, 2.0], [float("inf"), -0.0], [2.0**-149]])
+@each_row("values", [[0.1], [1e300, 2.0], [float("inf"), -0.0], [2.0**-149]])
 def test_a_loss_keeps_every_bit(tmp_path: Path, values: list[float]) -> None:
     file = TraceFile(tmp_path / NAME)
     file.session({"after": 0, "data": {}})
@@ -467,7 +468,7 @@ def test_a_loss_keeps_every_bit(tmp_path: Path, values: list[float]) -> None:
 # --- Orders and digests --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "seed"), [(1, 3), (2, 9), (1000, 42), (70_000, 2**40 + 1)])
+@each_row(("n", "seed"), [(1, 3), (2, 9), (1000, 42), (70_000, 2**40 + 1)])
 def test_fdl_draws_the_order_of_torch(n: int, seed: int) -> None:
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     assert permutation(n, seed).tolist() == order.tolist()
@@ -492,7 +493,7 @@ def test_a_hash_depends_on_values_and_not_on_layout_or_threads() -> None:
     assert tensor_hash(images.view(torch.int32)) != tensor_hash(images)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.complex64, torch.int64])
+@each_row("dtype", [torch.bfloat16, torch.bool, torch.complex64, torch.int64])
 def test_every_dtype_has_a_hash(dtype: torch.dtype) -> None:
     value = torch.tensor([0, 1, 0], dtype=dtype)
     assert tensor_hash(value) != tensor_hash(torch.tensor([1, 0, 0], dtype=dtype))

@@ -21,6 +21,7 @@ from flodl.train.engines.cores import CoreUse, idle_seconds
 from flodl.train.engines.thread_trials import ThreadPolicy, other_numbers
 from flodl.train.losses import loss_log
 from tests import fork_server
+from tests.rows import each_row
 
 POLICY = AutoPolicy(
     least_steps=10**5,
@@ -285,16 +286,9 @@ def test_a_program_that_sets_its_own_number_keeps_it(machine):
     assert engine._threads is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("present", "most", "expected"),
-    [
-        (0, 2, [1]),
-        (1, 2, [0]),
-        (0, 16, [8, 1]),
-        (8, 16, [0, 4, 1]),
-        (1, 16, [0, 8, 2]),
-        (0, 1, []),
-    ],
+    [(0, 2, [1]), (1, 2, [0]), (0, 16, [8, 1]), (8, 16, [0, 4, 1]), (1, 16, [0, 8, 2]), (0, 1, [])],
 )
 def test_other_numbers_of_threads(present, most, expected):
     assert other_numbers(present, most) == expected

@@ -15,6 +15,7 @@ from flodl import Trainer
 from flodl.data import Batch, DataLoader, TensorDataSet
 from flodl.distributed.plain_loop.setup import SetupConfig
 from flodl.graph import FlowBuilder, Graph, StateAdd
+from tests.rows import each_row
 
 from .programs import line, loader_as_built, network, sgd, squared_error
 
@@ -194,7 +195,7 @@ def test_builder_set_up_and_plain_loop_agree_to_the_bit(program: Program) -> Non
     assert_same(program.by_the_set_up(), plain)
 
 
-@pytest.mark.parametrize("program", ACCUMULATING.values(), ids=ACCUMULATING)
+@each_row("program", ACCUMULATING.values(), ids=ACCUMULATING)
 def test_accumulating_is_the_hand_written_loop_to_the_bit(program: Program) -> None:
     plain, means = program.by_plain_torch()
     built, losses = program.by_the_builder()

@@ -12,6 +12,7 @@ from flodl.distributed.plain_loop.setup import TrainingSetup
 from flodl.errors import DataError, ShapeMismatch, StateError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.train import Worker, record_scalar
+from tests.rows import each_row
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
@@ -267,7 +268,7 @@ def test_epoch_fn_runs_before_each_epoch_and_may_steer_it() -> None:
     assert rates == [0.1] * 3 + [0.05] * 3
 
 
-@pytest.mark.parametrize("name", ["metrics_fn", "checkpoint_fn"])
+@each_row("name", ["metrics_fn", "checkpoint_fn"])
 def test_a_callback_that_raises_is_reported_and_training_goes_on(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,7 +282,7 @@ def test_a_callback_that_raises_is_reported_and_training_goes_on(
     assert f"{name} failed in epoch 1" in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "note"),
     [
         ("epoch_fn", "in epoch_fn before epoch 0 (counted from 0)"),
@@ -421,7 +422,7 @@ def never(*_: object) -> Any:
     raise AssertionError("nothing may be built")
 
 
-@pytest.mark.parametrize("missing", ["dataset", "batch_size", "num_epochs"])
+@each_row("missing", ["dataset", "batch_size", "num_epochs"])
 def test_a_missing_setting_is_refused_before_anything_is_built(missing: str) -> None:
     builder = Trainer.builder(never, never, never)
     settings = {"dataset": line(10), "batch_size": 3, "num_epochs": 2}
@@ -432,7 +433,7 @@ def test_a_missing_setting_is_refused_before_anything_is_built(missing: str) -> 
         builder.run()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "value"),
     [
         ("batch_size", 0),
@@ -458,7 +459,7 @@ def test_an_empty_data_set_is_refused_before_anything_is_built() -> None:
         builder.run()
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+@each_row("device", ["gpu", "cuda:99"])
 def test_a_device_that_does_not_exist_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match=f"device='{device}'"):
         training().device(device).run()
@@ -477,7 +478,7 @@ def test_factories_that_make_something_else_are_refused() -> None:
         run(network, list)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("loss", "complaint"),
     [
         (lambda loss: loss.item(), "a float, not a loss tensor"),

@@ -30,6 +30,7 @@ from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import line, squared_error, training
+from tests.rows import each_row
 
 TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
 
@@ -353,7 +354,7 @@ def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
     assert refusal(images(), lbfgs) == "the step of LBFGS may depend on the layout"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "hook",
     [
         lambda model: model[1].register_forward_hook(lambda *_: None),
@@ -390,7 +391,7 @@ class Halving:
         return 0.2 * 0.5**step
 
 
-@pytest.mark.parametrize("engine", ["eager", "auto"])
+@each_row("engine", ["eager", "auto"])
 def test_a_parameter_group_that_is_added_later_follows_the_schedule(engine):
     def model(_: object) -> nn.Module:
         torch.manual_seed(0)

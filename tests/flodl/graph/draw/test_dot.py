@@ -15,6 +15,7 @@ from torch import nn
 from flodl.errors import FlodlError
 from flodl.graph import FlowBuilder, StateAdd
 from flodl.graph.draw.style import format_count, format_seconds, heat_color
+from tests.rows import each_row
 
 from .graphs import encoder, everything
 
@@ -43,7 +44,7 @@ def small():
 
 
 @pytest.mark.case("runtime", 42)
-@pytest.mark.parametrize("depth", [1, 2, 9])
+@each_row("depth", [1, 2, 9])
 def test_every_edge_of_a_graph_with_every_kind_of_node_joins_declared_nodes(depth):
     graph = everything()
     source = graph.dot(depth=depth)

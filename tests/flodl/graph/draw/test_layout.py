@@ -12,6 +12,7 @@ from flodl.graph.draw.diagram import Box, Diagram, Edge
 from flodl.graph.draw.drawing import opened
 from flodl.graph.draw.layout import layout
 from flodl.graph.draw.style import Line, Role, Shape
+from tests.rows import each_row
 
 from .graphs import chain, everything, tower
 
@@ -104,7 +105,7 @@ def test_boxes_lie_apart_in_very_many_diagrams(diagram):
     check(layout(diagram))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 9])
+@each_row("depth", [1, 2, 9])
 def test_every_kind_of_node_finds_its_place_open_and_closed(depth):
     check(placed(everything(), depth))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -15,6 +14,7 @@ from flodl import (
     StateAdd,
     ThresholdHalt,
 )
+from tests.rows import each_row
 
 from .assembly import Assembly
 from .interpreter import Reference
@@ -197,7 +197,7 @@ def rows(*values):
     return [torch.tensor([value], dtype=torch.float64) for value in values]
 
 
-@pytest.mark.parametrize("which", STEPS_INPUTS_OUTPUTS)
+@each_row("which", STEPS_INPUTS_OUTPUTS)
 def test_values_worked_out_by_hand(which):
     steps, calls, outputs = STEPS_INPUTS_OUTPUTS[which]
     recipe = Recipe(tuple(steps), tuple(len(value) for value in calls[0]))
@@ -217,9 +217,7 @@ def test_every_sample_is_weighted_by_its_own_row():
     assert torch.equal(Assembly(parts).build(recipe)(x), expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "limit", "tests"), [("while", 5, 5), ("until", 5, 4), ("until", 1, 0)]
-)
+@each_row(("kind", "limit", "tests"), [("while", 5, 5), ("until", 5, 4), ("until", 1, 0)])
 def test_how_often_a_condition_is_asked(kind, limit, tests):
     recipe = Recipe((loop("double", kind, limit, "never"),), (2,))
     parts = {SLOTS[name]: part for name, part in PARTS.items()}

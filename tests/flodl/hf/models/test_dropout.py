@@ -10,6 +10,7 @@ from flodl.hf.models.attention import attend_tokens
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout
 from tests.flodl.hf.models.cells import batch, pair
+from tests.rows import each_row
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -51,8 +52,8 @@ def _seeded(values):
     return dropout(values, 0.3, training=True)
 
 
-@pytest.mark.parametrize("p", [0.0, 1e-9, 1.0])
-@pytest.mark.parametrize("shape", [(7,), (64, 65)])
+@each_row("p", [0.0, 1e-9, 1.0])
+@each_row("shape", [(7,), (64, 65)])
 def test_the_ends_of_the_range_are_exact(p, shape):
     values = torch.randn(shape)
     expected = torch.zeros(shape) if p == 1 else values

@@ -6,6 +6,7 @@ import torch
 from flodl.hf.encoder_model import set_unpad
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import CELLS, batch, counted, output_of, pair, without_dropout
+from tests.rows import each_row
 
 
 @pytest.mark.case("hf", 10)
@@ -36,7 +37,7 @@ def test_every_parameter_gets_the_references_gradient(family, kind, unpad):
 
 
 @pytest.mark.case("hf", 10)
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert", "albert"])
+@each_row("family", ["bert", "roberta", "xlm-roberta", "distilbert", "albert"])
 def test_a_tied_table_is_one_parameter(family):
     model, graph = pair(family, HeadKind.MLM)
     names = [name for name, _ in graph.named_parameters()]

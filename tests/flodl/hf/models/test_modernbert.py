@@ -21,6 +21,7 @@ from tests.flodl.hf.models.cells import (
     reference,
     without_dropout,
 )
+from tests.rows import each_row
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 FULL, NEAR = "full_attention", "sliding_attention"
@@ -112,11 +113,11 @@ def test_windows_of_padding_alone_train(unpad):
 # --- Blocks ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "length", "window", "block"),
     [(2, 37, 4, 8), (1, 300, 64, 64), (3, 16, 5, 16), (2, 1, 3, 4)],
 )
-@pytest.mark.parametrize("masked", [True, False])
+@each_row("masked", [True, False])
 def test_blocks_give_what_all_pairs_give(rows, length, window, block, masked):
     draw = torch.Generator().manual_seed(length)
     parts = [

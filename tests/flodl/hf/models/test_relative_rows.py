@@ -1,12 +1,12 @@
 """Which row of its table DeBERTa reads at which distance, beside the reference's own function."""
 
-import pytest
 import torch
 
 from flodl.hf.models.deberta import relative_rows
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("buckets", "farthest"),
     [(256, 512), (4, 4), (6, 59), (7, 9), (8, 38), (10, 12), (14, 100), (32, 128), (320, 1024)],
 )

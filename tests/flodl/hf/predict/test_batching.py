@@ -20,6 +20,7 @@ from flodl.hf.families import (
 from flodl.hf.predict import batching as module
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from tests.flodl.hf.predict.reference import SENTENCES, write
+from tests.rows import each_row
 
 WORDS = " ".join(SENTENCES).split()
 PLANS = (
@@ -150,7 +151,7 @@ def test_the_cpu_gets_batches_that_fit_its_caches():
     assert Batching().on(torch.device("cuda")) == Batching(32, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limits", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from flodl.monitor.media import confusion_matrix, normalized, pr, roc
+from tests.rows import each_row
 
 
 @cache
@@ -77,7 +78,7 @@ def test_by_hand():
     assert curve.area == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
+@each_row("kind", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
 def test_scores_of_any_dtype(kind):
     labels = torch.tensor([0, 1, 0, 1, 1])
     scores = torch.tensor([0, 200, 100, 200, 50]).to(kind)
@@ -101,7 +102,7 @@ def test_a_long_curve_is_thinned_and_its_area_is_not():
     assert curve.area == metrics().roc_auc_score(labels, scores)
 
 
-@pytest.mark.parametrize("normalize", [None, "true", "pred", "all"])
+@each_row("normalize", [None, "true", "pred", "all"])
 def test_a_confusion_matrix(normalize):
     labels, scores = samples(3, 5, ties=True)
     made = confusion_matrix(torch.tensor(labels), torch.tensor(scores), normalize=normalize)
@@ -121,7 +122,7 @@ def test_a_class_that_was_never_seen_has_shares_of_zero():
         assert normalized(made, "pred")[:, 1].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "says"),
     [
         (lambda: roc([0, 1], [0.5]), r"labels of shape \[2\], scores of shape \[1\]"),

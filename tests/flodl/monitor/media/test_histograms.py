@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flodl.monitor.media.histograms import Reader, _count_on_device, histogram_of, histograms_of
+from tests.rows import each_row
 
 
 def third(values: torch.Tensor, bins: int = 64) -> Reader:
@@ -30,8 +31,8 @@ def count(request):
     return lambda values, bins=64: request.param(values, bins)()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 2, 1000, 200_001])
+@each_row("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@each_row("size", [1, 2, 1000, 200_001])
 def test_counts_are_those_of_numpy(count, dtype, size):
     values = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
     made = count(values, 50)
@@ -60,14 +61,14 @@ def test_values_that_are_not_finite_are_counted_apart(count):
     assert nothing.as_json()["std"] is None
 
 
-@pytest.mark.parametrize("value", [0.0, -3.0, 1e30, 1e-30, -1e38])
+@each_row("value", [0.0, -3.0, 1e30, 1e-30, -1e38])
 def test_equal_values_lie_in_one_bin_of_a_wider_range(count, value):
     made = count(torch.full((7,), value), 5)
     assert made.counts == (0, 0, 7, 0, 0)
     assert made.low < value < made.high
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 3e38])
+@each_row("scale", [1e-38, 1e-20, 1e20, 3e38])
 def test_very_large_and_very_small_ranges(count, scale):
     values = torch.tensor([-1.0, -0.4, 0.1, 0.9, 1.0]) * scale
     made = count(values, 4)
@@ -76,7 +77,7 @@ def test_very_large_and_very_small_ranges(count, scale):
     assert "Infinity" not in str(made.as_json())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "values",
     [
         torch.arange(12).reshape(3, 4).t(),
@@ -112,7 +113,7 @@ def test_tensors_that_are_counted_together_keep_their_order_and_scale():
         assert together.squares == pytest.approx(alone.squares)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "bins", "says"),
     [
         (torch.zeros(0, 3), 64, r"shape \[0, 3\] has no values"),

@@ -10,6 +10,7 @@ import torch
 
 from flodl.monitor.media.images import CapturedImage
 from flodl.monitor.media.png import encode_png
+from tests.rows import each_row
 
 PIL = pytest.importorskip("PIL.Image")
 
@@ -19,8 +20,8 @@ def pixels(value) -> np.ndarray:
     return np.asarray(PIL.open(io.BytesIO(CapturedImage(value).encode().png)))
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (64, 33)])
+@each_row("channels", [1, 2, 3, 4])
+@each_row("size", [(1, 1), (7, 5), (64, 33)])
 def test_a_file_holds_the_bytes_that_were_given(size, channels):
     given = np.random.default_rng(0).integers(0, 256, (*size, channels), np.uint8)
     read = np.asarray(PIL.open(io.BytesIO(encode_png(given))))

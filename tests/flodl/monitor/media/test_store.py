@@ -14,6 +14,7 @@ from flodl.monitor.media import MediaFolderSink, MediaRecord, MediaStore, Text
 from flodl.monitor.media.embed import embedded
 from flodl.monitor.media.folder import path_of
 from flodl.monitor.records import RunInfo
+from tests.rows import each_row
 
 
 def record(step: int, name: str = "poem", text: str = "") -> MediaRecord:
@@ -24,7 +25,7 @@ def steps(store: MediaStore, name: str = "poem") -> list[int]:
     return [one.step for one in store.of("text", name)]
 
 
-@pytest.mark.parametrize("kept", [2, 5, 64])
+@each_row("kept", [2, 5, 64])
 def test_the_first_the_newest_and_evenly_spaced_ones_are_kept(kept):
     store, alive = MediaStore(kept), set()
     for step in range(1000):
@@ -95,7 +96,7 @@ def test_a_run_that_starts_again_in_its_folder_goes_on(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["../../etc/passwd", "/root", "a/../b", "a//b", "CON<>:|?*", "é" * 90, ".", "Loss"]
 )
 def test_every_name_stays_inside_of_the_folder(tmp_path, name):
@@ -212,7 +213,7 @@ def test_settings_out_of_range_are_refused():
     monitor.finish()
 
 
-@pytest.mark.parametrize("index", ["", "[]", '{"media": [{"kind": "text"}]}', '{"media": 3}'])
+@each_row("index", ["", "[]", '{"media": [{"kind": "text"}]}', '{"media": 3}'])
 def test_a_damaged_index_is_replaced(tmp_path, index):
     (tmp_path / "index.json").write_text(index, encoding="utf-8")
     sink = MediaFolderSink(tmp_path)
@@ -222,7 +223,7 @@ def test_a_damaged_index_is_replaced(tmp_path, index):
     assert (entry["name"], [one["step"] for one in entry["records"]]) == ("poem", [1])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 6])
+@each_row("count", [1, 2, 3, 6])
 def test_a_page_with_room_has_every_record_of_a_name(count):
     store = MediaStore()
     for step in range(count):

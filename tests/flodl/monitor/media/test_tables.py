@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from flodl.monitor.media.tables import table_of, text_of
+from tests.rows import each_row
 
 EXPECTED = (("a", 1), ("b", 2))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows",
     [
         [{"name": "a", "count": 1}, {"name": "b", "count": 2}],
