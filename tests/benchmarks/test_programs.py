@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import gpu
+
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 MEASURED = sorted(page for page in PAGES.glob("*.md") if page.name != "README.md")
 
@@ -77,6 +79,21 @@ def test_a_program_runs_with_its_smallest_sizes(name, tmp_path):
 @pytest.mark.parametrize("name", LONG)
 def test_a_program_with_processes_runs_with_its_smallest_sizes(name, tmp_path):
     check(name, quick(name, tmp_path / "page.md"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["data_feed", "trainer_overhead"])
+def test_a_program_measures_on_a_gpu(name, tmp_path):
+    check(name, quick(name, tmp_path / "page.md"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_rows_of_a_gpu_name_it(tmp_path):
+    target = tmp_path / "rows.md"
+    gpu.main(["--quick", "--parts", "data feed", "--output", str(target)])
+    assert torch.cuda.get_device_name() in target.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *LONG, *TOOLS])
