@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -99,7 +98,7 @@ class QuietReader:
             if self._worth and not self._here:
                 self._here = fingerprint() != before or torch.get_default_device().type != "cpu"
             if self.depth:
-                number += yield from self._ahead(batch, _Job(self._read, left), before, thread())
+                number += yield from self._ahead(batch, _Job(self._read, left, before), thread())
                 left = islice(rows(), number, None)
                 continue
             ended = time.perf_counter()
@@ -107,16 +106,13 @@ class QuietReader:
             stepped = time.perf_counter() - ended
 
     def _ahead(
-        self, batch: tuple[Tensor, ...], job: _Job, before: tuple[Any, ...], thread: Prefetcher
+        self, batch: tuple[Tensor, ...], job: _Job, thread: Prefetcher
     ) -> Generator[tuple[Tensor, ...], None, int]:
         """Yield a batch and those that the thread reads meanwhile; return how many it read."""
         owner, number = os.getpid(), 0
         with closing(thread.epoch(job.batches(), lambda: CPU_DEPTH)) as ahead:
             yield batch
             while os.getpid() == owner:  # in a forked process there is no thread
-                if not job.ended.is_set() and fingerprint() != before:
-                    self._here = True
-                    job.ended.set()
                 try:
                     found = next(ahead, None)
                 except StateError:
@@ -125,6 +121,7 @@ class QuietReader:
                     self._here = True  # it is read again, and may succeed on this thread
                     found = None
                 if found is None:
+                    self._here = self._here or job.moved
                     break
                 number += 1
                 yield found
@@ -138,18 +135,26 @@ class QuietReader:
 
 @final
 class _Job:
-    """Reads for the thread until it is ended; it must not keep the loader alive."""
+    """Reads for the thread, which must not keep the loader alive."""
 
     def __init__(
-        self, read: Callable[[Tensor], tuple[Tensor, ...]], left: Iterator[Tensor]
+        self,
+        read: Callable[[Tensor], tuple[Tensor, ...]],
+        left: Iterator[Tensor],
+        before: tuple[Any, ...],
     ) -> None:
-        self._read, self._left = read, left
+        self._read, self._left, self._before = read, left, before
         self._grad = torch.is_grad_enabled()
-        self.ended = threading.Event()
+        self.moved = False
+        """Whether it ended because somebody has drawn a number."""
 
     def batches(self) -> Iterator[Group]:
         """Yield groups of one batch."""
-        while not self.ended.is_set() and (numbers := next(self._left, None)) is not None:
+        for numbers in self._left:
+            # Here and not between two steps: after a step, nothing of this is in the caches.
+            if fingerprint() != self._before:
+                self.moved = True
+                return
             with torch.set_grad_enabled(self._grad):
                 batch = self._read(numbers)
             yield [batch]
