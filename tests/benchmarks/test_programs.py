@@ -55,10 +55,10 @@ def threads():
     torch.set_num_threads(before)
 
 
-def quick(name: str, target: Path) -> str:
+def quick(name: str, target: Path, *words: str) -> str:
     program = import_module(f"benchmarks.{name}")
     with suppress(SystemExit):  # a missed bar is a result of some programs
-        program.main(["--quick", "--output", str(target)])
+        program.main(["--quick", *words, "--output", str(target)])
     return target.read_text(encoding="utf-8")
 
 
@@ -83,9 +83,12 @@ def test_a_program_with_processes_runs_with_its_smallest_sizes(name, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # other libraries are measured, too
 @pytest.mark.parametrize("name", ["data_feed", "trainer_overhead"])
 def test_a_program_measures_on_a_gpu(name, tmp_path):
-    check(name, quick(name, tmp_path / "page.md"))
+    text = quick(name, tmp_path / "page.md", "--device", "cuda")
+    assert f"`python -m benchmarks.{name} --quick --device cuda`" in text
+    assert "|---|" in text
 
 
 @pytest.mark.gpu
