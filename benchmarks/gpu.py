@@ -308,20 +308,17 @@ def what_ran(junit: Path, coverage: Path) -> dict[str, object]:
         if all(case.find(kind) is None for kind in ("skipped", "failure", "error"))
     )
     files = json.loads(coverage.read_text(encoding="utf-8"))["files"]
-    # The lines of bodies: those of `def` and `class` run where nothing is called, too.
-    lines = {
-        name: {
-            line
-            for body, part in file["functions"].items()
-            if body
-            for line in part["executed_lines"]
-        }
-        for name, file in files.items()
-    }
+    # In bodies and outside of them: those of `def` and `class` run where nothing is called, too.
+    lines: dict[tuple[str, bool], set[int]] = {}
+    for name, file in files.items():
+        for body, part in file["functions"].items():
+            lines.setdefault((name, bool(body)), set()).update(part["executed_lines"])
     code = [
         _key(place)
         for place in places()
-        if not lines.get(place.file, set()).isdisjoint(range(place.line, place.last + 1))
+        if not lines.get((place.file, bool(place.function)), set()).isdisjoint(
+            range(place.line, place.last + 1)
+        )
     ]
     where, _, today = environment("torch").rpartition(", ")
     name = torch.cuda.get_device_name()

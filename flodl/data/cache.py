@@ -164,7 +164,7 @@ class CachedFeed(Feed):
         to_read = partial(_to_read, cut, absent)
         with closing(self._reader.read(to_read, seeds, each_sample=True)) as read:
             for rows, missing in zip(cut(order), cut(lacking), strict=True):
-                yield self._transfer.receive(self._transfer.send(self._batch(rows, missing, read)))
+                yield self._transfer.deliver(self._batch(rows, missing, read))
 
     def cached(self) -> int:
         """Samples that are in memory."""

@@ -12,7 +12,7 @@ from flodl.data.adapters import stays_in_memory
 from flodl.data.budget import Memory, host_memory, memory_of
 from flodl.data.cache import CachedFeed, SampleStore
 from flodl.data.counts import count
-from flodl.data.dataset import BatchDataSet
+from flodl.data.dataset import BatchDataSet, TensorDataSet
 from flodl.data.feed import Feed, described, read_rows, resident_bytes, resident_feed
 from flodl.data.form import BatchForm
 from flodl.data.streaming import StreamingFeed
@@ -91,9 +91,12 @@ def make_feed(
         resident = _resident(source, form, device, memory, needed=streaming is False)
         if resident is not None:
             return resident, None
-    # Code of the user runs where and when torch's loader would run it, unless asked otherwise.
+    # Code of the user runs where and when torch's loader would run it, or so that nobody can tell,
+    # unless asked otherwise.
     as_torch = not (in_memory or streaming or reading.workers)
     host = torch.device("cpu")
+    # From memory to the same memory, a thread would save less time than it takes.
+    in_place = isinstance(source, TensorDataSet) and device == host and not reading.workers
     reader = StreamingFeed(
         source,
         host if reading.cache else device,
@@ -101,8 +104,9 @@ def make_feed(
         memory=memory,
         batch_size=batch_size,
         num_batches=num_batches,
-        prefetch=0 if as_torch and reading.prefetch is None else reading.prefetch,
+        prefetch=0 if reading.prefetch is None and (as_torch or in_place) else reading.prefetch,
         workers=reading.workers,
+        quiet=as_torch and reading.prefetch is None and not reading.cache,
     )
     if not reading.cache:
         return reader, reader

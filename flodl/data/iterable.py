@@ -276,7 +276,7 @@ class IterableLoader:
             yield Batch(self._arrived(tensors), self._form.names or ())
 
     def _arrived(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return self._transfer.receive(self._transfer.send(tensors))
+        return self._transfer.deliver(tensors)
 
     def _made(self, samples: Iterator[object]) -> Iterator[tuple[Tensor, ...]]:
         size, start = self._batch_size or 1, 0

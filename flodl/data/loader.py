@@ -53,8 +53,11 @@ class DataLoader:
 
     Any other data set is read as torch's loader reads it:
 
-    - Each sample is read once per epoch, when its batch is asked for, by the thread that asks.
-    - Nothing is read before the first batch, and nothing is kept.
+    - Each sample is read once per epoch. Nothing is read before the first batch, and nothing is
+      kept.
+    - It is read when its batch is asked for, by the thread that asks. While neither the data set
+      nor the training draws random numbers on the CPU, two batches are read ahead on a thread, if
+      that saves time. If reading fails there, the thread that asks reads the batch again.
     - A random transform draws new numbers in each epoch. It draws from the generators of the
       program, between the draws of the training.
 
@@ -81,9 +84,9 @@ class DataLoader:
             them on the device, or fails. ``None`` decides as described above.
         prefetch: Batches read ahead on a thread; 0 reads each when it is asked for. If it reads
             ahead, random transforms draw from the program's generators at moments that differ from
-            run to run. Default: 0. For tensors, arrays and memory maps, and with ``streaming`` or
-            ``workers``, the default is two on the CPU, and on other devices as many as their memory
-            allows.
+            run to run. Default: as described above. For tensors, arrays and memory maps, and with
+            ``streaming`` or ``workers``, the default is two on the CPU, and on other devices as
+            many as their memory allows. Tensors are gathered on the CPU when they are asked for.
         workers: Processes that read ahead, for a ``get`` that keeps a processor busy. Each holds a
             copy of the data set. Random transforms in them are seeded per batch and repeat exactly,
             also after a resume.

@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from flodl.data.transfer import Sent, Transfer
+from flodl.data.transfer import Group, Sent, Transfer
 from flodl.errors import StateError
 from flodl.openmp import use_one_thread
 
@@ -38,17 +38,22 @@ class _End(NamedTuple):
 class _Epoch:
     """One epoch in progress: the batches that are loaded and not yet fetched.
 
-    The thread writes ``source`` and ``exhausted``, the consumer writes ``cancelled``.
+    The thread writes ``source``, ``group`` and ``exhausted``, the consumer writes ``cancelled``.
     """
 
-    __slots__ = ("cancelled", "depth", "exhausted", "ready", "source")
+    __slots__ = ("cancelled", "depth", "exhausted", "group", "ready", "source")
 
-    def __init__(self, source: Iterator[tuple[Tensor, ...]], depth: Callable[[], int]) -> None:
+    def __init__(self, source: Iterator[Group], depth: Callable[[], int]) -> None:
         self.source = source
         self.depth = depth
+        self.group = 1
         self.ready: SimpleQueue[Sent | _End] = SimpleQueue()
         self.exhausted = False
         self.cancelled = False
+
+    def has_room(self) -> bool:
+        """Whether another group of batches may be read."""
+        return self.ready.qsize() + self.group <= max(self.group, self.depth())
 
 
 @final
@@ -90,23 +95,30 @@ class Prefetcher:
         self._finalizer = weakref.finalize(self, _stop, self._shared, thread, self._owner)
 
     def epoch(
-        self, source: Iterator[tuple[Tensor, ...]], depth: Callable[[], int]
-    ) -> Iterator[tuple[Tensor, ...]]:
+        self, source: Iterator[Group], depth: Callable[[], int]
+    ) -> Generator[tuple[Tensor, ...]]:
         """Load a source ahead and yield its batches; closing the iterator cancels the rest.
+
+        Reading begins with this call; so the iterator must be closed even if it is not used.
 
         Args:
             source: Runs on the thread and is closed there; its exceptions are raised here.
-            depth: Returns how many batches may be ready and unfetched; called before each batch.
+            depth: Returns how many batches may be ready and unfetched; called before each group.
 
         Raises:
             StateError: The prefetcher was closed, or belongs to the process that forked this one.
         """
+        batches = self._batches(_Epoch(source, depth))
+        next(batches)
+        return batches
+
+    def _batches(self, epoch: _Epoch) -> Generator[Any]:
         shared, transfer, owner = self._shared, self._transfer, self._owner
-        epoch = _Epoch(source, depth)
         with shared.lock:
             shared.epochs.append(epoch)
         shared.bell.put(None)
         try:
+            yield None
             while (sent := _fetch(shared, epoch)) is not None:
                 yield transfer.receive(sent)
                 _check_owner(owner)
@@ -154,7 +166,8 @@ def _fetch(shared: _Shared, epoch: _Epoch) -> Sent | None:
             # Its traceback refers to this frame, and this frame to the loader: avoid a reference
             # cycle.
             del item
-    shared.bell.put(None)
+    if epoch.has_room():
+        shared.bell.put(None)
     return item
 
 
@@ -185,15 +198,15 @@ def _next_task(shared: _Shared) -> _Epoch | None:
         if shared.stopped:
             return None
         for epoch in epochs:
-            if epoch.ready.qsize() < max(1, epoch.depth()):
+            if epoch.has_room():
                 return epoch
         del epochs
         shared.bell.get()
 
 
 def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
-    """Load one batch of an epoch, or close the epoch if nothing is left to do."""
-    sent: Sent | None = None
+    """Load one group of an epoch, or close the epoch if nothing is left to do."""
+    sent: Sequence[Sent] = ()
     failure: BaseException | None = None
     if shared.stopped:
         failure = StateError(
@@ -203,16 +216,16 @@ def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
     elif not epoch.cancelled:
         try:
             sent = transfer.send(next(epoch.source))
+            epoch.group = len(sent)
         except StopIteration:
             pass
         except BaseException as error:
             failure = error
-    if sent is None:
-        _close_source(epoch)
-    if sent is not None:
-        if not epoch.cancelled:
-            epoch.ready.put(sent)
+    if sent:
+        for one in () if epoch.cancelled else sent:
+            epoch.ready.put(one)
         return
+    _close_source(epoch)
     epoch.exhausted = True
     with shared.lock:
         shared.epochs.remove(epoch)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import final
 
 import torch
@@ -13,14 +14,15 @@ from torch import Tensor
 
 from flodl.data.adapters import stays_in_memory
 from flodl.data.budget import CPU_DEPTH, Memory
-from flodl.data.dataset import BatchDataSet
+from flodl.data.dataset import BatchDataSet, TensorDataSet
 from flodl.data.draws import SampleReader, kept_generators
 from flodl.data.feed import Feed, described, read_rows, rows_of
 from flodl.data.form import BatchForm
 from flodl.data.prefetch import Prefetcher
 from flodl.data.processes import WorkerProcesses
+from flodl.data.quiet import QuietReader
 from flodl.data.seeds import NO_SEEDS, Seeds
-from flodl.data.transfer import transfer_to
+from flodl.data.transfer import Group, Transfer, transfer_to
 
 
 @final
@@ -51,6 +53,7 @@ class StreamingFeed(Feed):
         prefetch: Batches loaded ahead; 0 loads each when it is asked for; ``None`` lets the memory
             decide.
         workers: Processes that read instead of the thread, 0 for none.
+        quiet: Whether to read ahead only while nobody can notice it; with ``prefetch=0``.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class StreamingFeed(Feed):
         num_batches: int,
         prefetch: int | None = None,
         workers: int = 0,
+        quiet: bool = False,
     ) -> None:
         self._source = source
         self._samples = SampleReader(source)
@@ -78,10 +82,12 @@ class StreamingFeed(Feed):
         self._num_batches = num_batches
         self._epochs = 0
         self._owner = os.getpid()
+        read = partial(_read, source, form)
+        self._quiet = QuietReader(read, self._transfer.deliver, device) if quiet else None
 
     def prefetch_depth(self) -> int:
         """Number of batches loaded ahead of the consumer."""
-        return self._depth.value
+        return self._depth.value if self._quiet is None else self._quiet.depth
 
     def set_prefetch_depth(self, depth: int) -> None:
         """Set the depth, for epochs in progress as well.
@@ -95,6 +101,7 @@ class StreamingFeed(Feed):
                 "ahead; use at least 1, or make the loader with workers=0"
             )
         self._leave_parent()
+        self._quiet = None
         self._depth.by_user = self._depth.value = depth
         if self._prefetcher is not None:
             self._prefetcher.wake()
@@ -102,7 +109,7 @@ class StreamingFeed(Feed):
     def auto_resize(self) -> int:
         """Choose the depth from the device's memory that is free now, and return it."""
         self._leave_parent()
-        self._depth.by_user = None
+        self._depth.by_user = self._quiet = None
         self._measure()
         if self._prefetcher is not None:
             self._prefetcher.wake()
@@ -135,11 +142,13 @@ class StreamingFeed(Feed):
         if self._depth.by_user is None:
             self._measure()
         self._epochs += 1
-        if self._depth.value == 0:
+        if self._quiet is not None:
+            yield from self._quiet.batches(rows, self._thread)
+        elif self._depth.value == 0:
             own = seeds.training if each_sample and not stays_in_memory(self._source) else None
             yield from self._synchronous(rows(), own)
-            return
-        yield from self._ahead(rows, seeds, each_sample)
+        else:
+            yield from self._ahead(rows, seeds, each_sample)
 
     def close(self) -> None:
         """End the thread and the processes."""
@@ -169,12 +178,13 @@ class StreamingFeed(Feed):
             rows: Sample numbers of each batch.
             own: Seed of the training, if each sample draws from a seed of its own.
         """
-        if own is None:
-            batches = _read(self._source, self._form, rows)
-        else:
+        transfer = self._transfer
+        if own is not None:
             batches = _read_each(self._samples, self._form, rows, own)
+        else:
+            batches = (batch for (batch,) in _groups(self._source, self._form, rows, transfer))
         for batch in batches:
-            yield self._transfer.receive(self._transfer.send(batch))
+            yield transfer.deliver(batch)
 
     def _ahead(
         self, rows: Callable[[], Iterator[Tensor]], seeds: Seeds, each_sample: bool
@@ -188,22 +198,50 @@ class StreamingFeed(Feed):
             answers = self._processes.batches(rows, seeds, each_sample=each_sample)
             source = _checked(answers, self._form, rows())
         else:
-            source = _read(self._source, self._form, rows())
+            source = _groups(self._source, self._form, rows(), self._transfer, self._depth)
         # After the processes: so the program has one thread less when it forks them.
+        yield from self._thread().epoch(source, self._depth)
+
+    def _thread(self) -> Prefetcher:
+        self._leave_parent()
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self._transfer)
-        yield from self._prefetcher.epoch(source, self._depth)
+        return self._prefetcher
 
 
-def _read(
-    source: BatchDataSet, form: BatchForm, batches: Iterator[Tensor]
-) -> Iterator[tuple[Tensor, ...]]:
-    # A function, not a method: the thread that runs it must not keep the feed alive.
-    for rows in batches:
-        numbers = rows.tolist()
-        batch = read_rows(source, numbers)
-        form.check(batch, described(numbers))
-        yield batch
+def _groups(
+    source: BatchDataSet,
+    form: BatchForm,
+    batches: Iterator[Tensor],
+    transfer: Transfer,
+    depth: Callable[[], int] = lambda: 0,
+) -> Iterator[Group]:
+    # Functions, not methods: the thread that runs them must not keep the feed alive.
+    if not (isinstance(source, TensorDataSet) and all(map(_is_plain, source.tensors))):
+        for rows in batches:
+            yield [_read(source, form, rows)]
+        return
+    each = sum(tensor[:1].nbytes for tensor in source.tensors)
+    while (first := next(batches, None)) is not None:
+        some = [first, *islice(batches, transfer.group(each * len(first), depth()) - 1)]
+        rows = torch.cat(some) if len(some) > 1 else first
+        columns = [transfer.gather(tensor, rows) for tensor in source.tensors]
+        form.check(columns, "a batch")
+        sizes = [len(one) for one in some]
+        yield list(zip(*(torch.split(column, sizes) for column in columns), strict=True))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether rows of a tensor can be gathered into memory that was made for them."""
+    host = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return host and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+
+
+def _read(source: BatchDataSet, form: BatchForm, rows: Tensor) -> tuple[Tensor, ...]:
+    numbers = rows.tolist()
+    batch = read_rows(source, numbers)
+    form.check(batch, described(numbers))
+    return batch
 
 
 def _read_each(
@@ -219,8 +257,8 @@ def _read_each(
 
 def _checked(
     answers: Iterator[tuple[Tensor, ...]], form: BatchForm, batches: Iterator[Tensor]
-) -> Iterator[tuple[Tensor, ...]]:
+) -> Iterator[Group]:
     with closing(answers):  # type: ignore[type-var]
         for rows, batch in zip(batches, answers, strict=True):
             form.check(batch, described(rows.tolist()))
-            yield batch
+            yield [batch]

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
+
+Group: TypeAlias = Sequence[tuple[Tensor, ...]]
+"""Batches in host memory that were read together."""
+
+_GROUP_BYTES = 4 * 2**20
+"""Small batches are read together up to about this size: a batch alone costs more than its copy."""
+
+_SMALL_BYTES = 2**18
+"""Copying this takes about 10 µs; another stream and its events take more."""
 
 
 class Sent(NamedTuple):
@@ -20,12 +30,24 @@ class Transfer(ABC):
     """Brings batches to a device."""
 
     @abstractmethod
-    def send(self, tensors: tuple[Tensor, ...]) -> Sent:
-        """Start the copy; runs on the thread that loads."""
+    def send(self, batches: Group) -> list[Sent]:
+        """Start the copies; runs on the thread that loads."""
 
     @abstractmethod
     def receive(self, sent: Sent) -> tuple[Tensor, ...]:
         """Make the batch usable on the consumer's thread."""
+
+    def deliver(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Bring a batch to the device where it was asked for."""
+        return self.receive(self.send([batch])[0])
+
+    @abstractmethod
+    def gather(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """Gather rows of a tensor in host memory, where :meth:`send` best takes them from."""
+
+    @abstractmethod
+    def group(self, batch_bytes: int, depth: int) -> int:
+        """Return how many batches to gather together if ``depth`` may be ready."""
 
 
 @final
@@ -35,13 +57,21 @@ class DirectTransfer(Transfer):
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def send(self, tensors: tuple[Tensor, ...]) -> Sent:
+    def send(self, batches: Group) -> list[Sent]:
         """Copy to the device."""
-        return Sent(tuple(tensor.to(self._device) for tensor in tensors), None)
+        return [Sent(tuple([one.to(self._device) for one in batch]), None) for batch in batches]
 
     def receive(self, sent: Sent) -> tuple[Tensor, ...]:
         """Return the tensors, which have arrived."""
         return sent.tensors
+
+    def gather(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """Gather into memory of its own."""
+        return tensor.index_select(0, rows)
+
+    def group(self, batch_bytes: int, depth: int) -> int:  # noqa: ARG002
+        """Return 1: every batch has its own memory."""
+        return 1
 
 
 @final
@@ -52,13 +82,13 @@ class CudaTransfer(Transfer):
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def send(self, tensors: tuple[Tensor, ...]) -> Sent:
+    def send(self, batches: Group) -> list[Sent]:
         """Queue the copies, then an event."""
         with torch.cuda.stream(self._stream):
-            moved = tuple(self._copy(tensor) for tensor in tensors)
+            moved = [tuple([self._copy(tensor) for tensor in batch]) for batch in batches]
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record(self._stream)
-        return Sent(moved, arrival)
+        return [Sent(tensors, arrival) for tensors in moved]
 
     def receive(self, sent: Sent) -> tuple[Tensor, ...]:
         """Let the consumer's stream, not its thread, wait for the copies."""
@@ -71,8 +101,24 @@ class CudaTransfer(Transfer):
             tensor.record_stream(stream)
         return sent.tensors
 
+    def deliver(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As for other devices; a small batch needs no other stream."""
+        if sum(tensor.nbytes for tensor in batch) > _SMALL_BYTES:
+            return super().deliver(batch)
+        return tuple([self._copy(tensor) for tensor in batch])
+
+    def gather(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """Gather into pinned memory, which is not given away before it is copied."""
+        shape = (len(rows), *tensor.shape[1:])
+        pinned = torch.empty(shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return torch.index_select(tensor, 0, rows, out=pinned)
+
+    def group(self, batch_bytes: int, depth: int) -> int:
+        """Return as many as a few MiB hold, and at most half of those that may be ready."""
+        return max(1, min(depth // 2, _GROUP_BYTES // max(1, batch_bytes)))
+
     def _copy(self, tensor: Tensor) -> Tensor:
-        if tensor.device.type == "cpu":
+        if tensor.device.type == "cpu" and not tensor.is_pinned():
             # The allocator of pinned memory keeps the source until the copy is done.
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)

@@ -114,8 +114,16 @@ def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     assert any(line.startswith("Not measured yet: convnet, ") for line in lines)
 
 
-def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+ON_A_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=ON_A_GPU)])
+def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(real, tmp_path, monkeypatch):
+    if not real:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
     junit, coverage = tmp_path / "gpu.xml", tmp_path / "coverage.json"
     junit.write_text(
         '<testsuite><testcase classname="tests.nn.test_a" name="test_one[x]"/>'
@@ -127,12 +135,15 @@ def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(tmp_path, monkeypat
     bodies = {place.function: {"executed_lines": [place.line + 1]}}
     # `def` and `class` run where a module is imported.
     imported = {"": {"executed_lines": list(range(1, 500))}}
+    outside = next(one for one in gpu.places() if one.file == "examples/mixed_precision.py")
     files = {place.file: {"functions": bodies}, "flodl/data/transfer.py": {"functions": imported}}
+    files[outside.file] = {"functions": {"": {"executed_lines": [outside.line]}}}
     coverage.write_text(json.dumps({"files": files}))
     found = gpu.what_ran(junit, coverage)
     assert found["tests"] == {"tests/nn/test_a.py::test_one": 2}
-    assert found["code"] == [[place.file, place.function, place.why]]
-    assert str(found["where"]).startswith("A GPU; ")
+    ran = [[one.file, one.function, one.why] for one in (place, outside)]
+    assert sorted(found["code"]) == sorted(ran)
+    assert str(found["where"]).startswith(f"{torch.cuda.get_device_name()}; ")
 
 
 def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():

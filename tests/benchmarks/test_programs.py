@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import gpu
 from tests.rows import each_row
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
@@ -55,10 +56,10 @@ def threads():
     torch.set_num_threads(before)
 
 
-def quick(name: str, target: Path) -> str:
+def quick(name: str, target: Path, *words: str) -> str:
     program = import_module(f"benchmarks.{name}")
     with suppress(SystemExit):  # a missed bar is a result of some programs
-        program.main(["--quick", "--output", str(target)])
+        program.main(["--quick", *words, "--output", str(target)])
     return target.read_text(encoding="utf-8")
 
 
@@ -79,6 +80,24 @@ def test_a_program_runs_with_its_smallest_sizes(name, tmp_path):
 @pytest.mark.parametrize("name", LONG)
 def test_a_program_with_processes_runs_with_its_smallest_sizes(name, tmp_path):
     check(name, quick(name, tmp_path / "page.md"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # other libraries are measured, too
+@pytest.mark.parametrize("name", ["data_feed", "trainer_overhead"])
+def test_a_program_measures_on_a_gpu(name, tmp_path):
+    text = quick(name, tmp_path / "page.md", "--device", "cuda")
+    assert f"`python -m benchmarks.{name} --quick --device cuda`" in text
+    assert "|---|" in text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_rows_of_a_gpu_name_it(tmp_path):
+    target = tmp_path / "rows.md"
+    gpu.main(["--quick", "--parts", "data feed", "--output", str(target)])
+    assert torch.cuda.get_device_name() in target.read_text(encoding="utf-8")
 
 
 @each_row("name", [*QUICK, *LONG, *TOOLS])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fdl.errors import BuildError
 from fdl.hardware import nvidia_smi, nvml
 from fdl.libtorch.architectures import parse
 from fdl.libtorch.build.tools import find_tools, nvcc_version
@@ -41,3 +42,5 @@ def test_the_compiler_of_cuda_says_its_release_and_what_it_compiles_for() -> Non
     found = find_tools(os.environ)
     printed = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True)
     assert f"release {nvcc_version(found, parse('8.0'))}" in printed.stdout
+    with pytest.raises(BuildError, match=r"cannot compile for 1\.0"):
+        nvcc_version(found, parse("1.0"))

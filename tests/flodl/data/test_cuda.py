@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flodl.data import DataLoader, TensorDataSet
+from flodl.errors import DataError
 from tests.flodl.data.sources import Whole, orders
 
 pytestmark = [
@@ -66,3 +68,34 @@ def test_a_data_set_larger_than_the_gpu_streams() -> None:
             return [wide.expand(len(indices), -1)]
 
     assert not DataLoader(Wide(1000), 1, device="cuda").is_resident
+
+
+def test_what_does_not_fit_is_told_or_streams_after_the_memory_is_given_back() -> None:
+    class Huge(Whole):
+        def get_batch(self, indices: Any) -> Any:
+            return [torch.zeros(1).expand(len(indices), 1 << 30)]
+
+    with pytest.raises(DataError, match=r"on cuda .* and the allowance is .* MiB"):
+        DataLoader(Huge(1000), 1, device="cuda", streaming=False)
+
+    class Tight(np.ndarray):
+        def __getitem__(self, rows: Any) -> Any:
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return np.asarray(self)[rows]
+
+    loader = DataLoader(np.arange(10).view(Tight), 2, device="cuda", shuffle=False)
+    assert not loader.is_resident
+    assert orders(loader, 0) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_small_batches_are_gathered_together_and_own_their_memory() -> None:
+    data = TensorDataSet(torch.arange(64_000).view(1000, 64), torch.arange(1000))
+    loader = DataLoader(data, 10, device="cuda", streaming=True)
+    for epoch in range(2):  # four are read ahead in the first, all in the second
+        batches = list(loader.epoch(epoch))
+        assert all(
+            one.untyped_storage().nbytes() == one.nbytes for batch in batches for one in batch
+        )
+        assert [b[1].tolist() for b in batches] == orders(DataLoader(Whole(1000), 10), epoch)
+        assert all(torch.equal(b[0][:, 0], 64 * b[1]) for b in batches)

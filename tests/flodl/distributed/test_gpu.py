@@ -12,13 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from flodl.ddp_bench.harness import device_name
+from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.request import Request, cells_of, ensure_data
 from flodl.ddp_bench.summary import read_folder, summarise
 from flodl.ddp_bench.sweep import sweep
+from flodl.distributed.plain_loop.scatter import OwnRandomness
 from flodl.distributed.plain_loop.setup import SetupConfig, prepare
+from flodl.distributed.plain_loop.stopwatch import DeviceWatch
 from flodl.launch.group import Group, LocalGroup, ProcessGroups
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, sgd, train
@@ -127,6 +132,84 @@ def test_a_loop_of_ones_own_shares_batches_among_gpus(ranks: Ranks) -> None:
     ):
         assert torch.equal(mine, theirs)
         assert not torch.equal(mine, plain)
+
+
+def test_tensors_of_a_gpu_are_exchanged_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    group = ProcessGroups(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        device=torch.device("cuda:0"),
+        store=dist.HashStore(),  # type: ignore[attr-defined]
+    )
+    try:
+        assert dist.get_backend(group._device_group) == "nccl"
+        values = torch.arange(3.0, device=group.device)
+        group.broadcast_(values)
+        group.all_reduce_(values)
+        assert values.tolist() == [0, 1, 2]
+        assert device_name(group.device) == torch.cuda.get_device_name(0)
+    finally:
+        group.close()
+
+
+def test_the_random_numbers_of_a_rank_on_a_gpu_are_its_own() -> None:
+    device = torch.device("cuda:0")
+
+    def number() -> list[float]:
+        return torch.rand(3, device=device).tolist()
+
+    def drawn(rank: int) -> tuple[list[list[float]], list[list[float]]]:
+        torch.manual_seed(5)
+        randomness = OwnRandomness(rank, device)
+        own, common = [], []
+        for _ in range(2):
+            randomness.enter()
+            own.append(number())
+            randomness.leave()
+            common.append(number())
+        return own, common
+
+    (first, common), (second, other) = drawn(0), drawn(1)
+    torch.manual_seed(5)
+    assert common == other == [number(), number()]
+    assert len({tuple(one) for one in (*first, *second, *common)}) == 6
+
+
+def test_a_step_on_a_gpu_is_timed_there() -> None:
+    watch = DeviceWatch()
+    watch.start()
+    torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call] # cycles, at most 2.5 GHz
+    watch.stop()
+    assert watch.take(1, wait=True) >= 20
+
+
+def resnet_of(group: Group) -> tuple[list[float], list[Tensor]]:
+    """Train ResNet-20 of the benchmark on shares of batches of coloured noise."""
+    if isinstance(group, ProcessGroups) and GPUS == 1:
+        group._device_group = group._host
+    torch.manual_seed(3)
+    torch.backends.cudnn.deterministic = True
+    model = TASKS["resnet"].build()
+    setup = prepare(model, None, sgd, SetupConfig(device=str(group.device)), group)
+    draw, losses = torch.Generator().manual_seed(11), []
+    colours = torch.randn(10, 3, 1, 1, generator=draw)
+    for _ in range(30):
+        labels = torch.randint(10, (64,), generator=draw)
+        images = colours[labels] + 0.3 * torch.randn(64, 3, 32, 32, generator=draw)
+        loss = cross_entropy(setup(images.to(group.device)), labels.to(group.device))
+        loss.backward()
+        setup.step()
+        losses.append(loss.item())
+    return losses, [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def test_resnet_20_learns_in_two_processes(ranks: Ranks) -> None:
+    device = "cuda:{rank}" if GPUS > 1 else "cuda:0"
+    (losses, mine), (_, theirs) = ranks(2, resnet_of, device=device, limit=120)
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
 
 
 @pytest.mark.slow
