@@ -73,6 +73,7 @@ def test_a_strict_log_names_the_first_that_is_not_finite(on_device: bool) -> Non
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_losses_on_a_gpu_are_weighted_without_waiting() -> None:
     log = SampleLossLog(0, on_device=True)
     losses = [torch.tensor(float(step), device="cuda") for step in range(4)]
