@@ -4,7 +4,10 @@
     python scripts/mutation.py manifest                 # 40 changes of fdl/manifest
     python scripts/mutation.py data --left --minutes 5  # a piece of those left
     python scripts/mutation.py data --left --by tests/flodl/data/test_batch.py  # by these tests
-    python scripts/mutation.py data --unmarked          # are the tests of every save enough?
+
+Another piece asks whether the tests of every save notice alone what those of a merge notice:
+
+    python scripts/mutation.py data --unmarked
 
 The changes are chosen by their digests: a comparison, a boolean, a number, an arithmetic sign, a
 returned value, a removed call, a negated condition. They are made in a copy of the checkout. Tests

@@ -3,11 +3,12 @@
 
     bash scripts/slow.sh                     # one part: the tests whose last run is the oldest
     bash scripts/slow.sh --parts 6           # six parts, one after another
-    bash scripts/slow.sh tests/flodl/data    # all slow tests below a folder
-    bash scripts/slow.sh --stale             # names what has not run for three days
-    python scripts/slow_tests.py --keep results.jsonl    # results of pytest -m slow --results FILE
 
-The page says of each test how it ended, on which commit, when and where. It is written after each
+With paths, all slow tests below them run. The next line only names what has not run for three days:
+
+    bash scripts/slow.sh --stale
+
+Results of ``pytest -m slow --results FILE`` are taken in by ``--keep FILE``. The page says of each test how it ended, on which commit, when and where. It is written after each
 part; a part that is stopped keeps the tests that had ended. A test that is not in the suite any
 more loses its line.
 """
