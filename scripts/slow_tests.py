@@ -8,9 +8,9 @@ With paths, all slow tests below them run. The next line only names what has not
 
     bash scripts/slow.sh --stale
 
-Results of ``pytest -m slow --results FILE`` are taken in by ``--keep FILE``. The page says of each test how it ended, on which commit, when and where. It is written after each
-part; a part that is stopped keeps the tests that had ended. A test that is not in the suite any
-more loses its line.
+Results of ``pytest -m slow --results FILE`` are taken in by ``--keep FILE``. The page says of each
+test how it ended, on which commit, when and where. It is written after each part; a part that is
+stopped keeps the tests that had ended. A test that is not in the suite any more loses its line.
 """
 
 from __future__ import annotations
