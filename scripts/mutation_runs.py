@@ -247,8 +247,6 @@ def _in_child(copy: Path, tests: Sequence[str], plugin: Order, folder: Path, tra
         os.environ |= {"PYTHONPATH": os.pathsep.join(path), "CI": "", SETTINGS: trace}
         if not trace:
             del os.environ[SETTINGS]
-            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-            sys.dont_write_bytecode = True
         sys.path[0] = str(copy)
         sys.modules["__main__"] = types.ModuleType("__main__")
         words = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly",

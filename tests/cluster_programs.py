@@ -15,9 +15,10 @@ _VARIABLE = "FLODL_TESTS_PATH"
 
 
 def hide(folder: Path) -> None:
-    """Set a PATH where SLURM's programs are not found."""
-    path = os.environ.setdefault(_VARIABLE, os.environ.get("PATH", os.defpath))
-    os.environ["PATH"] = without_slurm(path, folder)
+    """Set a PATH where SLURM's programs are not found, unless the process that started this did."""
+    if _VARIABLE not in os.environ:
+        os.environ[_VARIABLE] = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = without_slurm(os.environ[_VARIABLE], folder)
 
 
 def found(name: str) -> str | None:

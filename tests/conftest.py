@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 from flodl_shared.masking import KNOWN
-from tests import cluster_programs, fork_server
+from tests import cluster_programs, fork_server, later
 
 pytest_plugins = ["tests.skipped"]
 
@@ -92,6 +92,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        later.IMPORTED.update(sys.modules)
         gc.freeze()
         gc.enable()
 

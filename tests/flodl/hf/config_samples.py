@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import transformers
 
 from flodl.hf.config_json import (
     AlbertConfig,
@@ -20,6 +19,7 @@ from flodl.hf.config_json import (
     XlmRobertaConfig,
 )
 from flodl.hf.errors import ConfigError
+from tests.later import transformers
 
 SHAPE = {
     "vocab_size": 40,
@@ -57,15 +57,6 @@ CLASSES = {
     "deberta-v2": DebertaV2Config,
     "modernbert": ModernBertConfig,
 }
-REFERENCES = {
-    "bert": transformers.BertConfig,
-    "roberta": transformers.RobertaConfig,
-    "xlm-roberta": transformers.XLMRobertaConfig,
-    "distilbert": transformers.DistilBertConfig,
-    "albert": transformers.AlbertConfig,
-    "deberta-v2": transformers.DebertaV2Config,
-    "modernbert": transformers.ModernBertConfig,
-}
 DISTILBERT = {
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -80,6 +71,11 @@ RATES = {
     "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
     "modernbert": ("embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"),
 }
+
+
+def reference_of(family: str) -> Any:
+    """The class of configurations in transformers."""
+    return getattr(transformers, CLASSES[family].__name__.replace("Xlm", "XLM"))
 
 
 def text_of(family: str, /, *without: str, **fields: Any) -> str:

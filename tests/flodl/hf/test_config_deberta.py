@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import transformers
 
 from flodl.hf.config_json import AutoConfig, DebertaV2Config
 from flodl.hf.errors import ConfigError
 from tests.flodl.hf.config_samples import SMALLEST, text_of
+from tests.later import transformers
 from tests.rows import each_row
 
 

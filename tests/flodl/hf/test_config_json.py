@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import transformers
 
 from flodl.hf.activations import NAMES
 from flodl.hf.config_json import (
@@ -23,13 +22,14 @@ from tests.flodl.hf.config_samples import (
     DISTILBERT,
     FAMILIES,
     RATES,
-    REFERENCES,
     SHAPE,
     SMALLEST,
     read,
+    reference_of,
     refused,
     text_of,
 )
+from tests.later import transformers
 from tests.rows import each_row
 
 COMMON_DEFAULTS = (
@@ -78,7 +78,7 @@ def test_names_follow_the_family():
 
 @each_row("family", [f for f in FAMILIES if f not in ("distilbert", "modernbert")])
 def test_what_a_file_leaves_out_is_the_references_default(family):
-    config, reference = read(family), REFERENCES[family]()
+    config, reference = read(family), reference_of(family)()
     for name in COMMON_DEFAULTS:
         assert getattr(config, name) == getattr(reference, name), name
     assert config.architectures == ()
@@ -120,20 +120,20 @@ def test_albert_and_deberta_have_the_references_defaults_for_their_own_fields():
 
 @each_row("family", FAMILIES)
 def test_a_file_the_reference_saved_means_the_same_here(family):
-    theirs = REFERENCES[family].from_dict(SMALLEST[family])
+    theirs = reference_of(family).from_dict(SMALLEST[family])
     config = AutoConfig.from_json_str(theirs.to_json_string(use_diff=False))
     assert config.replace(num_labels=None, id2label=None) == read(family)
 
 
 @each_row("family", FAMILIES)
 def test_the_reference_reads_what_we_write_and_writes_it_alike(family):
-    theirs = REFERENCES[family].from_dict(
+    theirs = reference_of(family).from_dict(
         SMALLEST[family] | {"id2label": {str(n): f"name {n}" for n in range(12)}, "note": "é"}
     )
     text = theirs.to_json_string(use_diff=False)
     ours = AutoConfig.from_json_str(text).to_json_str()
     assert ours == text
-    again = REFERENCES[family].from_dict(json.loads(ours))
+    again = reference_of(family).from_dict(json.loads(ours))
     assert again.to_json_string(use_diff=False) == text
 
 

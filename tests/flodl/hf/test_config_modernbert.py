@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import transformers
-
 from flodl.hf.config_json import AutoConfig, ModernBertConfig
 from tests.flodl.hf.config_samples import SHAPE, read, refused
+from tests.later import transformers
 from tests.rows import each_row
 
 FULL, NEAR = "full_attention", "sliding_attention"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -22,6 +21,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, cells_named, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
+from tests.later import transformers
 from tests.rows import each_row
 
 SIZES = {

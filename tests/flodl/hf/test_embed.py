@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from flodl.errors import FlodlError
 from flodl.hf.embed import TextEncoder, pool
@@ -18,6 +17,7 @@ from flodl.hf.sentence_settings import SentenceSettings
 from flodl.hf.sentence_transformer import SentenceTransformer
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.test_batching import PLANS, mixed_texts, modes, some_modes
+from tests.later import transformers
 from tests.rows import each_row
 
 POOLING_FLAGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -22,6 +21,7 @@ from flodl.hf.matrix import Cell, all_cells, tiny_config
 from flodl.hf.outline import build_for_export
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
+from tests.later import transformers
 
 CELLS = all_cells()
 WEIGHTS = "model.safetensors"

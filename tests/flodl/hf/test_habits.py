@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from flodl.hf import (
@@ -31,6 +30,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.pretrained import PretrainedModel
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.predict.reference import write
+from tests.later import transformers
 from tests.rows import each_row
 
 FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from flodl.errors import FlodlError
 from flodl.hf import (
@@ -23,6 +22,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests.flodl.hf.models_material import small_config
+from tests.later import transformers
 
 CELLS = {cell.name: cell for cell in all_cells() if cell.head != HeadKind.BASE}
 AUTO = {

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError, UnsupportedModelError
 from flodl.hf.info import inspect_checkpoint
+from tests.later import transformers
 from tests.rows import each_row
 
 SIZES = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from flodl.graph import Graph
@@ -21,6 +20,7 @@ from flodl.hf.lora_files import load_lora, save_lora
 from flodl.hf.lora_layers import LoraLinear
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, scramble, targets, train
+from tests.later import transformers
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 

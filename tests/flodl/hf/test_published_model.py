@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from flodl.hf import AutoModel, AutoTokenizer, DataCollatorForLanguageModeling
 from tests.flodl.hf.random_strings import random_strings
+from tests.later import transformers
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.encoder_model import set_unpad
@@ -21,6 +20,7 @@ from flodl.hf.opening import open_model
 from flodl.hf.reference import load, make_synthetic
 from flodl.hf.task_heads import inputs_of
 from tests.flodl.hf.models.cells import CELLS, PREFIXES, counted, output_of
+from tests.later import transformers
 
 SEED = int(os.environ.get("RANDOM_MODELS_SEED", secrets.randbits(32)))
 """Drawn anew for every run; a failure tells it, and the variable repeats it."""

@@ -10,13 +10,13 @@ import struct
 
 import pytest
 from tokenizers import normalizers
-from transformers import AutoTokenizer
 
 from flodl.hf.text.pieces import bpe, merges
 from flodl.hf.text.sentencepiece import Algorithm, PieceKind, read_sentencepiece
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf import sentencepiece_fixtures as fixtures
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_unigram
+from tests.later import transformers
 
 CONTROLS = ("<unk>", "<s>", "</s>")
 """SentencePiece never reads these in a text; tokenizers of transformers do."""
@@ -150,7 +150,7 @@ def test_every_family_reads_byte_pairs(tmp_path, family, name):
     (tmp_path / "out").mkdir()
     tokenizer.save(tmp_path / "out" / "tokenizer.json")
     (tmp_path / "out" / "tokenizer_config.json").write_text("{}")
-    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert rows_of(tokenizer.encode(LINES)) == reference(LINES)["input_ids"]
 
 

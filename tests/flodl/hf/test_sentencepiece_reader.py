@@ -4,11 +4,11 @@ import struct
 
 import pytest
 from hypothesis import given, strategies as st
-from transformers.utils import sentencepiece_model_pb2_new
 
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.text.sentencepiece import PieceKind, read_sentencepiece
 from tests.flodl.hf.tokenizer_material import Pieces, albert_file, deberta_file, xlm_roberta_file
+from tests.later import sentencepiece_model
 from tests.rows import each_row
 
 UNKNOWN = ("<unk>", 0.0, 2)
@@ -17,7 +17,7 @@ UNKNOWN = ("<unk>", 0.0, 2)
 @pytest.mark.parametrize("made", [albert_file, xlm_roberta_file, deberta_file])
 def test_a_model_is_read_as_a_protocol_buffer_parser_reads_it(made):
     data = made().to_bytes()
-    expected = sentencepiece_model_pb2_new.ModelProto()
+    expected = sentencepiece_model.ModelProto()
     expected.ParseFromString(data)
     model = read_sentencepiece(data, "spm.model")
     assert list(model.pieces) == [(piece.piece, piece.score) for piece in expected.pieces]

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoTokenizer
 
 from flodl.hf.config_json import (
     AlbertConfig,
@@ -24,6 +23,7 @@ from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.tokenizer import HfTokenizer, position_limit
 from tests import fork_server
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
+from tests.later import transformers
 from tests.rows import each_row
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
@@ -286,7 +286,8 @@ def test_the_settings_name_the_length_to_cut_to_whatever_was_used_last(tmp_path,
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     text = "a b c d e f " * 3
-    theirs = AutoTokenizer.from_pretrained(tmp_path)([text], truncation=True)["input_ids"]
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs = reference([text], truncation=True)["input_ids"]
     made = HfTokenizer.from_pretrained(tmp_path)
     assert made.encode([text], truncation=True).input_ids.tolist() == theirs
     assert len(theirs[0]) == min(length, 20)
@@ -471,7 +472,7 @@ def test_a_changed_tokenizer_is_written_as_it_is_now(tmp_path):
     assert rows_of(again.encode(lines)) == rows_of(tokenizer.encode(lines))
     assert (
         rows_of(again.encode(lines))
-        == AutoTokenizer.from_pretrained(tmp_path / "out")(lines)["input_ids"]
+        == transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(lines)["input_ids"]
     )
 
 
@@ -491,7 +492,7 @@ def test_sections_that_are_switched_off_are_written_back(tmp_path):
 
 def test_a_tokenizer_made_in_memory_loads_in_the_reference(tmp_path, tokenizer):
     tokenizer.save(tmp_path / "out")
-    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     padded = reference(["a b", "c"], padding=True)
     assert tokenizer.encode(["a b", "c"]).input_ids.tolist() == padded["input_ids"]
     assert reference.mask_token == "[MASK]"

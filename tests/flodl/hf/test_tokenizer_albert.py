@@ -8,7 +8,6 @@ import sys
 import unicodedata
 
 import pytest
-from transformers import AlbertTokenizer
 
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.tokenizer_material import (
@@ -20,6 +19,7 @@ from tests.flodl.hf.tokenizer_material import (
     unigram_pieces,
     write_unigram,
 )
+from tests.later import transformers
 
 COUNT = 5_000
 # Where SentencePiece's rule nmt_nfkc_cf does something: Latin, Greek, Cyrillic, Armenian, forms of
@@ -110,7 +110,7 @@ def test_five_thousand_strings_have_the_ids_of_the_reference(tmp_path, monkeypat
     # transformers has a module and a function of this name, and shows the one or the other.
     reading = importlib.import_module("transformers.convert_slow_tokenizer")
     monkeypatch.setattr(reading, "requires_backends", lambda *_: None)
-    reference = AlbertTokenizer.from_pretrained(directory)
+    reference = transformers.AlbertTokenizer.from_pretrained(directory)
     assert reference.convert_tokens_to_ids("0,") == tokenizer.inner.token_to_id("0,") > 0
     lines = strings()
     ours, theirs = rows_of(tokenizer.encode(lines)), reference(lines)["input_ids"]

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-import transformers
 from tokenizers import Tokenizer, models
 
 from flodl.hf.auto_tokenizer import AutoTokenizer
@@ -19,6 +18,7 @@ from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.test_tokenizer import tiny, words_tokenizer
 from tests.flodl.hf.test_tokenizer_sources import saved_by_the_reference
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
+from tests.later import transformers
 from tests.rows import each_row
 
 KINDS = ("bert", "distilbert", "roberta", "albert", "xlm", "deberta")

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch.utils.data import DataLoader
 
 from flodl.hf import collators
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
+from tests.later import transformers
 from tests.rows import each_row
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import transformers
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -20,6 +19,7 @@ from tokenizers import (
 from flodl.hf.auto_tokenizer import AutoTokenizer
 from tests.flodl.hf.config_samples import SMALLEST
 from tests.flodl.hf.tokenizer_material import LINES
+from tests.later import transformers
 
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 TEXTS = [*LINES[:150], "", "a [MASK]  b", "x   y\n\n    z", "|||IP_ADDRESS||| here", "[CLS] typed"]

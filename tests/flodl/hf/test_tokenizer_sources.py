@@ -6,19 +6,6 @@ import json
 import types
 
 import pytest
-from transformers import (
-    AlbertTokenizer,
-    AutoTokenizer,
-    BertTokenizer,
-    DebertaV2Tokenizer,
-    RobertaTokenizer,
-    XLMRobertaTokenizer,
-)
-from transformers.convert_slow_tokenizer import (
-    AlbertConverter,
-    DebertaV2Converter,
-    XLMRobertaConverter,
-)
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
 from flodl.hf.tokenizer import HfTokenizer
@@ -34,6 +21,7 @@ from tests.flodl.hf.tokenizer_material import (
     write_unigram,
     xlm_roberta_file,
 )
+from tests.later import convert_slow_tokenizer, transformers
 from tests.rows import each_row
 
 NUMBERED = frozenset({"4,", "▁1,", "3,"})
@@ -50,7 +38,7 @@ def converted(converter, tokenizer, path, **settings):
         convert_tokens_to_ids=tokenizer.inner.token_to_id,
         **settings,
     )
-    return converter(slow).converted()
+    return getattr(convert_slow_tokenizer, converter)(slow).converted()
 
 
 def assert_equal_to(tokenizer, reference, lines=LINES):
@@ -83,7 +71,7 @@ def test_a_word_piece_vocabulary_gives_the_ids_of_the_reference(tmp_path, settin
         chinese=told.get("tokenize_chinese_chars", True),
     )
     tokenizer = HfTokenizer.from_pretrained(directory)
-    reference = BertTokenizer.from_pretrained(directory)
+    reference = transformers.BertTokenizer.from_pretrained(directory)
     expected = reference(LINES)
     batch = tokenizer.encode(LINES)
     assert rows_of(batch) == expected["input_ids"]
@@ -99,7 +87,7 @@ def test_a_word_piece_vocabulary_gives_the_ids_of_the_reference(tmp_path, settin
 def test_byte_pairs_give_the_ids_of_the_reference_and_pad_with_1(tmp_path, settings):
     directory = write_roberta(tmp_path / "roberta", settings)
     tokenizer = HfTokenizer.from_pretrained(directory)
-    reference = RobertaTokenizer.from_pretrained(directory)
+    reference = transformers.RobertaTokenizer.from_pretrained(directory)
     padded = reference(LINES, padding=True, return_offsets_mapping=True)
     batch = tokenizer.encode(LINES)
     assert batch.input_ids.tolist() == padded["input_ids"]
@@ -119,10 +107,10 @@ def test_an_xlm_roberta_file_gives_the_ids_of_the_reference(tmp_path):
     path = directory / "sentencepiece.bpe.model"
     # The older converter splits less where the mark for spaces itself is in a text.
     unmarked = [line for line in LINES if "▁" not in line]
-    assert_equal_to(tokenizer, converted(XLMRobertaConverter, tokenizer, path), unmarked)
+    assert_equal_to(tokenizer, converted("XLMRobertaConverter", tokenizer, path), unmarked)
     first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     learnt = [(text, score) for text, score, _ in made.pieces[3:]]
-    newer = XLMRobertaTokenizer(
+    newer = transformers.XLMRobertaTokenizer(
         vocab=[*first, *learnt, ("<mask>", 0.0)], _spm_precompiled_charsmap=made.rules
     )
     assert rows_of(tokenizer.encode(LINES)) == newer(LINES)["input_ids"]
@@ -139,7 +127,7 @@ def test_an_albert_file_gives_the_ids_of_the_reference(tmp_path, cased):
     settings = {"do_lower_case": not cased, "keep_accents": cased}
     directory = write_unigram(tmp_path / "albert", "spiece.model", made, settings)
     tokenizer = HfTokenizer.from_pretrained(directory)
-    newer = AlbertTokenizer(
+    newer = transformers.AlbertTokenizer(
         vocab=[(text, score) for text, score, _ in made.pieces],
         _spm_precompiled_charsmap=made.rules,
         additional_special_tokens=["("],
@@ -151,7 +139,7 @@ def test_an_albert_file_gives_the_ids_of_the_reference(tmp_path, cased):
     assert commas & {number for row in ids for number in row}
     # The older converter splits otherwise at ends, at the mark for spaces, at reserved symbols, and
     # between a digit and a comma.
-    older = converted(AlbertConverter, tokenizer, directory / "spiece.model", **settings)
+    older = converted("AlbertConverter", tokenizer, directory / "spiece.model", **settings)
     settled = [
         line
         for line, row in zip(LINES, ids, strict=True)
@@ -172,7 +160,7 @@ def test_a_deberta_file_gives_the_ids_of_the_reference(tmp_path, settings):
     directory = write_unigram(tmp_path / "deberta", "spm.model", made, settings)
     tokenizer = HfTokenizer.from_pretrained(directory)
     told = {"do_lower_case": False, "split_by_punct": False, **(settings or {})}
-    older = converted(DebertaV2Converter, tokenizer, directory / "spm.model", **told)
+    older = converted("DebertaV2Converter", tokenizer, directory / "spm.model", **told)
     assert_equal_to(tokenizer, older)
     assert tokenizer.mask_token_id == len(made.pieces)
     assert (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id) == (1, 2, 3)
@@ -219,7 +207,7 @@ def test_the_one_file_form_loads_in_the_reference(tmp_path, kind):
     tokenizer = HfTokenizer.from_pretrained(written(tmp_path / kind, kind))
     (tmp_path / "out").mkdir()
     tokenizer.save(tmp_path / "out" / "tokenizer.json")
-    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert rows_of(tokenizer.encode(LINES)) == reference(LINES)["input_ids"]
     again = HfTokenizer.from_file(tmp_path / "out" / "tokenizer.json")
     assert rows_of(again.encode(LINES)) == rows_of(tokenizer.encode(LINES))
@@ -358,20 +346,22 @@ def test_a_repository_is_read_of_the_revision_that_is_asked_for(hub, tmp_path):
 def saved_by_the_reference(directory, kind):
     """A tokenizer as the reference itself saves it, and the directory."""
     if kind == "bert":
-        made = BertTokenizer.from_pretrained(write_bert(directory))
+        made = transformers.BertTokenizer.from_pretrained(write_bert(directory))
     elif kind == "roberta":
-        made = RobertaTokenizer.from_pretrained(write_roberta(directory))
+        made = transformers.RobertaTokenizer.from_pretrained(write_roberta(directory))
     else:
         file = {"albert": albert_file, "xlm": xlm_roberta_file, "deberta": deberta_file}[kind]()
         pieces = [(text, score) for text, score, _ in file.pieces]
         if kind == "deberta":
-            made = DebertaV2Tokenizer(vocab=pieces)
+            made = transformers.DebertaV2Tokenizer(vocab=pieces)
         elif kind == "albert":
-            made = AlbertTokenizer(vocab=pieces, _spm_precompiled_charsmap=file.rules)
+            made = transformers.AlbertTokenizer(vocab=pieces, _spm_precompiled_charsmap=file.rules)
         else:
             first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
             vocab = [*first, *pieces[3:], ("<mask>", 0.0)]
-            made = XLMRobertaTokenizer(vocab=vocab, _spm_precompiled_charsmap=file.rules)
+            made = transformers.XLMRobertaTokenizer(
+                vocab=vocab, _spm_precompiled_charsmap=file.rules
+            )
     made.save_pretrained(directory / "saved")
     return made, directory / "saved"
 

@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import transformers
 from tokenizers import AddedToken
-from transformers.convert_slow_tokenizer import DebertaV2Converter
 
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.random_strings import random_strings
@@ -33,6 +31,7 @@ from tests.flodl.hf.tokenizer_material import (
     write_unigram,
     xlm_roberta_file,
 )
+from tests.later import convert_slow_tokenizer, transformers
 
 COUNT, SEED = 5_000, 2_024
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/tokenizers.md"
@@ -59,7 +58,9 @@ class Configuration:
     reference: Callable[[Path], Any]
 
 
-def _bert(settings: dict[str, Any], cls: Any = transformers.BertTokenizer) -> Configuration:
+def _bert(settings: dict[str, Any], cls: Any = None) -> Configuration:
+    cls = cls or transformers.BertTokenizer
+
     def write(directory: Path) -> Path:
         return write_bert(
             directory,
@@ -124,7 +125,7 @@ def _deberta(settings: dict[str, Any]) -> Configuration:
             convert_tokens_to_ids=[text for text, _, _ in made.pieces].index,
             **{"do_lower_case": False, "split_by_punct": False, **settings},
         )
-        converted = DebertaV2Converter(slow).converted()
+        converted = convert_slow_tokenizer.DebertaV2Converter(slow).converted()
         return transformers.PreTrainedTokenizerFast(
             tokenizer_object=converted,
             unk_token="[UNK]",

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -17,7 +16,8 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerFast
+
+from tests.later import transformers
 
 SENTENCES = (
     "Ada Lovelace met Charles Babbage in London in the year 1833.",
@@ -50,7 +50,7 @@ def kind_of(family: str) -> str:
 
 
 @functools.cache
-def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+def tokenizer_of(family: str) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the kind the family has, trained on the sentences."""
     kind = kind_of(family)
     names = _SPECIAL["roberta" if "roberta" in family else "bert"]
@@ -80,7 +80,7 @@ def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
         pair=f"{first[0]} $A {last[0]} $B:1 {last[0]}:1",
         special_tokens=[first, last],
     )
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner,
         model_input_names=["input_ids", "attention_mask"]
         + ["token_type_ids"] * (family in ("bert", "albert")),

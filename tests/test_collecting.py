@@ -1,0 +1,31 @@
+"""Every process that runs tests collects all of them, so collecting is kept short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.later import IMPORTED
+
+ROOT = Path(__file__).resolve().parents[1]
+RARE = {
+    "anyio.pytest_plugin", "datasets", "hydra", "lightning", "mlflow", "onnx", "peft",
+    "pytorch_lightning", "sentence_transformers", "tensorboard", "transformers", "typeguard",
+    "wandb",
+}  # fmt: skip
+
+
+def test_collecting_imports_no_library_that_few_tests_use():
+    assert "tests.test_collecting" in IMPORTED
+    assert sorted(RARE & IMPORTED) == []
+
+
+def test_compiled_tests_are_kept_also_where_python_is_told_to_keep_nothing():
+    program = "import sys, os, tests; print(sys.dont_write_bytecode, *os.environ)"
+    told = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [sys.executable, "-c", program]
+    found = subprocess.check_output(words, cwd=ROOT, env=told, text=True).split()
+    assert found[0] == "False"
+    assert "PYTHONDONTWRITEBYTECODE" not in found
