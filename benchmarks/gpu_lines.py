@@ -34,10 +34,10 @@ _TOOLS = frozenset(("nvidia-smi", "nvcc"))
 ALSO: dict[str, dict[str, str]] = {
     "flodl/distributed/plain_loop/stopwatch.py": {"DeviceWatch": "made for a rank on a GPU"},
     "flodl/nn/optim.py": {"_fused_on_cuda.choosing": "chooses the fused optimizer on a GPU"},
+    "flodl/train/engines/capturing.py": {"Capture": "made on a GPU"},
     "flodl/train/engines/cuda_graph.py": {
         "CudaGraphEngine.step": "past the refusal",
         "CudaGraphEngine._body": "the captured step",
-        "_Capture": "made on a GPU",
         "_make_capturable": "only on a GPU",
     },
 }

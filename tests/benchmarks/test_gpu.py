@@ -161,7 +161,7 @@ def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():
 
 
 def test_a_function_that_is_named_by_hand_must_exist():
-    with pytest.raises(LookupError, match="_Capture"):
+    with pytest.raises(LookupError, match="_make_capturable"):
         places_in("import torch\n", "flodl/train/engines/cuda_graph.py")
 
 

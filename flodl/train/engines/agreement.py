@@ -64,7 +64,7 @@ def disagreement(
     Returns:
         Why the tuning must not be used; empty if the losses agree.
     """
-    bare = replace(settings, schedule=None, scaler=None, average=None, ledger=None)
+    bare = replace(settings, schedule=None, scaler=None, average=None, ledger=None, values=None)
     plain = replace(tuning, heap=False)
     try:
         with _untouched(model) as touched:
@@ -98,6 +98,9 @@ def _losses(
     with generators_kept(), recording_into(RecordedValues()):
         for _ in range(STEPS):
             engine.step(batch, losses)
+    if reason := engine.capture_refusal(tuning):
+        raise ValueError(reason)
+    engine.close()  # frees a graph
     return losses.values
 
 

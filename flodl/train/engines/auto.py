@@ -14,11 +14,12 @@ from flodl import log
 from flodl.monitor.formats import format_duration
 from flodl.train.engines import heap
 from flodl.train.engines.auto_policy import AutoPolicy
+from flodl.train.engines.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.engines.comparing import Extent, step_ratio
 from flodl.train.engines.compiling import first_line
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
-from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps
+from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps, step_clock
 from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
 from flodl.train.engines.pure import PureStep, free_bytes
 from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from flodl.train.engines.products import Product
     from flodl.train.losses import LossLog
 
+
+CAPTURED, COMPILED_GRAPH = "CUDA graph", "compiled in a CUDA graph"
+"""Names of trials."""
 
 _FIRST = 5
 """Plain steps that measure the time of a step."""
@@ -72,7 +76,8 @@ class AutoEngine(TunedEngine):
             environment turns both off for all trainings.
         layout: Try other memory layouts of weights; False if other code reads weights between two
             steps.
-        pure: The step may run again on copies of model and optimizer, so compiling is tried, too.
+        pure: The step may run again on copies of model and optimizer, so compiling is tried, too,
+            and on a GPU a CUDA graph of the step.
         policy: Limits that decide when a trial pays.
     """
 
@@ -102,7 +107,7 @@ class AutoEngine(TunedEngine):
         self._stretch: Tuning | None = None
         self._plain_seconds = 0.0
         self._seconds = 0.0
-        self._spent = 0.0
+        self._step_clock = step_clock(self._device)
         self._frames = compiled_frames()
         self._key: dict[str, str] = {}
         self._resumed: Decision | None = None
@@ -135,16 +140,13 @@ class AutoEngine(TunedEngine):
             super().step(batch, losses, parts=parts, closes=closes)
             self._compare_with_decision()
             return
-        started = time.perf_counter()
+        self._step_clock.begin()
         self._clock.begin()
         super().step(batch, losses, parts=parts, closes=closes)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self._spent += time.perf_counter() - started
+        self._step_clock.end()
         if closes:
             self._steps_left -= 1
-            taken, self._spent = Taken(self._spent, batch, self._clock.take()), 0.0
-            self._go_on(taken)
+            self._go_on(Taken(self._step_clock.take(), batch, self._clock.take()))
 
     def _go_on(self, taken: Taken) -> None:
         """Pass a step to the trial in progress."""
@@ -175,11 +177,11 @@ class AutoEngine(TunedEngine):
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
-        if self._lies_otherwise:
-            started = time.perf_counter()
-            super().present()
+        started, lay_otherwise = time.perf_counter(), self._lies_otherwise
+        super().present()
+        if lay_otherwise:
             # A layout that must often be restored is measured with that cost.
-            self._spent += time.perf_counter() - started
+            self._step_clock.add(time.perf_counter() - started)
 
     def report(self) -> Mapping[str, object]:
         """Return the trials, the tuning in use, its gain, and the source of the decision.
@@ -265,6 +267,7 @@ class AutoEngine(TunedEngine):
             heap=tuning.heap and self._memory and heap.can_keep(),
             channels_last=tuning.channels_last and self._layout,
             compiled=tuning.compiled and self._pure is not None,
+            captured=tuning.captured and self._pure is not None and not self._capture_reason(),
             rewritten=tuning.rewritten and bool(usable_rewrites(self._model)),
         )
 
@@ -288,10 +291,14 @@ class AutoEngine(TunedEngine):
         """
         if self.layout_refusal:
             self._notes["channels last"] = self.layout_refusal
+        lost = decision.tuning.captured and not self.tuning.captured
+        graph = self.capture_refusal(decision.tuning) if lost else ""
+        if graph:
+            self._notes[CAPTURED] = graph
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         if self._source == "measured":
             self._decision.store()
-        reason = self.layout_refusal or "the program sets the number of threads"
+        reason = graph or self.layout_refusal or "the program sets the number of threads"
         log.verbose(f"engine: {self.tuning} from here on ({reason})")
 
     # --- Trials between steps -----------------------------------------------------------------
@@ -316,11 +323,14 @@ class AutoEngine(TunedEngine):
         for name, candidate in candidates:
             if name not in together:
                 best = yield from self._try(name, best, replace(best, **candidate))
+        best = yield from self._try_captured(CAPTURED, best, _in_graph(best))
         best = yield from self._try_compiled(best)
         if best not in (Tuning(), self._settled):
             best = yield from self._settle(best)
         best = yield from self._more_if_free(best)
         self.use(best)
+        if self._capturing is not None:
+            self._capturing.keep(best)
         self._decide(best)
 
     def _fewer_if_crowded(self) -> Steps[Tuning]:
@@ -469,6 +479,8 @@ class AutoEngine(TunedEngine):
         if tuning.fused and self.fused_refusal:
             self._notes[name] = self.fused_refusal
             tuning = best = replace(best, fused=False)
+        elif refusal := self.capture_refusal(tuning):
+            self._notes[name], tuning = refusal, best
         elif tuning.channels_last and self.layout_refusal:
             self._notes[name] = self.layout_refusal
             tuning = best = replace(best, channels_last=False)
@@ -479,6 +491,26 @@ class AutoEngine(TunedEngine):
             return tuning
         self.use(best)
         return best
+
+    def _try_captured(self, name: str, best: Tuning, tuning: Tuning) -> Steps[Tuning]:
+        """Repeat the step as a CUDA graph, if the user allowed to run it on copies."""
+        pure = self._pure
+        if pure is None or not captures_on(self._device) or not self._tries("captured"):
+            return best
+        taken = yield
+        self.present()
+        refusal = pure.refusal(taken.batch) or self._capture_reason()
+        if refusal := refusal or pure.difference(tuning, taken.batch, self.compiled_forward):
+            self._notes[name] = refusal
+            return best
+        self.use(tuning)
+        yield  # a plain step, as a capture requires
+        yield  # captures
+        return (yield from self._try(name, best, tuning))
+
+    def _capture_reason(self) -> str:
+        """Return why the step cannot be captured; empty if it may be tried."""
+        return refusal_beside_plain_steps(self._model, self._optimizer, self.settings, self._device)
 
     def _try_compiled(self, best: Tuning) -> Steps[Tuning]:
         """Compile the step, if the user allowed to run it on copies."""
@@ -501,8 +533,18 @@ class AutoEngine(TunedEngine):
             return best
         self._notes["compile_seconds"] = round(pure.seconds, 2)
         # The guard cannot watch compiled code. The compiler chooses its own layouts and kernels.
-        tuning = replace(best, compiled=True, channels_last=False, rewritten=False)
-        return (yield from self._try("compiled", best, tuning))
+        alone = replace(best, compiled=True, channels_last=False, rewritten=False, captured=False)
+        if not best.captured:
+            best = yield from self._try("compiled", best, alone)
+        if not (best.captured or best.compiled):
+            return best
+        found = yield from self._try_captured(COMPILED_GRAPH, best, _in_graph(alone))
+        if best.captured and not found.compiled and not self._was_measured(COMPILED_GRAPH):
+            found = yield from self._try("compiled", best, alone)
+        return found
+
+    def _was_measured(self, name: str) -> bool:
+        return str(self._notes.get(name)).endswith("x")
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
         """Compare the best tuning with the plain step again, because gains need not add up.
@@ -554,3 +596,11 @@ class AutoEngine(TunedEngine):
             return
         before, after = self._plain_seconds * 1e3, self._seconds * 1e3
         log.msg(f"engine: {best}, {before:.4g} -> {after:.4g} ms per step{tried}")
+
+
+def _in_graph(tuning: Tuning) -> Tuning:
+    """Return the tuning with its step as a CUDA graph.
+
+    No guard can watch a graph, and the layout of its weights must stay.
+    """
+    return replace(tuning, captured=True, channels_last=False)

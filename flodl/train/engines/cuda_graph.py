@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from flodl import log
-from flodl.data.structure import cloned, leaves_of, tensors_of
 from flodl.monitor.ledger import Account
-from flodl.nn.cuda_graph import cuda_graph_capture
+from flodl.train.engines.capturing import Capture, batch_refusal, on_a_side_stream, refusal
 from flodl.train.engines.tuned import TunedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
@@ -58,7 +56,7 @@ class CudaGraphEngine(TunedEngine):
         self._refusal = refusal(model, optimizer, settings, device)
         self._warm = 0
         self._replays = 0
-        self._captured: _Capture | None = None
+        self._captured: Capture | None = None
         self._norm: Tensor | None = None
         """The gradient norm of the captured step; each replay overwrites it."""
         if self._refusal:
@@ -106,21 +104,17 @@ class CudaGraphEngine(TunedEngine):
 
     def _aside(self, batch: Any, losses: LossLog) -> None:
         """Run a plain step on a side stream, as a later capture requires."""
-        side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
+        with on_a_side_stream(self._device):
             super().step(batch, losses)
-        torch.cuda.current_stream(self._device).wait_stream(side)
 
-    def _capture(self, batch: Any) -> _Capture | None:
+    def _capture(self, batch: Any) -> Capture | None:
         """Capture the step, which runs nothing; the parameters do not change."""
-        other = next((x for x in leaves_of(batch) if not isinstance(x, (Tensor, NoneType))), None)
-        if other is not None:
-            self._give_up(f"a batch holds a {type(other).__name__}, which a graph would keep")
+        if reason := batch_refusal(batch):
+            self._give_up(reason)
             return None
         self._optimizer.zero_grad()
         try:
-            self._captured = _Capture(batch, self._body)
+            self._captured = Capture(batch, self._body)
         except RuntimeError as error:
             self._optimizer.zero_grad()
             torch.cuda.synchronize(self._device)
@@ -142,59 +136,6 @@ class CudaGraphEngine(TunedEngine):
     def _give_up(self, reason: str) -> None:
         self._refusal = reason
         log.warning(f'engine="cuda_graph" runs eagerly from here on: {reason}')
-
-
-@final
-class _Capture:
-    """A captured step and the tensors that it reads and writes."""
-
-    def __init__(self, batch: Any, body: Callable[[Any], Tensor]) -> None:
-        self._inputs = cloned(batch)
-        self._targets = tensors_of(self._inputs)
-        self._kinds = _kinds(batch)
-        self._body = body
-        # The plain steps before it, with their own batches, were the warm-up.
-        self._graph = cuda_graph_capture(0, None, self._run)
-
-    def _run(self) -> None:
-        self._loss = self._body(self._inputs)
-
-    def fits(self, batch: Any) -> bool:
-        """Whether a batch has the captured shapes and dtypes."""
-        return _kinds(batch) == self._kinds
-
-    def replay(self, batch: Any) -> Tensor:
-        """Copy a batch in and run the step; return its loss, which the next replay overwrites."""
-        for target, source in zip(self._targets, tensors_of(batch), strict=True):
-            target.copy_(source, non_blocking=True)
-        self._graph.replay()
-        return self._loss
-
-
-def _kinds(batch: Any) -> list[object]:
-    """Shape and dtype of each tensor, and None for each value that is missing."""
-    return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves_of(batch)]
-
-
-def refusal(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    settings: StepSettings,
-    device: torch.device,
-) -> str:
-    """Return why a step cannot be captured; empty if it may be tried."""
-    if device.type != "cuda":
-        return f"CUDA graphs need a CUDA device, the model is on {device}"
-    if settings.scaler is not None:
-        return "a gradient scaler reads from the device in every step; use bf16 without one"
-    capturable = all("capturable" in group for group in optimizer.param_groups)
-    if settings.schedule is not None and not capturable:
-        return (
-            f"{type(optimizer).__name__} is not capturable, so its learning rate would stay as "
-            "captured; use Adam or AdamW, or no schedule"
-        )
-    reasons = getattr(getattr(model, "capturable", None), "reasons", ())
-    return "; ".join(reasons)
 
 
 def _make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:

@@ -42,7 +42,7 @@ def fused_step(optimizer: Optimizer) -> OptimizerStep | None:
     replaced = vars(optimizer).get("step")
     if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
         return None
-    if not _runs_torchs_step(optimizer) or not all(map(_free_to_choose, optimizer.param_groups)):
+    if not runs_torchs_step(optimizer) or not all(map(_free_to_choose, optimizer.param_groups)):
         return None
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
     if not tensors or any(not p.is_floating_point() for p in tensors):
@@ -65,7 +65,8 @@ def place_step_counts(optimizer: Optimizer, *, fused: bool) -> None:
             state["step"] = count.to(parameter.device if fused else "cpu")
 
 
-def _runs_torchs_step(optimizer: Optimizer) -> bool:
+def runs_torchs_step(optimizer: Optimizer) -> bool:
+    """Whether the step of an optimizer is that of torch's SGD, Adam or AdamW."""
     for kind in (SGD, Adam, AdamW):
         if isinstance(optimizer, kind):
             # torch wraps `step` per class; the wrapped function shows whether a subclass changed

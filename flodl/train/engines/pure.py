@@ -83,11 +83,14 @@ class PureStep:
         Raises:
             ValueError: They differ.
         """
-        tuning = Tuning(compiled=True)
+        if reason := self.difference(Tuning(compiled=True), batch, forward):
+            raise ValueError(reason)
+
+    def difference(self, tuning: Tuning, batch: Any, forward: Forward | None) -> str:
+        """Return what differs from the plain step on copies with a tuning; empty if they agree."""
         reason = disagreement(self._model, self._optimizer, self._settings, tuning, batch, forward)
         self._lap()
-        if reason:
-            raise ValueError(reason)
+        return reason
 
     def now(self, batch: Any) -> Forward:
         """Compile while the training waits."""

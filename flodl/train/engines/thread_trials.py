@@ -125,7 +125,7 @@ class ThreadTrials:
         seconds: list[float] = []
         for _ in range(_CROWDED - 1):
             taken = yield
-            seconds.append(taken.seconds)
+            seconds.append(float(taken.seconds))
             if self._waits() and sum(seconds) >= self._policy.block:
                 break
         self._step = statistics.median(seconds)
@@ -224,7 +224,7 @@ class ThreadTrials:
             first = 1
         while not steps or seconds < self._policy.block:
             taken = yield
-            steps, seconds = steps + 1, seconds + taken.seconds
+            steps, seconds = steps + 1, seconds + float(taken.seconds)
             if engine.tuning != tuning:  # the program sets its own number of threads
                 return _Block(steps, math.inf)
         return _Block(steps + first, seconds / steps)

@@ -13,6 +13,7 @@ from torch import Tensor
 from flodl.monitor.ledger import Account
 from flodl.train.engines import heap
 from flodl.train.engines.base import StepEngine, StepSettings
+from flodl.train.engines.capturing import Capturing
 from flodl.train.engines.forward import forward_function, scalar_loss, without_backward
 from flodl.train.engines.fused import fused_step, place_step_counts
 from flodl.train.engines.fused_check import CheckedStep
@@ -72,13 +73,15 @@ class TunedEngine(StepEngine):
         self._lies_otherwise = False
         self._layout_refusal = ""
         self._thread_limit: ThreadLimit | None = None
+        self._capturing: Capturing | None = None
         self._around_forward: tuple[AbstractContextManager[object], ...] = ()
         self._around_backward: tuple[AbstractContextManager[object], ...] = ()
 
     def use(self, tuning: Tuning) -> None:
         """Use this tuning for the next steps; call it only between two optimizer steps.
 
-        Channels last is left out if :attr:`layout_refusal` has a reason against it.
+        Channels last is left out if :attr:`layout_refusal` has a reason against it, and a CUDA
+        graph if :meth:`capture_refusal` has one.
 
         Raises:
             ValueError: ``compiled`` without a :attr:`compiled_forward`.
@@ -87,6 +90,8 @@ class TunedEngine(StepEngine):
             self._layout_refusal = layout_refusal(self._model, self._optimizer)
         if self._layout_refusal:
             tuning = replace(tuning, channels_last=False)
+        if self.capture_refusal(tuning):
+            tuning = replace(tuning, captured=False)
         before, self.tuning = self.tuning, tuning
         if tuning.compiled and self.compiled_forward is None:
             raise ValueError("nothing has been compiled yet")
@@ -102,7 +107,18 @@ class TunedEngine(StepEngine):
             mine, self._update.step = self._update.step, self._fused() if tuning.fused else None
             if mine is not None:
                 place_step_counts(self._optimizer, fused=False)
+        if tuning.captured:
+            self._capturing = self._capturing or Capturing(
+                self._model, self._optimizer, self.settings
+            )
+            self._capturing.enter()
+        elif self._capturing is not None and before.captured and not tuning.fused:
+            self._capturing.leave()
         self._surround()
+
+    def capture_refusal(self, tuning: Tuning) -> str:
+        """Why the steps of a tuning cannot be captured; empty if no reason is known."""
+        return self._capturing.reasons.get(tuning, "") if self._capturing is not None else ""
 
     @property
     def layout_refusal(self) -> str:
@@ -116,6 +132,8 @@ class TunedEngine(StepEngine):
 
     def present(self) -> None:
         """Restore the user's memory layout of parameters, gradients and optimizer state."""
+        if self._capturing is not None:
+            self._capturing.look_again()
         if self._lies_otherwise:
             self._lies_otherwise = False
             self._arrange(torch.contiguous_format)
@@ -129,6 +147,8 @@ class TunedEngine(StepEngine):
 
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
+        if self.tuning.captured and parts == 1 and closes and self._by_graph(batch, losses):
+            return
         if self.tuning.channels_last and not self._lies_otherwise:
             self._lie_otherwise()
         limit = self._thread_limit
@@ -139,6 +159,39 @@ class TunedEngine(StepEngine):
             self._watched(batch, losses, parts, closes)
         if limit is not None and limit.overruled:
             self.use(replace(self.tuning, threads=0))
+
+    def _by_graph(self, batch: Any, losses: LossLog) -> bool:
+        """Take a step by a CUDA graph, if there is one for it or one can be captured."""
+        capturing, update = self._capturing, self._update
+        if capturing is None or update.watch is not None:
+            return False
+        with capturing.warming(self.tuning) as plain:
+            if plain:
+                self._carry_out(batch, losses, 1, closes=True)
+                return True
+        prepare = partial(update.prepare, self.global_step)
+        taken = capturing.step(self.tuning, batch, self._compute, update.in_graph, prepare)
+        if taken is None:
+            if self.capture_refusal(self.tuning):
+                self.use(replace(self.tuning, captured=False))
+            return False
+        loss, norm = taken
+        losses.add(loss)
+        if norm is not None:
+            update.tell_norm(self.global_step, norm.clone())  # the next replay overwrites it
+        update.conclude()
+        self.global_step += 1
+        if self._lap is not None:
+            self._lap(_OPTIMIZER)
+        return True
+
+    def _compute(self, batch: Any) -> Tensor:
+        """Run forward and backward; return the loss."""
+        loss = _inside(self._around_forward, self._forward, self._model, batch)
+        if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
+            loss = scalar_loss(loss)
+        _inside(self._around_backward, _backward, loss)
+        return loss.detach()
 
     def _watched(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         """Take a step whose calls are watched."""
@@ -209,7 +262,9 @@ class TunedEngine(StepEngine):
     def close(self) -> None:
         """Restore the usual heap, and the layout of weights that other code expects."""
         self._observes = False
-        self.use(replace(self.tuning, heap=False, channels_last=False))
+        self.use(replace(self.tuning, heap=False, channels_last=False, captured=False))
+        if self._capturing is not None:
+            self._capturing.keep(None)
         if self._update.step is not None:
             place_step_counts(self._optimizer, fused=False)
 

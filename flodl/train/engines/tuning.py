@@ -53,6 +53,7 @@ class Tuning:
         threads: Threads of an operation; 0 for the number that the user has set.
         compiled: Compute forward and backward with torch.compile.
         rewritten: Compute nodes of graphs in faster ways.
+        captured: Repeat the whole step as a CUDA graph.
     """
 
     fused: bool = False
@@ -63,6 +64,7 @@ class Tuning:
     threads: int = 0
     compiled: bool = False
     rewritten: bool = False
+    captured: bool = False
 
     def names(self) -> list[str]:
         """Return the differences from torch's own way, in words."""
@@ -75,6 +77,7 @@ class Tuning:
             "threads": thread_words(self.threads),
             "compiled": "compiled",
             "rewritten": REWRITTEN,
+            "captured": "CUDA graph",
         }
         return [word for field, word in words.items() if getattr(self, field)]
 

@@ -72,12 +72,24 @@ class Update:
             if self._max_grad_norm is not None:
                 norm = limited_norm(self._model.parameters(), self._max_grad_norm)
                 self.tell_norm(global_step, norm)
-            if self.step is not None:
-                self.step()
-            else:
-                self._optimizer.step()
-                self._optimizer.zero_grad()
+            self._move()
         self.conclude(moved=moved)
+
+    def in_graph(self) -> torch.Tensor | None:
+        """Clip, step and clear inside of a CUDA graph; return the norm before, if it is clipped."""
+        norm = None
+        if self._max_grad_norm is not None:
+            parameters = self._model.parameters()
+            norm = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
+        self._move()
+        return norm
+
+    def _move(self) -> None:
+        if self.step is not None:
+            self.step()
+        else:
+            self._optimizer.step()
+            self._optimizer.zero_grad()
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from this schedule; None keeps those of the optimizer."""
