@@ -72,6 +72,7 @@ class Player:
         env["FLODL_CACHE_DIR"] = self._cache.name
         command = [sys.executable, "-m", "benchmarks.ten_models_subject", model, subject]
         command += ["--device", options.device, "--engine", options.engine]
+        command += ["--total-steps", str(options.total_steps)]
         command += ["--threads", str(options.threads)] if options.threads else []
         command += ["--no-routing"] if options.no_routing else []
         command += ["--small"] if options.small else []
@@ -234,6 +235,7 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--page-only", action="store_true", help="write the page from the rows that are kept"
     )
+    parser.set_defaults(total_steps=TOTAL_STEPS)
     small = {"only": ["mlp"], "part": ["auto", "agreement"], "engine": "eager"}
     options = read_options(parser, argv, rounds=1, steps=1, agreement=2, small=True, **small)
     if options.page_only:

@@ -4,7 +4,7 @@
 turns: each has its own heap and its own settings, and all share the state of the machine. A line of
 standard input is a command, a line of JSON the answer:
 
-    settle N   train at least N steps, and on until an engine has decided
+    settle N S train at least N steps, and on until an engine has decided, for S seconds at most
                -> {"steps": …, "seconds": …}
     train N    train N steps -> {"seconds": …}
     loss       the loss of the first batch now -> {"loss": …}
@@ -38,7 +38,8 @@ NAMED = {"fused": Recipe(heap=False), "compiled": Recipe(heap=False, compiled=Tr
 """Variants by hand that every network has."""
 
 TOTAL_STEPS = 2500  # 50 epochs: what the engine is told the run intends
-PATIENCE = 300.0  # seconds an engine may take to decide
+PATIENCE = 300.0  # seconds an engine may take to decide, unless the command says otherwise
+UNWATCHED = {"cpu": 1, "cuda": 50}  # steps between two looks at what an engine has decided
 
 
 class Subject(ABC):
@@ -154,6 +155,7 @@ class Flodl(Subject):
         device: Where it trains.
         batches: Batches of its epoch.
         engine: Its name.
+        steps: What the engine is told the run intends.
         pure: As after ``.pure_step()``: compiling is tried, too.
     """
 
@@ -164,6 +166,7 @@ class Flodl(Subject):
         batches: int,
         engine: str,
         *,
+        steps: int,
         pure: bool = False,
     ) -> None:
         super().__init__(benchmark, device, batches)
@@ -173,7 +176,7 @@ class Flodl(Subject):
             torch.optim.Adam(self.model.parameters(), lr=benchmark.lr),
             StepSettings(train_fn=benchmark.loss),
             device=device,
-            total_steps=TOTAL_STEPS,
+            total_steps=steps,
             pure=pure,
         )
         self.batches = cycle([Batch(pair, ("input", "target")) for pair in self.data])
@@ -201,20 +204,22 @@ def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -
     if name == "eager":
         return Eager(benchmark, device, options.batches)
     if name in ("flodl", "pure"):
-        return Flodl(benchmark, device, options.batches, options.engine, pure=name == "pure")
+        told = {"steps": options.total_steps, "pure": name == "pure"}
+        return Flodl(benchmark, device, options.batches, options.engine, **told)
     if name in NAMED:
         return ByHand(benchmark, device, options.batches, NAMED[name])
     recipes = variants(benchmark.name, routing=not options.no_routing, compiling=True)
     return ByHand(benchmark, device, options.batches, recipes[int(name.removeprefix(BY_HAND))])
 
 
-def settle(subject: Subject, steps: int) -> Mapping[str, object]:
+def settle(subject: Subject, steps: int, patience: float = PATIENCE) -> Mapping[str, object]:
     """Train at least ``steps`` steps, and on until an engine that is deciding has decided."""
     seconds = timed(subject, steps)
-    done, limit = steps, time.monotonic() + PATIENCE
+    done, limit = steps, time.monotonic() + patience
+    few = UNWATCHED.get(subject.device.type, 1)
     while subject.report().get("decided", True) is False and time.monotonic() < limit:
-        seconds += timed(subject, 1)
-        done += 1
+        seconds += timed(subject, few)
+        done += few
     return {"steps": done, "seconds": seconds}
 
 
@@ -236,7 +241,8 @@ def synchronize(device: torch.device) -> None:
 def answer(subject: Subject, command: str, argument: str) -> Mapping[str, object]:
     """Carry out one command."""
     if command == "settle":
-        return settle(subject, int(argument))
+        count, _, patience = argument.partition(" ")
+        return settle(subject, int(count), float(patience or PATIENCE))
     if command == "train":
         return {"seconds": timed(subject, int(argument))}
     if command == "loss":
@@ -255,6 +261,7 @@ def main() -> None:
     parser.add_argument("subject")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--total-steps", type=int, default=TOTAL_STEPS)
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--no-routing", action="store_true")

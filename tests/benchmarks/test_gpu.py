@@ -101,7 +101,7 @@ def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     monkeypatch.setattr(ten_models, "Player", StandIn)
     options = gpu.options_from(["--models", "mlp", "--rounds", "3"])
     kept = Kept({"mlp": {"where": "a GPU", "date": "today"}}, None)
-    kept.rows["mlp"]["cells"] = gpu.model_row("mlp", options)
+    [(_, kept.rows["mlp"]["cells"])] = gpu.model_rows(["mlp"], options)
     lines = gpu.assembled(options, kept).splitlines()
     header, row = (
         next(one for one in lines if one.startswith(f"| m{word}")) for word in ("o", "l")
@@ -110,8 +110,26 @@ def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     assert cells["fused"] == "0.500"
     assert cells["cuda_graph"] == cells["auto"] == "0.250"
     assert "cuda_graph: no graph" in row
+    assert cells["auto / best, bar 1.02"] == "1.000"
+    assert "| PASS |" in row
+    best = {"plain": 1.0, "fused": 0.7, "auto": 0.71, gpu.PURE: 0.9}
+    slow = {"plain": 1.0, "fused": 0.9, "auto": 1.01, gpu.PURE: 0.9}
+    judged = [gpu.verdict(step) for step in (best, {**best, "auto": 0.72}, slow)]
+    assert judged == [["1.014", "PASS"], ["1.029", "MISSED"], ["1.000", "MISSED"]]
     assert "a GPU, today." in lines
     assert any(line.startswith("Not measured yet: convnet, ") for line in lines)
+
+
+def test_missing_rows_come_first_and_those_of_today_are_kept(monkeypatch):
+    today, here = {"where": "here", "date": "today"}, ["mlp", "convnet", "gru_seq", "lstm_seq"]
+    kept = Kept({"mlp": {**today, "date": "before"}, "gru_seq": {**today, "cells": []}}, None)
+    assert gpu.wanted(here, kept, today) == ["convnet", "lstm_seq", "mlp"]
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    budget, allowed = gpu.Budget(100.0), []
+    for now[0] in (30.0, 60.0, 80.0, 95.0):
+        allowed.append(budget.allows_another())
+    assert allowed == [True, True, True, False]
 
 
 ON_A_GPU = [
