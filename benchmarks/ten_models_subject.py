@@ -166,7 +166,7 @@ class Flodl(Subject):
         batches: int,
         engine: str,
         *,
-        steps: int,
+        steps: int = TOTAL_STEPS,
         pure: bool = False,
     ) -> None:
         super().__init__(benchmark, device, batches)
