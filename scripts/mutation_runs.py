@@ -412,6 +412,9 @@ def who_notices(
             if not outcome.noticed:
                 break
             if "::" not in outcome.failed:
+                unchanged = run_tests(copy, files, Order(_chosen(tests)), limit)
+                if unchanged.noticed:
+                    raise SystemExit(f"{unchanged.text}\nerror: {files} fail without any change")
                 return outcome.failed or f"the run ends with {outcome.code}"
             alone = Order(_chosen([outcome.failed]))
             if not run_tests(copy, [outcome.failed.partition("::")[0]], alone, limit).noticed:

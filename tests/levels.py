@@ -15,12 +15,12 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-LISTED = Path(__file__).parent / "records" / "merge_tests.txt"
+from tests.merge_list import is_listed
+
 MOST_SECONDS = 3.0
 """What a test without a mark may take on two idle cores, with the fixtures that it sets up."""
 
@@ -34,19 +34,6 @@ _TOLD = {
     "--collect-only",
     "--co",
 }
-
-
-@cache
-def listed() -> dict[str, float]:
-    """Name of a test, or of a file with all its tests -> seconds when it was measured."""
-    lines = LISTED.read_text(encoding="utf-8").splitlines()
-    rows = (line.split(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(seconds) for seconds, name in rows}
-
-
-def is_listed(test: str) -> bool:
-    """Whether the list has this test, or its file."""
-    return test in listed() or test.partition("::")[0] in listed()
 
 
 def workers(words: Sequence[str], cores: int) -> int:

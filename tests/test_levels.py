@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import levels
+from tests import levels, merge_list
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,8 +59,8 @@ def typed(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  merge:\n  slow:\n")
     (tmp_path / "list.txt").write_text("# seconds, name\n4.0 test_it.py::test_c\n")
     program = (
-        "import sys, pytest; from pathlib import Path; from tests import levels\n"
-        "levels.LISTED = Path('list.txt')\n"
+        "import sys, pytest; from pathlib import Path; from tests import merge_list\n"
+        "merge_list.LISTED = Path('list.txt')\n"
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
 
@@ -134,7 +134,7 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
 
 def test_every_test_of_the_list_is_there():
     names = {}
-    for name in levels.listed():
+    for name in merge_list.listed():
         file, _, test = name.partition("::")
         if file not in names:
             tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
