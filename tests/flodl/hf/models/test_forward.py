@@ -24,8 +24,10 @@ from tests.flodl.hf.models.cells import (
     redraw,
     reference,
 )
+from tests.rows import each_row
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
+BASES = [(family, HeadKind.BASE) for family in FAMILIES]
 
 
 def outputs(model, graph, kind, inputs):
@@ -37,11 +39,17 @@ def outputs(model, graph, kind, inputs):
     return counted(theirs, mask), counted(mine, mask)
 
 
+@pytest.fixture
+def both(family, kind):
+    """A model of the reference and ours, for all rows of a table."""
+    return pair(family, kind)
+
+
 @pytest.mark.case("hf", 1)
-@pytest.mark.parametrize("unpad", [True, False, "auto"])
 @pytest.mark.parametrize(("family", "kind"), CELLS)
-def test_every_cell_gives_the_references_outputs(family, kind, unpad):
-    model, graph = pair(family, kind)
+@each_row("unpad", [True, False, "auto"])
+def test_every_cell_gives_the_references_outputs(both, family, kind, unpad):
+    model, graph = both
     set_unpad(graph, unpad)
     inputs = batch(family)
     theirs, mine = outputs(model, graph, kind, inputs)
@@ -138,42 +146,42 @@ def test_albert_runs_its_groups_in_turn_and_sums_their_gradients():
 
 
 def deberta_grid():
-    """Every pair of settings, and all combinations of those that meet in attention."""
-    for share in (False, True):
-        for types in (["c2p"], ["p2c"], ["c2p", "p2c"], None):
-            for buckets in (-1, 8):
-                for number, (norm, biased, segments, conv, width) in enumerate(
-                    [
-                        ("none", False, 0, 0, 32),
-                        ("layer_norm", True, 2, 3, 16),
-                        ("layer_norm", False, 2, 0, 16),
-                        ("none", True, 0, 3, 32),
-                        ("none", False, 2, 3, 32),
-                        ("layer_norm", True, 0, 0, 16),
-                        ("layer_norm", False, 0, 3, 32),
-                        ("none", True, 2, 0, 16),
-                    ]
-                ):
-                    yield pytest.param(
-                        {
-                            "relative_attention": True,
-                            "share_att_key": share,
-                            "pos_att_type": types,
-                            "position_buckets": buckets,
-                            "norm_rel_ebd": norm,
-                            "position_biased_input": biased,
-                            "type_vocab_size": segments,
-                            "conv_kernel_size": conv,
-                            "conv_act": "gelu",
-                            "embedding_size": width,
-                        },
-                        id=f"{share}-{'+'.join(types or ['none'])}-{buckets}-{number}",
-                    )
+    """Settings that meet in attention, and in what is around it."""
+    for buckets in (-1, 8):
+        for number, (norm, biased, segments, conv, width) in enumerate(
+            [
+                ("none", False, 0, 0, 32),
+                ("layer_norm", True, 2, 3, 16),
+                ("layer_norm", False, 2, 0, 16),
+                ("none", True, 0, 3, 32),
+                ("none", False, 2, 3, 32),
+                ("layer_norm", True, 0, 0, 16),
+                ("layer_norm", False, 0, 3, 32),
+                ("none", True, 2, 0, 16),
+            ]
+        ):
+            yield pytest.param(
+                {
+                    "relative_attention": True,
+                    "position_buckets": buckets,
+                    "norm_rel_ebd": norm,
+                    "position_biased_input": biased,
+                    "type_vocab_size": segments,
+                    "conv_kernel_size": conv,
+                    "conv_act": "gelu",
+                    "embedding_size": width,
+                },
+                id=f"{buckets}-{number}",
+            )
 
 
 @pytest.mark.case("hf", 5)
-@pytest.mark.parametrize("fields", list(deberta_grid()))
-def test_deberta_in_every_shape(fields):
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("types", [["c2p"], ["p2c"], ["c2p", "p2c"], None])
+@each_row("fields", list(deberta_grid()))
+def test_deberta_in_every_shape(fields, types, share):
+    """Every pair of settings, and all combinations of those that meet in attention."""
+    fields = {**fields, "share_att_key": share, "pos_att_type": types, "num_hidden_layers": 2}
     model, graph = pair("deberta-v2", HeadKind.BASE, **fields)
     inputs = batch("deberta-v2")
     if fields["type_vocab_size"]:
@@ -232,10 +240,10 @@ def test_the_norm_of_distilbert_does_not_follow_the_configuration():
 
 
 @pytest.mark.case("hf", 11)
-@pytest.mark.parametrize("unpad", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_padding_changes_nothing_that_counts(family, unpad):
-    _, graph = pair(family, HeadKind.BASE)
+@pytest.mark.parametrize(("family", "kind"), BASES)
+@each_row("unpad", [True, False])
+def test_padding_changes_nothing_that_counts(both, family, unpad):
+    _, graph = both
     set_unpad(graph, unpad)
     inputs = batch(family)
     mask = inputs["attention_mask"]
@@ -247,10 +255,10 @@ def test_padding_changes_nothing_that_counts(family, unpad):
 
 
 @pytest.mark.case("hf", 11)
-@pytest.mark.parametrize("unpad", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_of_nothing_but_padding_is_finite_and_disturbs_no_other(family, unpad):
-    _, graph = pair(family, HeadKind.BASE)
+@pytest.mark.parametrize(("family", "kind"), BASES)
+@each_row("unpad", [True, False])
+def test_a_row_of_nothing_but_padding_is_finite_and_disturbs_no_other(both, family, unpad):
+    _, graph = both
     set_unpad(graph, unpad)
     inputs = batch(family, (11, 4, 7, 9))
     with torch.no_grad():
