@@ -32,6 +32,8 @@ from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, SERVER, TORCH, WAIT
 # What an interpreter, or the C library below it, reads before its program begins.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
+# As a value of PYTHONPATH it hides nothing of what is imported already.
+_ROOT = str(Path(__file__).parents[1])
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
 
@@ -200,6 +202,8 @@ def _at_start(env: Mapping[str, str]) -> AtStart:
     found = {name: value for name, value in env.items() if _is_read_at_start(name)}
     if not found.get(_LIBRARY_PATH):  # the loader takes an empty path for none
         found.pop(_LIBRARY_PATH, None)
+    if found.get("PYTHONPATH") == _ROOT:
+        del found["PYTHONPATH"]
     return tuple(sorted(found.items()))
 
 
@@ -345,6 +349,7 @@ def on_path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, s
     if not program.exists():
         program.write_text(
             f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nFIRST = {first!r}\n"
+            f"ROOT = {_ROOT!r}\n"
             f"AT_START = {dict(_at_start(env))!r}\nNAMES = {_READ_AT_START!r}\n"
             f"ADDRESS = '{server.folder}/socket'\n{ON_PATH}",
             encoding="utf-8",

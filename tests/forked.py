@@ -125,6 +125,9 @@ if request["terminal"]:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))
 os.chdir(request["cwd"])
+added = request["env"].get("PYTHONPATH")
+if added and added != os.environ.get("PYTHONPATH"):
+    sys.path.insert(1, added)
 os.environ.clear()
 os.environ.update(request["env"])
 if request.get("unbuffered"):
@@ -159,6 +162,8 @@ at_start = {name: value for name, value in os.environ.items() if name.startswith
 at_start.pop("PYTHON_EXEC", None)
 if not at_start.get("LD_LIBRARY_PATH"):
     at_start.pop("LD_LIBRARY_PATH", None)
+if at_start.get("PYTHONPATH") == ROOT:
+    del at_start["PYTHONPATH"]
 unbuffered = words[:1] == ["-u"]
 if unbuffered:
     del words[0]

@@ -11,6 +11,8 @@ import pytest
 from tests import fork_server
 from tests.waiting import wait_for
 
+ROOT = Path(__file__).parents[1]
+
 
 def start(program: str, *options: str, **more: object) -> subprocess.Popen[str]:
     """Start ``python -c PROGRAM`` from a PATH whose python is forked."""
@@ -18,7 +20,7 @@ def start(program: str, *options: str, **more: object) -> subprocess.Popen[str]:
     words = [*options, "-c", f"import os, signal, sys, time\n{program}"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
     env = {**os.environ, "PATH": path, "OWN": "1"}
-    return subprocess.Popen(["python", *words], env=env, **{**pipes, **more})
+    return subprocess.Popen(["python", *words], **{"env": env, **pipes, **more})
 
 
 def test_it_is_a_fork_with_its_own_words_folder_and_variables(tmp_path: Path) -> None:
@@ -32,6 +34,20 @@ def test_it_is_a_fork_with_its_own_words_folder_and_variables(tmp_path: Path) ->
 def test_other_options_of_python_start_it_the_ordinary_way() -> None:
     with start("print('decimal' in sys.modules, sys.flags.optimize)", "-O") as child:
         assert child.stdout.read() == "False 1\n"
+
+
+def test_the_root_can_be_a_place_of_modules_and_others_start_the_ordinary_way(
+    tmp_path: Path,
+) -> None:
+    program = "print('decimal' in sys.modules, sys.path[1])"
+    for folder, forked in ((ROOT, True), (tmp_path, False)):
+        env = {**os.environ, "PYTHONPATH": str(folder)}
+        path = fork_server.on_path("python", (), "import decimal, json\n", os.environ)
+        with start(program, env={**env, "PATH": path}) as child:
+            assert child.stdout.read() == f"{forked} {folder}\n"
+        assert fork_server.can_fork(env) is forked
+        told = fork_server.python("-c", "import sys; print(sys.path[:2])", env=env).stdout
+        assert told == f"['', {str(folder)!r}]\n"
 
 
 @pytest.mark.parametrize(

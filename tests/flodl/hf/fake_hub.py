@@ -211,6 +211,7 @@ class FakeHub:
             tmp_path: Folder of the test; the cache is ``hf-home/hub`` in it.
         """
         kept = {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)}
+        kept.pop("SSL_CERT_FILE", None)
         return {
             **kept,
             "HF_ENDPOINT": self.url,
@@ -222,6 +223,8 @@ class FakeHub:
             "HF_HUB_ETAG_TIMEOUT": "5",
             "HF_HUB_DOWNLOAD_TIMEOUT": "5",
             "NO_PROXY": "*",
+            # Nobody is asked over TLS, and to read the certificates of the machine takes long.
+            "SSL_CERT_DIR": str(tmp_path),
         }
 
     def python(
