@@ -264,11 +264,14 @@ def python(
 
 
 def start_torch(
-    *words: str, cwd: Path | str = ".", env: Mapping[str, str] = os.environ
+    *words: str,
+    cwd: Path | str = ".",
+    env: Mapping[str, str] = os.environ,
+    abrupt: bool = False,
 ) -> Forked | subprocess.Popen[str]:
-    """A program that imports torch, while it runs."""
+    """A program that imports torch, while it runs; ``abrupt`` as for :func:`python`."""
     if can_fork(env):
-        return _server_for(env, torch=True).start(words, Path(cwd).absolute(), env, None)
+        return _server_for(env, torch=True).start(words, Path(cwd).absolute(), env, None, abrupt)
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,

@@ -140,6 +140,11 @@ except SystemExit as end:
     code = end.code or 0
     if not request["abrupt"] or not isinstance(code, int):
         raise
+except Exception:
+    if not request["abrupt"]:
+        raise
+    sys.excepthook(*sys.exc_info())
+    code = 1
 if request["abrupt"]:
     threading._shutdown()
     for one in of_imports:  # torch would take its registered operators apart

@@ -64,6 +64,14 @@ def test_it_ends_as_the_program_does(end: str, code: int) -> None:
         assert child.wait(60) == code
 
 
+def test_an_abrupt_one_tells_what_it_ends_with() -> None:
+    program = "import atexit; atexit.register(print, 'left'); raise ValueError('x')"
+    done = fork_server.python("-c", program, abrupt=True)
+    assert (done.returncode, done.stdout) == (1, "left\n")
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.endswith("ValueError: x\n")
+
+
 def test_signals_reach_the_program() -> None:
     program = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))

@@ -47,7 +47,7 @@ def program(demo):
     def run(*words):
         plan = json.loads(demo("--dry-run", "--json", *words).out)
         _, script, *arguments = plan["argv"]
-        return fork_server.python(script, *arguments, cwd=plan["cwd"], torch=True)
+        return fork_server.python(script, *arguments, cwd=plan["cwd"], torch=True, abrupt=True)
 
     return run
 

@@ -27,7 +27,7 @@ def _normal():
 def run(program: str, *args: str, **env: str) -> tuple[str, str]:
     """Run a program as a process of its own and return what it said on stdout and stderr."""
     base = {key: text for key, text in os.environ.items() if key != "FLODL_VERBOSITY"}
-    done = fork_server.python("-c", program, *args, env={**base, **env}, torch=True)
+    done = fork_server.python("-c", program, *args, env={**base, **env}, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

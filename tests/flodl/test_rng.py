@@ -70,7 +70,7 @@ def test_other_impossible_requests_are_refused():
 
 def test_another_process_draws_the_same():
     program = "from flodl.rng import Rng; r = Rng.seed(9); print(r.f64(), r.usize(10**6), r.f32())"
-    done = fork_server.python("-c", program, torch=True)
+    done = fork_server.python("-c", program, torch=True, abrupt=True)
     rng = Rng.seed(9)
     assert done.stdout.split() == [str(rng.f64()), str(rng.usize(10**6)), str(rng.f32())]
 

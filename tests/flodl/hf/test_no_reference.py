@@ -337,6 +337,6 @@ def test_a_call_that_did_import_it_would_be_found(tmp_path):
     (tmp_path / "peft" / "__init__.py").touch()
     call = ["other", "sys.path.insert(0, str(root))\nimport peft"]
     (tmp_path / "calls.json").write_text(json.dumps([call]))
-    done = fork_server.python("-c", _PROGRAM, str(tmp_path), torch=True)
+    done = fork_server.python("-c", _PROGRAM, str(tmp_path), torch=True, abrupt=True)
     assert done.returncode == 1
     assert "other imported {'peft'}" in done.stderr

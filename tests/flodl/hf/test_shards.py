@@ -217,7 +217,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_what_was_there(tmp_pat
     path = tmp_path / "model.safetensors"
     save_safetensors_file_from_graph(torch.nn.Linear(2, 2), path)
     before = path.read_bytes()
-    done = fork_server.python("-c", _WITHOUT_ROOM, str(path), *size, torch=True)
+    done = fork_server.python("-c", _WITHOUT_ROOM, str(path), *size, torch=True, abrupt=True)
     assert done.stdout == f"{errno.EFBIG} {path.with_stem(path.stem + named)}\n", done.stderr
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before

@@ -105,7 +105,7 @@ print(json.dumps([[source, outcome(source)] for source in sources]))
 def test_what_can_be_a_repository_needs_huggingface_hub(source):
     program = f"from flodl.hf.locate import locate\nlocate({source!r})"
     done = fork_server.python(
-        "-c", without("huggingface_hub") + without_sockets() + program, torch=True
+        "-c", without("huggingface_hub") + without_sockets() + program, torch=True, abrupt=True
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

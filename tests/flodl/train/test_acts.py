@@ -78,7 +78,10 @@ class Terminal:
 
     def train(self, resume: str = "", epochs: int = 1_000_000) -> Any:
         child = fork_server.start_torch(
-            *("-c", PROGRAM, resume, str(epochs)), cwd=self._folder, env=self._env | PATHS
+            *("-c", PROGRAM, resume, str(epochs)),
+            cwd=self._folder,
+            env=self._env | PATHS,
+            abrupt=True,
         )
         self._stack.enter_context(child)
         assert child.stdout is not None

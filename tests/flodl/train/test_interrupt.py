@@ -85,11 +85,12 @@ def start(tmp_path: Path, step: Path) -> Iterator[Start]:
     """Starts a training that says "ready" in its call-th step and then waits in it."""
     with ExitStack() as children:
 
-        def begin(call: int, program: str = PROGRAM) -> Child:
+        def begin(call: int, program: str = PROGRAM, abrupt: bool = True) -> Child:
             child = fork_server.start_torch(
                 *("-c", program, str(tmp_path), str(call), str(step)),
                 cwd=Path(__file__).parents[3],
                 env={**os.environ, "FLODL_VERBOSITY": "quiet"},
+                abrupt=abrupt,
             )
             children.enter_context(child)
             children.callback(child.kill)
@@ -107,7 +108,7 @@ def start(tmp_path: Path, step: Path) -> Iterator[Start]:
 def test_ctrl_c_saves_at_the_next_step_and_exits_130(
     start: Start, tmp_path: Path, step: Path
 ) -> None:
-    child = start(call=8)
+    child = start(call=8, abrupt=False)
     child.send_signal(signal.SIGINT)
     go_on(step)
     _, said = child.communicate(timeout=60)
@@ -323,6 +324,7 @@ def test_a_repeated_ctrl_c_never_costs_the_command_that_continues(
         cwd=Path(__file__).parents[3],
         env={**os.environ, "FLODL_VERBOSITY": "quiet", "FDL_PLAN": plan},
         torch=True,
+        abrupt=True,
     )
     stopped, command = done.stderr.splitlines()
     assert stopped.startswith("interrupted: stopped after 0 complete epochs and 2 steps; the last")

@@ -98,6 +98,7 @@ def run(tmp_path: Path, sink: str, **environ: str) -> None:
         cwd=tmp_path,
         env={**os.environ, "GIT_PYTHON_REFRESH": "quiet", **environ},
         torch=True,
+        abrupt=True,
     )
     assert done.returncode == 0, done.stderr
 
@@ -207,6 +208,7 @@ def test_weights_and_biases_without_a_key_asks_nothing(tmp_path):
         cwd=tmp_path,
         env={**environ, "HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc")},
         torch=True,
+        abrupt=True,
     )
     assert "is detached, training continues: Weights & Biases has no API key" in done.stderr
 
