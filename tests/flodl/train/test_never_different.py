@@ -55,7 +55,8 @@ EXACT = {"heap"}
 
 UNTIL_DECIDED = 0
 """As a number of steps: to 40 steps after the decision, which comes later on a machine with other
-work."""
+work, and then to a round number: trainings that are as long are compared with the same one."""
+ROUND = 100
 
 
 class Ran(NamedTuple):
@@ -97,7 +98,7 @@ def run(
         engine.step(batch, losses)
         done += 1
         if steps == UNTIL_DECIDED and not engine.decided:
-            last = done + 40
+            last = -(-(done + 40) // ROUND) * ROUND
         if done == last:
             break
     engine.present()

@@ -1,0 +1,19 @@
+"""What the trainings of the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from flodl.train import program_record
+
+
+@pytest.fixture(autouse=True, scope="session")
+def packages() -> Iterator[None]:
+    """Look for the installed packages once, and not for the record of each training."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        once = cache(program_record.installed_packages)
+        monkeypatch.setattr(program_record, "installed_packages", once)
+        yield
