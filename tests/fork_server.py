@@ -321,8 +321,8 @@ def torch_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `python` forks programs that import torch: what fdl starts, for example.
 
     It ends as its program ends, passes on signals, and takes the program with it when it is
-    killed. On a terminal, with options of Python but ``-u``, or with other variables that an
-    interpreter reads at its start, it becomes the ordinary `python`.
+    killed. On a terminal, with options of Python but ``-u`` and ``-B``, or with other variables
+    that an interpreter reads at its start, it becomes the ordinary `python`.
 
     Args:
         env: The environment of the programs, as far as an interpreter reads it at its start.

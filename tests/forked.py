@@ -26,7 +26,7 @@ pydantic.BaseModel
 TORCH = """
 import html, importlib.resources, json, lazy_loader, netrc, numpy.typing, resource, zoneinfo
 import pydantic, pydantic.fields, pydantic.types
-import torch, torch.utils.data
+import torch, torch.distributed.launcher.api, torch.distributed.run, torch.utils.data
 pydantic.BaseModel
 torch.set_num_threads(1)
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
@@ -128,10 +128,15 @@ os.chdir(request["cwd"])
 added = request["env"].get("PYTHONPATH")
 if added and added != os.environ.get("PYTHONPATH"):
     sys.path.insert(1, added)
+if "multiprocessing.process" in sys.modules:  # it keeps the folder where it was imported
+    sys.modules["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()
 os.environ.clear()
 os.environ.update(request["env"])
-if request.get("unbuffered"):
+flags = request.get("flags", ())
+if "-u" in flags:
     sys.stdout.reconfigure(write_through=True)
+if "-B" in flags:
+    sys.dont_write_bytecode = True
 sys.orig_argv[:] = [sys.executable, *request["words"]]
 try:
     run(request["words"][0], request["words"][1:])
@@ -150,8 +155,9 @@ if request["abrupt"]:
     for one in of_imports:  # torch would take its registered operators apart
         one.atexit = False
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
     os._exit(code)
 """
 
@@ -169,9 +175,9 @@ if not at_start.get("LD_LIBRARY_PATH"):
     at_start.pop("LD_LIBRARY_PATH", None)
 if at_start.get("PYTHONPATH") == ROOT:
     del at_start["PYTHONPATH"]
-unbuffered = words[:1] == ["-u"]
-if unbuffered:
-    del words[0]
+flags = []
+while words[:1] in (["-u"], ["-B"]):  # multiprocessing passes on -B
+    flags.append(words.pop(0))
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
 if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, range(3))):
     os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
@@ -183,7 +189,7 @@ server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect(ADDRESS)
 reader, writer = os.pipe()
 request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ), "terminal": False}
-request |= {"abrupt": True, "unbuffered": unbuffered, "numbers": numbers}
+request |= {"abrupt": True, "flags": flags, "numbers": numbers}
 text = json.dumps(request).encode()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(text) + 4096)
 socket.send_fds(server, [text], [*numbers, writer])

@@ -24,10 +24,13 @@ def start(program: str, *options: str, **more: object) -> subprocess.Popen[str]:
 
 
 def test_it_is_a_fork_with_its_own_words_folder_and_variables(tmp_path: Path) -> None:
-    program = "print('decimal' in sys.modules, sys.argv, os.getcwd(), os.environ['OWN'])"
-    with start(program, "-u", cwd=tmp_path) as child:
+    program = (
+        "print('decimal' in sys.modules, sys.argv, os.getcwd(), os.environ['OWN'])\n"
+        "print(sys.dont_write_bytecode)"
+    )
+    with start(program, "-u", "-B", cwd=tmp_path) as child:
         told = child.stdout.read()
-    assert told == f"True ['-c'] {tmp_path} 1\n"
+    assert told == f"True ['-c'] {tmp_path} 1\nTrue\n"
     assert child.returncode == 0
 
 
@@ -70,6 +73,18 @@ def test_an_abrupt_one_tells_what_it_ends_with() -> None:
     assert (done.returncode, done.stdout) == (1, "left\n")
     assert done.stderr.startswith("Traceback (most recent call last):\n")
     assert done.stderr.endswith("ValueError: x\n")
+
+
+def test_its_processes_find_its_file_by_a_name_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import multiprocessing\n"
+        "def work():\n    print('here', flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    one = multiprocessing.get_context('spawn').Process(target=work)\n"
+        "    one.start()\n    one.join()\n"
+    )
+    done = fork_server.python("program.py", cwd=tmp_path, torch=True)
+    assert (done.stdout, done.stderr) == ("here\n", "")
 
 
 def test_signals_reach_the_program() -> None:

@@ -15,11 +15,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from multiprocessing import connection
+from multiprocessing import connection, spawn
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch
 from torch import distributed
 
 from flodl.launch.group import ProcessGroups
+from tests import fork_server
 
 # Gloo would look up the name of the machine, and use the address it finds.
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -54,15 +56,27 @@ class _Job:
     folder: str
 
 
+@contextmanager
+def _forks_from_torch() -> Iterator[None]:
+    """Let the process that forks the ranks be itself a fork that has imported torch."""
+    usual = spawn.get_executable()
+    spawn.set_executable(fork_server.torch_program(os.environ))
+    try:
+        yield
+    finally:
+        spawn.set_executable(usual)
+
+
 class _Worker:
     """A process that waits for jobs."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.launch.group"])
+        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.distributed.training"])
         self.answers, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
-        self.process.start()
+        with _forks_from_torch():
+            self.process.start()
         theirs.close()
 
     def close(self) -> None:

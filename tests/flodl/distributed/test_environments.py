@@ -11,9 +11,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from flodl.errors import DistributedError
-from flodl.launch.group import LocalGroup
+from flodl.launch.group import Group, LocalGroup
 from flodl.launch.join import DEVICE_VARIABLE, join
 from flodl.launch.launcher import detect, first_host
+from tests.flodl.distributed.ranks import Ranks
 from tests.rows import each_row
 
 TORCHRUN = {
@@ -183,7 +184,8 @@ def test_one_process_makes_no_process_group() -> None:
     assert not dist.is_initialized()
 
 
-def _gather_as_slurm_task(rank: int, port: int) -> list[list[float]]:
+def _gather_as_slurm_task(of_test: Group, port: int) -> list[list[float]]:
+    rank = of_test.rank
     environ = {
         "SLURM_PROCID": str(rank),
         "SLURM_NTASKS": "2",
@@ -199,18 +201,18 @@ def _gather_as_slurm_task(rank: int, port: int) -> list[list[float]]:
         group.close()
 
 
-def test_slurm_tasks_find_each_other_by_the_node_list() -> None:
+def test_slurm_tasks_find_each_other_by_the_node_list(ranks: Ranks) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = torch.multiprocessing.get_context("spawn")
-    with context.Pool(2) as pool:
-        results = pool.starmap(_gather_as_slurm_task, [(0, port), (1, port)], chunksize=1)
+    results = ranks(2, _gather_as_slurm_task, port)
     assert results == [[[0.0, 0.0], [1.0, 1.0]]] * 2
 
 
-def _gather_after_restart(rank: int, port: int, restart: int, delay: float) -> list[list[float]]:
-    time.sleep(delay)
+def _gather_after_restart(of_test: Group, port: int, restart: int) -> list[list[float]]:
+    rank = of_test.rank
+    if restart and rank == 0:
+        time.sleep(0.5)
     environ = {
         "RANK": str(rank),
         "WORLD_SIZE": "2",
@@ -230,15 +232,12 @@ def _gather_after_restart(rank: int, port: int, restart: int, delay: float) -> l
 
 
 @pytest.mark.slow
-def test_a_restart_does_not_meet_the_ranks_of_the_start_before() -> None:
+def test_a_restart_does_not_meet_the_ranks_of_the_start_before(ranks: Ranks) -> None:
     # The launcher keeps its store, where the addresses of the first start remain.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    context = torch.multiprocessing.get_context("spawn")
-    with context.Pool(2) as pool:
-        for restart, delay in ((0, 0.0), (1, 0.5)):
-            starts = [(0, store.port, restart, delay), (1, store.port, restart, 0.0)]
-            results = pool.starmap(_gather_after_restart, starts, chunksize=1)
-            assert results == [[[0.0], [1.0]]] * 2
+    for restart in (0, 1):
+        results = ranks(2, _gather_after_restart, store.port, restart)
+        assert results == [[[0.0], [1.0]]] * 2
 
 
 @each_row("text", ["soon", "0", "-3", "nan", "inf"])

@@ -18,10 +18,12 @@ from flodl.launch.begun import BEGUN, WATCHED
 from tests import fork_server
 from tests.flodl.distributed.trainings import Numbers, linear, sgd
 
-PROGRAM = """
+PROGRAM = (
+    f"ROOT = {str(Path(__file__).parents[3])!r}\n"
+    + """
 import multiprocessing, sys
-from pathlib import Path
 from flodl import RunDirectory, Trainer
+sys.path.append(ROOT)
 from tests.flodl.distributed.trainings import Numbers, linear, sgd
 
 def fail():
@@ -49,6 +51,7 @@ if __name__ == "__main__":
         trainer = trainer.run_dir(RunDirectory.create("runs"))
     trainer.run()
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +67,8 @@ def test_a_program_that_starts_its_ranks_starts_them_again_only_after_a_step(
     tmp_path: Path, where: str, starts: int, recorded: str
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     words = ("program.py", where, recorded, fork_server.torch_program(os.environ))
-    done = fork_server.python(*words, cwd=tmp_path, env=env, timeout=120, torch=True)
+    done = fork_server.python(*words, cwd=tmp_path, timeout=120, torch=True)
     said = done.stderr
     assert done.returncode == 1, said
     assert (tmp_path / "starts").read_text() == "x" * starts, said
@@ -84,8 +86,7 @@ def test_ranks_that_fdl_starts_begin_again_only_after_a_step(
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     python = fork_server.torch_program(os.environ)
-    root = str(Path(__file__).parents[3])
-    env = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python}
+    env = {**os.environ, "PYTHON_EXEC": python}
     options = ("--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2", "--max-restarts=1")
     words = (LAUNCHER, *options, "--", "program.py", where, "recorded", python)
     done = fork_server.python(*words, cwd=tmp_path, env=env, timeout=120, torch=True)

@@ -94,6 +94,7 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_spawns")
 def test_a_device_that_failed_twice_is_left_out(tmp_path: Path, capfd: Any) -> None:
     results = launch_ranks(fail_on_device_0, (tmp_path,), 2, max_restarts=2, devices=(0, 1))
     assert results == {0: ("1", 0, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from flodl.graph import FlowBuilder, LossContext
 from flodl.launch.group import Group, LocalGroup
 from flodl.launch.settings import DdpConfig
 from flodl.monitor import Timeline
+from tests import fork_server
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.test_raw_loop import Declared, gradients, sgd
 
@@ -154,9 +156,11 @@ Path(sys.argv[1], str(setup.rank)).write_text(told)
 def test_a_program_that_torchrun_starts_trains_on_all_of_its_ranks(tmp_path: Path) -> None:
     program = tmp_path / "loop.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    python = fork_server.torch_program(os.environ)
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*torchrun, "--nproc-per-node=2", str(program), str(tmp_path)],
+        env={**os.environ, "PYTHON_EXEC": python},
         capture_output=True,
         text=True,
         timeout=120,
