@@ -25,6 +25,7 @@ from flodl.train.engines import (
     StepSettings,
     heap,
 )
+from flodl.train.engines.capturing import captures_on
 from flodl.train.engines.random_state import same
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
@@ -238,6 +239,8 @@ def refused(tuning: str, program: str, report: dict[str, Any]) -> bool:
         return not heap.can_keep() or heap.kept_by_environment()
     if tuning == "rewritten":  # the programs have no graphs; test_rewritten_engine.py has some
         return "rewritten graph" not in report["trials"]
+    if tuning == "captured":  # the programs train on the processor
+        return not captures_on(torch.device("cpu"))
     if tuning.startswith("route_"):
         reasons = ("error", "oneDNN", "has no setting")
         return any(reason in note for note in report["trials"].values() for reason in reasons)
