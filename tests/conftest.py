@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 from flodl_shared.masking import KNOWN
-from tests import cluster_programs, fork_server, later
+from tests import cluster_programs, fork_server, later, typed
 
 pytest_plugins = ["tests.skipped"]
 
@@ -81,6 +81,7 @@ Project = Callable[[Mapping[str, str]], Path]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep everyday tests on the processor, also on a machine with a GPU."""
+    config.pluginmanager.register(typed)
     if "gpu" not in config.getoption("markexpr") and Path("/dev/nvidiactl").exists():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

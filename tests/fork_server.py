@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
+from tests import typed
 from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, SERVER, TORCH, WAIT
 
 # What an interpreter, or the C library below it, reads before its program begins.
@@ -247,6 +248,27 @@ def python(
     Raises:
         subprocess.TimeoutExpired: The program took longer than that.
     """
+    ended: list[subprocess.CompletedProcess[str]] = []
+    typed.note(
+        words, cwd, env, lambda: (ended[0].returncode, _both(ended[0])) if ended else (None, "")
+    )
+    ended.append(_python(words, cwd, env, stdin, timeout, torch, abrupt))
+    return ended[0]
+
+
+def _both(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stdout + done.stderr
+
+
+def _python(
+    words: tuple[str, ...],
+    cwd: Path | str,
+    env: Mapping[str, str],
+    stdin: str | None,
+    timeout: float,
+    torch: bool,
+    abrupt: bool,
+) -> subprocess.CompletedProcess[str]:
     if not can_fork(env, stdin):
         return subprocess.run(
             [sys.executable, *words],

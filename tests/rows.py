@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flodl_shared.masking import KNOWN
+from tests import typed
 
 Test = Callable[..., None]
 Ids = Iterable[object] | Callable[[Any], object] | None
@@ -113,6 +114,7 @@ def _joined(first: _Row, second: _Row) -> _Row:
 def _own(fixtures: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
     """The fixtures for one row, as if no row had been before it."""
     KNOWN.forget()
+    typed.forget()
     given = dict(fixtures)
     if "tmp_path" in given:
         given["tmp_path"] = given["tmp_path"] / f"row{number}"

@@ -26,6 +26,7 @@ from fdl.builtins.table import TABLE
 from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 from tests.rows import each_row
+from tests.typed import note
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "README.md")
@@ -64,6 +65,7 @@ def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> s
         text=True,
         timeout=280,
     )
+    note(line, folder, {**os.environ, **READER}, lambda: (done.returncode, done.stdout))
     return done.stdout.replace(str(home), "/home/me").replace(str(folder), "/home/me/project")
 
 

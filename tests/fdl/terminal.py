@@ -12,7 +12,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests import fork_server
+import pyte
+
+from tests import fork_server, typed
 
 # The tests themselves may run in a container, where fdl wraps nothing.
 _OUTSIDE = """
@@ -60,9 +62,12 @@ class Terminal:
         if size is not None:
             termios.tcsetwinsize(slave, size)
         around = {} if alone else {**os.environ, **_QUIET}
-        self._process = _start(args, cwd, {**around, **(env or {})}, program, slave)
+        env = {**around, **(env or {})}
+        self._process = _start(args, cwd, env, program, slave)
         os.close(slave)
         self.text = ""
+        self._size = size or (24, 80)
+        typed.note((*(("-c", program) if program else ("-m", "fdl")), *args), cwd, env, self._seen)
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def __enter__(self) -> Terminal:
@@ -73,6 +78,13 @@ class Terminal:
         self._process.wait()
         if self._master >= 0:
             os.close(self._master)
+
+    def _seen(self) -> tuple[int | None, str]:
+        """The exit code, and the screen."""
+        lines, columns = self._size
+        screen = pyte.Screen(columns, lines)
+        pyte.Stream(screen).feed(self.text)
+        return self._process.poll(), "\n".join(line.rstrip() for line in screen.display)
 
     @property
     def pid(self) -> int:
@@ -89,7 +101,8 @@ class Terminal:
 
     def resize(self, lines: int, columns: int) -> None:
         """Change the size of the window."""
-        termios.tcsetwinsize(self._master, (lines, columns))
+        self._size = lines, columns
+        termios.tcsetwinsize(self._master, self._size)
 
     def press_until_it_ends(self, keys: str) -> int:
         """Press again and again, with a pause as people make one; returns the exit code."""

@@ -1,0 +1,120 @@
+"""Shows with a failing test what was typed, what appeared, and the files of the folder.
+
+What starts programs for tests notes them here. A test that passes pays for a short list.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_COMMANDS, _LINES, _FILES = 6, 30, 40
+_SHORT = 1000
+"""Bytes of a file whose text is shown."""
+
+_NOT_SHOWN = {".fdl", ".git", ".venv", "__pycache__", ".mypy_cache"}
+_OF_EVERYBODY = {"PATH", "CI", "FDL_NO_UPDATE_CHECK", "FLODL_CACHE_DIR", "TERM"}
+
+Result = Callable[[], tuple[int | None, str]]
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """A command, where it was typed, and what tells how it ended and what it showed."""
+
+    words: Sequence[str] | str
+    folder: Path
+    env: Mapping[str, str]
+    result: Result
+
+
+_TYPED: list[_Typed] = []
+
+
+def note(
+    words: Sequence[str] | str, folder: Path | str, env: Mapping[str, str], result: Result
+) -> None:
+    """Keep a command until the next test begins.
+
+    Args:
+        words: The arguments of Python, or the line of a shell.
+        folder: Where it was typed.
+        env: Its variables; those that the test has set are shown.
+        result: Asked only if the test fails; the exit code is None while it runs.
+    """
+    _TYPED.append(_Typed(words, Path(folder), env, result))
+
+
+def forget() -> None:
+    """Begin a test, or a row of a table."""
+    _TYPED.clear()
+
+
+def pytest_runtest_logstart() -> None:
+    """Forget the test before."""
+    forget()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what was typed to the report of a test that failed."""
+    report = yield
+    if report.failed and _TYPED:
+        report.sections.append(("what was typed", "\n".join(_shown())))
+    return report
+
+
+def _shown() -> Iterator[str]:
+    last = _TYPED[-_COMMANDS:]
+    if more := len(_TYPED) - len(last):
+        yield f"({more} commands before)"
+    for before, one in zip([None, *last], last, strict=False):
+        if before is None or one.folder != before.folder:
+            yield f"$ cd {shlex.quote(str(one.folder))}"
+        code, text = one.result()
+        yield f"$ {_command_line(one)}"
+        lines = text.rstrip().splitlines()
+        yield from ["…"] * (len(lines) > _LINES) + lines[-_LINES:]
+        yield "(it still runs)" if code is None else f"(exit code {code})"
+    yield from _files(last[-1].folder)
+
+
+def _command_line(one: _Typed) -> str:
+    """As it would be typed in a shell, with the variables that the test has set."""
+    own = sorted(one.env.items() - os.environ.items())
+    told = [f"{name}={shlex.quote(text)}" for name, text in own if name not in _OF_EVERYBODY]
+    if isinstance(one.words, str):
+        return " ".join([*told, one.words])
+    is_fdl = tuple(one.words[:2]) == ("-m", "fdl")
+    words = ["fdl", *one.words[2:]] if is_fdl else ["python", *one.words]
+    return " ".join([*told, *(shlex.quote(_in_one_line(word)) for word in words)])
+
+
+def _in_one_line(word: str) -> str:
+    lines = word.strip().splitlines()
+    return word if len(lines) < 2 else f"{lines[0]} …"
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """The files below a folder, the short ones with their text."""
+    found = []
+    for there, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - _NOT_SHOWN)
+        found += [Path(there, name) for name in sorted(names)]
+        if len(found) > _FILES:
+            break
+    yield f"files of {folder}:"
+    for file in found[:_FILES]:
+        yield f"  {file.relative_to(folder)}"
+        if file.is_file() and file.stat().st_size <= _SHORT:
+            text = file.read_bytes()
+            if b"\0" not in text:
+                yield from (
+                    f"    {line[:200]}" for line in text.decode(errors="replace").splitlines()
+                )
+    yield from ["  …"] * (len(found) > _FILES)
