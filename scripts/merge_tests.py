@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Keep tests/records/merge_tests.txt: the tests that are too long for every save.
 
-    python -m pytest -m "not slow" -n 2 --results results.jsonl   # on two idle cores
-    python scripts/merge_tests.py results.jsonl                   # writes it, shows what moved
+    python -m pytest -m "not slow" --results results.jsonl   # on two idle cores
+    python scripts/merge_tests.py results.jsonl              # writes it, shows what moved
 
-A test above 3 s gets the mark ``merge``. It loses it below 2 s, so that a test in between does not
-move each time. Where preparing a test takes that long, others of its file would pay for it next:
-the whole file gets the mark. A test that is not in the results keeps its line if it still exists.
+A test above 1.2 s gets the mark ``merge``. It loses it below 0.8 s, so that a test in between does
+not move each time. With four processes on two cores, a test takes about twice as long as alone.
+What prepares a test is not counted, because the next test of the file would pay for it; if that
+takes more than 3 s, the whole file gets the mark. A test without a result keeps its line.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 from tests.levels import MOST_SECONDS  # noqa: E402 - found by the line above
 from tests.merge_list import LISTED, listed  # noqa: E402
 
-FEWEST_SECONDS = 2.0
-"""Below this, a test in the list leaves it."""
+ENTERS, LEAVES = 1.2, 0.8
+"""Seconds above which a test gets into the list, and below which it leaves it."""
 HEAD = """\
 # Seconds and name of each test with the mark `merge`: it runs before a change is merged.
 # Made by `python scripts/merge_tests.py RESULTS` from results on two idle cores; do not edit.
@@ -31,14 +32,19 @@ HEAD = """\
 
 
 def measured(files: Iterable[Path]) -> dict[str, float]:
-    """Test or file -> seconds; the longest of several results."""
+    """Test -> seconds without what prepares it, and file -> seconds that prepare one of its tests.
+
+    Only files that take long to prepare are in it. Of several results, the longest counts.
+    """
     found: dict[str, float] = {}
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            prepared = row["setup"] > FEWEST_SECONDS
-            for name in (row["test"], row["test"].partition("::")[0])[: 1 + prepared]:
-                found[name] = max(found.get(name, 0.0), row["seconds"])
+            test, prepared = row["test"], row["setup"]
+            found[test] = max(found.get(test, 0.0), round(row["seconds"] - prepared, 2))
+            if prepared > MOST_SECONDS:
+                name = test.partition("::")[0]
+                found[name] = max(found.get(name, 0.0), prepared)
     return found
 
 
@@ -53,7 +59,7 @@ def chosen(known: dict[str, float], found: dict[str, float]) -> dict[str, float]
     stay |= {
         name: seconds
         for name, seconds in found.items()
-        if seconds > (FEWEST_SECONDS if name in known else MOST_SECONDS)
+        if seconds > (LEAVES if name in known else ENTERS)
     }
     files = {name for name in stay if "::" not in name}
     return {

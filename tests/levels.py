@@ -1,8 +1,8 @@
 """Which tests run when, and in how many processes.
 
 Tests without a mark run with every ``pytest``. Those that ``tests/records/merge_tests.txt`` names
-have the mark ``merge``: they take longer than :data:`MOST_SECONDS`, and run before a change is
-merged. ``scripts/merge_tests.py`` writes that list. The mark ``slow`` stands in the code.
+have the mark ``merge``, and run before a change is merged: they take long. The list is written by
+``scripts/merge_tests.py``, which says how long. The mark ``slow`` stands in the code.
 
 Tests run beside each other, unless the command line says in how many processes, or names single
 files. Without pytest-xdist they run one after another.

@@ -100,10 +100,11 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
     merge_tests = script("merge_tests")
     results = tmp_path / "results.jsonl"
     rows = [
-        ("t/test_a.py::test_long", 3.4, 0.0),
-        ("t/test_a.py::test_between", 2.5, 0.0),
-        ("t/test_a.py::test_was_long", 2.5, 0.0),
-        ("t/test_a.py::test_is_fast_now", 1.0, 0.0),
+        ("t/test_a.py::test_long", 1.4, 0.0),
+        ("t/test_a.py::test_between", 1.0, 0.0),
+        ("t/test_a.py::test_was_long", 1.0, 0.0),
+        ("t/test_a.py::test_is_fast_now", 0.5, 0.0),
+        ("t/test_a.py::test_prepares_for_others", 2.5, 2.4),
         ("t/test_b.py::test_prepares_long", 4.0, 3.9),
         ("t/test_b.py::test_other", 0.1, 0.0),
         ("t/test_c.py::test_any", 0.1, 0.0),
@@ -121,15 +122,15 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
     }
     new = merge_tests.chosen(known, merge_tests.measured([results]))
     assert new == {
-        "t/test_a.py::test_long": 3.4,
-        "t/test_a.py::test_was_long": 2.5,
-        "t/test_b.py": 4.0,
+        "t/test_a.py::test_long": 1.4,
+        "t/test_a.py::test_was_long": 1.0,
+        "t/test_b.py": 3.9,
         "t/test_d.py::test_not_run": 7.0,
     }
     told = merge_tests.moved(known, new)
-    assert "+   3.4 s  t/test_a.py::test_long" in told
+    assert "+   1.4 s  t/test_a.py::test_long" in told
     assert "-   6.0 s  t/test_c.py" in told
-    assert told[-1] == "4 lines, 17 s; before 4 lines, 23 s"
+    assert told[-1] == "4 lines, 13 s; before 4 lines, 23 s"
 
 
 def test_every_test_of_the_list_is_there():
