@@ -206,7 +206,7 @@ def settle(players: Players, options: argparse.Namespace, meanwhile: Callable[[]
     """Let every way take its first steps, and the engines decide.
 
     Loading and compiling take longest, so they run together. Steps are measured by engines that
-    decide, which therefore share the device with nothing but a compilation.
+    decide, which therefore share the device with a compilation only.
     """
     command = f"settle {options.settle} {options.patience}"
     for together in ([PLAIN, "fused", "cuda_graph"], ["compile", PURE]):
@@ -357,7 +357,7 @@ class Budget:
 
 
 def wanted(names: Sequence[str], kept: Kept, stamp: Mapping[str, str]) -> list[str]:
-    """The rows to measure, those that nobody has measured first; not those of today."""
+    """The rows to measure: those without a figure, then older ones, and none of today."""
     missing = [name for name in names if name not in kept.rows]
     older = [name for name in names if name in kept.rows]
     return missing + [n for n in older if {**kept.rows[n], **stamp} != kept.rows[n]]
