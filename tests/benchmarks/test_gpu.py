@@ -112,10 +112,12 @@ def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     assert "cuda_graph: no graph" in row
     assert cells["auto / best, bar 1.02"] == "1.000"
     assert "| PASS |" in row
-    best = {"plain": 1.0, "fused": 0.7, "auto": 0.71, gpu.PURE: 0.9}
+    best = {"plain": 1.0, "fused": 0.7, "auto": 0.9, gpu.PURE: 0.71}
+    other = {"plain": 1.0, "fused": 0.7, "auto": 0.7, gpu.PURE: 0.9}  # not what was declared
     slow = {"plain": 1.0, "fused": 0.9, "auto": 1.01, gpu.PURE: 0.9}
-    judged = [gpu.verdict(step) for step in (best, {**best, "auto": 0.72}, slow)]
-    assert judged == [["1.014", "PASS"], ["1.029", "MISSED"], ["1.000", "MISSED"]]
+    judged = [gpu.verdict(step) for step in (best, {**best, gpu.PURE: 0.72}, other, slow)]
+    passed = [["1.014", "PASS"], ["1.029", "MISSED"], ["1.286", "MISSED"], ["1.000", "MISSED"]]
+    assert judged == passed
     assert "a GPU, today." in lines
     assert any(line.startswith("Not measured yet: convnet, ") for line in lines)
 
