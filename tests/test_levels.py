@@ -101,8 +101,8 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
     results = tmp_path / "results.jsonl"
     rows = [
         ("t/test_a.py::test_long", 1.4, 0.0),
-        ("t/test_a.py::test_between", 1.0, 0.0),
-        ("t/test_a.py::test_was_long", 1.0, 0.0),
+        ("t/test_a.py::test_between", 0.8, 0.0),
+        ("t/test_a.py::test_was_long", 0.8, 0.0),
         ("t/test_a.py::test_is_fast_now", 0.5, 0.0),
         ("t/test_a.py::test_prepares_for_others", 2.5, 2.4),
         ("t/test_b.py::test_prepares_long", 4.0, 3.9),
@@ -123,7 +123,7 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
     new = merge_tests.chosen(known, merge_tests.measured([results]))
     assert new == {
         "t/test_a.py::test_long": 1.4,
-        "t/test_a.py::test_was_long": 1.0,
+        "t/test_a.py::test_was_long": 0.8,
         "t/test_b.py": 3.9,
         "t/test_d.py::test_not_run": 7.0,
     }

@@ -280,16 +280,20 @@ def _keys(path: str) -> tuple[str, ...]:
 def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
     from fdl.manifest.read_yaml import read_yaml
 
-    if not text.strip():
-        raise UsageError("the new value is empty", hint="write '\"\"' for empty text, or null")
     try:
-        return NewValue(read_yaml(text, "VALUE"), text)
+        node = read_yaml(text, "VALUE")
     except ManifestError as problem:
         # The message may repeat parts of the value.
         if any(is_secret_name(key) for key in path):
             raise UsageError(f"the new value of `{dotted(path)}` is not valid YAML") from None
         hint = problem.hint or "put the text between quotes: '\"a: b\"'"
         raise UsageError(f"the new value: {problem.message}", hint=hint) from None
+    if node.value == {} and "{" not in text:
+        about = ", because `#` begins a comment" if "#" in text else ""
+        raise UsageError(
+            f"the new value is empty{about}", hint="write '\"\"' for empty text, '\"#\"', or null"
+        )
+    return NewValue(node, text)
 
 
 def _home(layers: Layers, path: tuple[str, ...]) -> str:

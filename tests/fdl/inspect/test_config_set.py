@@ -160,6 +160,7 @@ def test_a_merged_list_is_changed_part_by_part(project: Project, fdl: Fdl) -> No
         (1, "traning.lr", "1", "unknown key `traning`; did you mean `training`?"),
         (2, "training.lr", "[1", "the new value: VALUE:2:1: not valid YAML"),
         (2, "training.lr", "", "the new value is empty"),
+        (2, "training.lr", "# 3", "the new value is empty, because `#` begins a comment"),
         (1, "training.lr.x", "1", "must be a number, not a mapping"),
         (2, "inherit-from", "x.yml", "decides which layers there are"),
         (2, "commands.p.options.tags[0]", "x", "is one item of a list"),
