@@ -119,12 +119,20 @@ def test_a_folder_that_cannot_be_written_costs_the_record_only(adopted, fdl):
 
 
 TALKS = """
-import os, signal, sys, time
+import os, signal, threading, time
 
-def size(*_):
+def size():
     print("size", *os.get_terminal_size(1), flush=True)
 
-signal.signal(signal.SIGWINCH, size)
+def sizes():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while True:
+        signal.sigwait({signal.SIGWINCH})
+        size()
+
+# A handler would wait for the answer if the signal came just before the question is read.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+threading.Thread(target=sizes, daemon=True).start()
 print([os.isatty(stream) for stream in range(3)], "\\x1b[31mred\\x1b[0m")
 size()
 print("said", input("your name? "), flush=True)

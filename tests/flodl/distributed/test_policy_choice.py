@@ -70,18 +70,25 @@ def test_devices_that_differ_by_name_train_windows(ranks: Ranks) -> None:
     assert averages < 26
 
 
+def choice(told: str) -> str:
+    """The line about the policy, without the one that tells on a busy machine of long waits."""
+    first, *others = told.splitlines()
+    assert all(line.startswith("  the ranks waited for each other") for line in others)
+    return first
+
+
 def test_a_policy_that_is_asked_for_is_taken_on_any_devices(ranks: Ranks) -> None:
     told = ranks(2, by_default, EQUAL, {"policy": "cadence"})[0][0]
     assert told == "  policy cadence: asked for\n"
     told, averages, *_ = ranks(2, by_default, MIXED, {"policy": "sync"})[0]
-    assert (told, averages) == ("  policy sync: asked for\n", 26)
+    assert (choice(told), averages) == ("  policy sync: asked for", 26)
 
 
 def test_settings_of_windows_that_have_no_effect_are_named(ranks: Ranks) -> None:
     told = ranks(2, by_default, EQUAL, {"settings": {"anchor": 4, "overlap": True}})[0][0]
-    assert told == (
+    assert choice(told) == (
         "  policy sync: 2 equal devices (one); anchor and overlap have no effect without "
-        "--policy cadence\n"
+        "--policy cadence"
     )
 
 
