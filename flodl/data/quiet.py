@@ -112,7 +112,8 @@ class QuietReader:
         owner, number = os.getpid(), 0
         with closing(thread.epoch(job.batches(), lambda: CPU_DEPTH)) as ahead:
             yield batch
-            while os.getpid() == owner:  # in a forked process there is no thread
+            # A process that was forked meanwhile has no such thread, and reads the rest itself.
+            while os.getpid() == owner:
                 try:
                     found = next(ahead, None)
                 except StateError:

@@ -10,7 +10,7 @@ import pytest
 from flodl.train import program_record
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def packages() -> Iterator[None]:
     """Look for the installed packages once, and not for the record of each training."""
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -14,7 +14,7 @@ from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import FAMILIES, batch, counted, pair
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
-CALLS = 100
+CALLS = 200
 
 
 # The new family says nothing else about threads than the others.

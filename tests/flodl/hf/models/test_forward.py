@@ -181,7 +181,7 @@ def deberta_grid():
 @each_row("fields", list(deberta_grid()))
 def test_deberta_in_every_shape(fields, types, share):
     """Every pair of settings, and all combinations of those that meet in attention."""
-    fields = {**fields, "share_att_key": share, "pos_att_type": types, "num_hidden_layers": 2}
+    fields = {**fields, "share_att_key": share, "pos_att_type": types}
     model, graph = pair("deberta-v2", HeadKind.BASE, **fields)
     inputs = batch("deberta-v2")
     if fields["type_vocab_size"]:
