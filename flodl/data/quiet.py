@@ -112,8 +112,7 @@ class QuietReader:
         owner, number = os.getpid(), 0
         with closing(thread.epoch(job.batches(), lambda: CPU_DEPTH)) as ahead:
             yield batch
-            # A process that was forked meanwhile has no such thread, and reads the rest itself.
-            while os.getpid() == owner:
+            while os.getpid() == owner:  # a forked process has no thread, and reads on itself
                 try:
                     found = next(ahead, None)
                 except StateError:
