@@ -176,6 +176,8 @@ def write(stream: TextIO, text: str) -> None:
 
     Secrets are masked. Control characters are shown, not sent: a manifest or a record must not
     move the cursor or hide text. Only the styles that fdl itself uses pass.
+
+    A message that standard error does not take is dropped: the exit code says what there was.
     """
     text = visible(KNOWN.text(text))
     try:
@@ -183,6 +185,12 @@ def write(stream: TextIO, text: str) -> None:
     except UnicodeEncodeError:
         encoding = stream.encoding or "utf-8"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except OSError:
+        if stream is not sys.stderr:
+            raise
+        from fdl.streams import drop_messages
+
+        drop_messages()
 
 
 def visible(text: str) -> str:

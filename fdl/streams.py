@@ -20,7 +20,15 @@ def replace_closed() -> None:
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        drop_messages()
+
+
+def drop_messages() -> None:
+    """Drop what is written to standard error from now on; children keep the one they have.
+
+    The interpreter would try again at its exit what the old stream still holds, and fail.
+    """
+    sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def failed(problem: OSError, *, silent: bool) -> int:

@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 from flodl_shared.masking import KNOWN
-from tests import cluster_programs, fork_server, later, typed
+from tests import fork_server, later, surroundings, typed
 
 pytest_plugins = ["tests.skipped"]
 
@@ -26,20 +26,12 @@ pytest_plugins = ["tests.skipped"]
 settings.register_profile("flodl", deadline=None)
 settings.load_profile("flodl")
 
-# Models this small are slower on several threads; beside other workers many times slower.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The few tests with more threads must not spin while other workers need the processor.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+_SURROUNDINGS = tempfile.TemporaryDirectory(prefix="flodl-surroundings-")
+surroundings.hide(Path(_SURROUNDINGS.name))
 
 # What trainings find out about this machine must not reach the cache of the user's own ones.
 _CACHE = tempfile.TemporaryDirectory(prefix="flodl-cache-")
 os.environ["FLODL_CACHE_DIR"] = _CACHE.name
-
-# A machine of a real cluster has its programs where all others are. Only tests that ask for a
-# cluster find one.
-_PROGRAMS = tempfile.TemporaryDirectory(prefix="flodl-path-")
-Path(_PROGRAMS.name).chmod(0o755)  # some programs run as another user
-cluster_programs.hide(Path(_PROGRAMS.name))
 
 # A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests
 # start would inherit that, and would not notice the signals that the tests send.
@@ -51,19 +43,6 @@ for _name, _handler in (
         signal.signal(_name, _handler)
 
 FIXTURES = Path(__file__).parent / "projects"
-
-# What the developer's own shell may hold and a test must not see.
-_FOREIGN = (
-    "FDL_ENV",
-    "FDL_MEMORY",
-    "FDL_PLAN",
-    "FDL_PROJECT_ROOT",
-    "FLODL_COLOR",
-    "FLODL_VERBOSITY",
-    "FORCE_COLOR",
-    "GLIBC_TUNABLES",
-    "NO_COLOR",
-)
 
 
 @dataclass(frozen=True)
@@ -82,7 +61,9 @@ Project = Callable[[Mapping[str, str]], Path]
 def pytest_configure(config: pytest.Config) -> None:
     """Keep everyday tests on the processor, also on a machine with a GPU."""
     config.pluginmanager.register(typed)
-    if "gpu" not in config.getoption("markexpr") and Path("/dev/nvidiactl").exists():
+    if "gpu" in config.getoption("markexpr"):
+        surroundings.show_devices()
+    elif Path("/dev/nvidiactl").exists():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -140,11 +121,10 @@ def typed_in(folder: Path, path: str | None = None) -> Fdl:
         stdin: str | None = None,
         timeout: float = 60,
     ) -> Session:
-        base = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
         done = fork_server.python(
             *("-m", "fdl", *args),
             cwd=folder / (cwd or "."),
-            env={**base, "PATH": path or usual, "CI": "1", **(env or {})},
+            env={**os.environ, "PATH": path or usual, "CI": "1", **(env or {})},
             stdin=stdin,
             timeout=timeout,
             abrupt=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fdl
+from tests.surroundings import of_machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,12 +37,13 @@ def bare(wheel, tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    env = {**os.environ, **of_machine()}
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], env=env, check=True)
     return home / "bin"
 
 
 def run(bare, *words, cwd):
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     env["PATH"] = f"{bare}{os.pathsep}{env['PATH']}"
     return subprocess.run(
         [str(bare / words[0]), *words[1:]], cwd=cwd, env=env, capture_output=True, text=True
@@ -96,7 +98,8 @@ def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel):
 @pytest.mark.timeout(1500)
 def test_the_packages_are_reproducible_installable_and_typed(tmp_path):
     script = ROOT / "scripts/packages.sh"
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env = {**os.environ, **of_machine()}
+    env.pop("PYTHONPATH", None)
     done = subprocess.run(
         ["bash", script, tmp_path / "dist"], env=env, capture_output=True, text=True
     )

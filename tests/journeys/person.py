@@ -21,6 +21,7 @@ import pytest
 
 from tests.fdl import screen
 from tests.fdl.terminal import Terminal
+from tests.surroundings import of_machine
 from tests.waiting import wait_for
 
 LIMIT = 180.0
@@ -32,16 +33,6 @@ MARK = "JOURNEY"
 """The variable by which the programs of a person are found at the end."""
 
 COLUMNS, ROWS = 120, 40
-
-# What the machine tells everybody: language, registries and certificates. All other variables
-# are the developer's own, and a person who begins has none of them.
-_OF_MACHINE = (
-    *("LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    # Where the compilers of the machine are, if they are not found by PATH alone.
-    *("PYENV_ROOT", "RUSTUP_HOME"),
-)
 
 # A shell as at a prompt: the terminal is its controlling one, every command is a job of its own,
 # and the variables and the folder outlast the line.
@@ -291,12 +282,9 @@ def _session(program: psutil.Process) -> int | None:
 
 def clean(home: Path) -> dict[str, str]:
     """The variables of a new person on this machine."""
-    kept = {name: os.environ[name] for name in _OF_MACHINE if name in os.environ}
-    toolchains = Path.home() / ".rustup"
-    if toolchains.is_dir():  # the compilers of the machine, which rustup looks for in the home
-        kept.setdefault("RUSTUP_HOME", str(toolchains))
+    told = {name: text for name, text in of_machine().items() if name != "XDG_CONFIG_HOME"}
     return {
-        **kept,
+        **told,
         **registries(),
         "HOME": str(home),
         "PATH": path_of_machine(),
@@ -308,10 +296,11 @@ def clean(home: Path) -> dict[str, str]:
 @cache
 def registries() -> dict[str, str]:
     """The registries of pip, where the developer's own files name them, as variables."""
-    told = {name: text for name, text in os.environ.items() if name.startswith("PIP_")}
+    told = {name: text for name, text in of_machine().items() if name.startswith("PIP_")}
     for level in ("--user", "--site"):
         listed = subprocess.run(
             [sys.executable, "-m", "pip", "config", level, "list"],
+            env={**os.environ, **of_machine()},
             capture_output=True,
             text=True,
             timeout=60,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_programs import CLIENTS, found
+from tests.surroundings import CLIENTS, found, of_machine
 from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "slurm.sh"
@@ -96,9 +96,8 @@ class RealCluster:
     def script(self, action: str, *words: str) -> None:
         """Call ``scripts/slurm.sh``."""
         command = ["bash", str(SCRIPT), action, str(self.folder), *words]
-        path = {"PATH": os.environ["FLODL_TESTS_PATH"]}
         done = subprocess.run(
-            command, env={**os.environ, **path}, capture_output=True, text=True, timeout=300
+            command, env={**os.environ, **of_machine()}, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
 

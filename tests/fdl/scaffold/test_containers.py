@@ -17,6 +17,7 @@ from fdl.scaffold import Mode, render, values
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 from tests.rows import each_row
+from tests.surroundings import found, of_machine
 
 TORCH = default_version()
 NEWEST = artifacts(TORCH, "linux-x86_64")[-1]
@@ -261,13 +262,16 @@ def test_an_image_has_a_name_that_docker_takes(tmp_path, name, image):
 @pytest.mark.parametrize("mode", [Mode.MOUNTED, Mode.DOCKER])
 def test_compose_itself_accepts_the_file(make, mode):
     folder = make(mode)
-    if shutil.which("docker") is None:
+    docker = found("docker")
+    if docker is None:
         pytest.skip("needs Docker")
-    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
+    machine = {**os.environ, **of_machine()}
+    if subprocess.run([docker, "compose", "version"], env=machine, capture_output=True).returncode:
         pytest.skip("needs the compose plugin of Docker")
     done = subprocess.run(
-        ["docker", "compose", "config", "--format", "json"],
+        [docker, "compose", "config", "--format", "json"],
         cwd=folder,
+        env=machine,
         capture_output=True,
         text=True,
     )
