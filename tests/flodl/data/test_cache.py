@@ -41,8 +41,9 @@ def test_it_fills_while_the_first_epoch_is_read_and_then_reads_nothing() -> None
     loader = DataLoader(data, 4, cache=True)
     assert data.read == []
     assert not loader.is_resident
+    assert loader.cached_samples == 0
     next(loader.epoch(0))
-    assert len(data.read) == 4
+    assert len(data.read) == loader.cached_samples == 4
     orders(loader, 0)
     assert Counter(data.read) == dict.fromkeys(range(20), 1), "what an epoch left was kept"
     for epoch in range(1, 4):
@@ -58,6 +59,7 @@ def test_what_does_not_fit_is_read_in_each_epoch() -> None:
         orders(loader, 0)
     counts = Counter(data.read)
     assert sorted(counts.values()) == [1] * 8 + [3] * 12
+    assert loader.cached_samples == 8
     kept = {sample for batch in orders(loader, 0)[:2] for sample in batch}
     assert {sample for sample, count in counts.items() if count == 1} == kept
 

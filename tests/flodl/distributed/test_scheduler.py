@@ -27,7 +27,7 @@ from flodl.distributed.planning.scheduler import (
     stops_here,
     take_step,
 )
-from flodl.distributed.planning.spans import front, insert, size
+from flodl.distributed.planning.spans import Spans, front, insert, size
 from flodl.launch.settings import Policy
 from tests.rows import each_row
 
@@ -54,6 +54,31 @@ def test_spans_are_cut_and_put_together() -> None:
     assert insert(((0, 2), (6, 8)), ((2, 6),)) == ((0, 8),)
     with pytest.raises(ValueError, match="two places"):
         insert(((0, 3),), ((2, 4),))
+
+
+@each_row(
+    ("queue", "own", "leased", "expected"),
+    [
+        ((), (), (), []),  # all is trained
+        (((10, 30),), (), (), []),  # the second and third have not begun
+        (((4, 30),), (), (), [(0, 4)]),
+        (((12, 30),), ((), ((8, 10),)), (), [(0, 8), (1, 2)]),  # a rank holds what is left
+        (
+            ((13, 19), (29, 30)),
+            (((20, 21),), ()),
+            (((9, 11),), ((25, 26),)),
+            [(0, 9), (1, 3), (2, 7)],
+        ),
+    ],
+)
+def test_epochs_that_have_begun_are_told_with_their_trained_batches(
+    queue: Spans, own: tuple[Spans, ...], leased: tuple[Spans, ...], expected: list[tuple[int, int]]
+) -> None:
+    elche = ElCheState(10, (5, 5), (1.0, 1.0), calibrated=True)
+    state = ScheduleState(elche=elche, queue=queue, own=own, leased=leased, next_epoch=3)
+    assert state.unfinished(10) == expected
+    later = replace(state, complete=1)
+    assert later.unfinished(10) == [entry for entry in expected if entry[0] > 0]
 
 
 def test_leases_have_room_to_run_ahead_and_what_is_unused_comes_back_first() -> None:
