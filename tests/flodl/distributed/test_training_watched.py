@@ -102,8 +102,10 @@ def test_metrics_and_timeline_tell_who_trained_how_much(
     timeline = Timeline.load(run / "timeline.json")
     metrics = last_metrics(run)
     assert metrics["share"] == pytest.approx([0.714, 0.286], abs=0.03)
-    speeds = [rank["samples"] / rank["busy_ms"] for rank in metrics["per_rank"]]
-    assert speeds[0] / speeds[1] == pytest.approx(2.5, rel=0.05)
+    for rank, ms in zip(metrics["per_rank"], (16.0, 40.0), strict=True):
+        # A batch takes as long as declared; on a busy machine longer, on one rank more than on
+        # the other.
+        assert 0.99 * ms * rank["batches"] <= rank["busy_ms"] <= metrics["epoch_ms"]
     events = timeline.events
     for rank in (0, 1):
         mine = [event for event in events if event.rank == rank]
