@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("fdl", "flodl", "flodl_shared")
+PACKAGES = ("fdl", "flodl")
 
 
 def statements(source: str) -> int:

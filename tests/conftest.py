@@ -16,8 +16,8 @@ from textwrap import dedent
 import pytest
 from hypothesis import settings
 
+from fdl.base.masking import KNOWN
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
-from flodl_shared.masking import KNOWN
 from tests import cluster_programs, fork_server, later, typed
 
 pytest_plugins = ["tests.skipped"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.errors import FdlError, UsageError
 from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
 from fdl.regular import open_bytes, subfolders
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Imported on the warm path of ``--help``.
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED
 from fdl.errors import UsageError
 from fdl.layout.page import Row
 from fdl.parameters.parameter import ALL_GROUPS, UNSET, choice_text, group_word, groups_of
-from flodl_shared.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from typing import TypeVar
 
+from fdl.base.page_assets import asset, read
 from flodl.files import write_text
 from flodl.graph.history import Point
-from flodl_shared.page_assets import asset, read
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
 
