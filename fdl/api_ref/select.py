@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from fdl.api_ref.entries import Entry, Reference, Signature
 from fdl.api_ref.scan import module_of
+from fdl.base.suggest import nearest
 from fdl.errors import UsageError
-from fdl.suggest import nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def explain(path: str, asked: str) -> list[Field]:
     ]
     found = found or [field for _, field in known if field.name.startswith(f"{asked}.")]
     if not found:
-        from fdl.suggest import did_you_mean
+        from fdl.base.suggest import did_you_mean
 
         names = [field.name for _, field in known]
         every = f"it records: {', '.join(names) or 'nothing'}"

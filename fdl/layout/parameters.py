@@ -69,7 +69,7 @@ def option_tables(
 
 
 def _unknown(wanted: str, groups: Iterable[str]) -> UsageError:
-    from fdl.suggest import did_you_mean
+    from fdl.base.suggest import did_you_mean
 
     words = [*groups, ALL_GROUPS]
     return UsageError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import is_secret
+from fdl.base.suggest import did_you_mean
 from fdl.errors import UsageError
 from fdl.node import Node
 from fdl.plan import Plan
@@ -16,7 +17,6 @@ from fdl.planning.spelling import Spelling, valued
 from fdl.schema import known
 from fdl.schema.subcommand import select
 from fdl.select.classify import SECTIONS
-from fdl.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
