@@ -290,10 +290,10 @@ def _explain(
 
 def _report(unknown: Selection) -> int:
     from fdl import output
+    from fdl.base.suggest import nearest
     from fdl.builtins import BUILTINS
     from fdl.prepass import GLOBAL_FLAGS, misplaced
     from fdl.select.above import of_the_project_above
-    from fdl.suggest import nearest
 
     level, token = unknown.level, unknown.name
     is_flag = token.startswith("-")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

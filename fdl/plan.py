@@ -254,7 +254,7 @@ class Plan:
         lost, and values of variables, are not in it when they are secret. Of an entry's arguments
         the last ``typed`` ones were typed; a program lets its environment win over the others.
         """
-        from flodl_shared.secrets import REDACTED
+        from fdl.base.secrets import REDACTED
 
         return {
             "schema_version": SCHEMA_VERSION,

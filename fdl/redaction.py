@@ -8,10 +8,8 @@ Imported on the warm path of presets, which are announced, and of help.
 
 from __future__ import annotations
 
-from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
-from fdl.shell_words import join
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import (
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import (
     REDACTED,
     SHORTEST,
     SHORTEST_WHOLE,
@@ -19,6 +17,8 @@ from flodl_shared.secrets import (
     is_secret,
     redact_tokens,
 )
+from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
+from fdl.shell_words import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -54,7 +54,7 @@ def ask(prompt: str) -> str | None:
     try:
         with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:
             sys.stdout.flush()
-            from flodl_shared.masking import KNOWN
+            from fdl.base.masking import KNOWN
 
             sys.stderr.write(KNOWN.text(prompt))
             sys.stderr.flush()

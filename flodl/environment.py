@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from fdl.base.run_record import git_commit
 from flodl.host_memory import host_memory_bytes
 from flodl.openmp import openmp_report
 from flodl.processor import processor_name
-from flodl_shared.run_record import git_commit
 
 _TUNABLE = "glibc.malloc."
 _REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, final
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 fcntl: ModuleType | Any
 try:

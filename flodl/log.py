@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TextIO
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 
 class Verbosity(IntEnum):

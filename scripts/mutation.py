@@ -85,7 +85,7 @@ TARGETS = {
         ("fdl/manifest/*.py",),
         (
             "tests/fdl/manifest",
-            "tests/flodl_shared/test_secrets.py",
+            "tests/fdl/base/test_secrets.py",
             *_tests("fdl", "config_show environments"),
             "tests/fdl/inspect/test_config_set.py",
             "tests/fdl/schema/test_manifest_schema.py",

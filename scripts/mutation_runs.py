@@ -92,7 +92,7 @@ def _update(root: Path, copy: Path) -> None:
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     wanted = {name for name in listed.stdout.split("\0") if (root / name).is_file()}
-    for folder in ("fdl", "flodl", "flodl_shared", "tests"):
+    for folder in ("fdl", "flodl", "tests"):
         for old in (copy / folder).rglob("*"):
             name = old.relative_to(copy).as_posix()
             if old.is_file() and "__pycache__" not in name and name not in wanted:
@@ -103,7 +103,7 @@ def _update(root: Path, copy: Path) -> None:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
-        if name.endswith(".py") and name.startswith(("fdl/", "flodl/", "flodl_shared/", "tests/")):
+        if name.endswith(".py") and name.startswith(("fdl/", "flodl/", "tests/")):
             hashed = py_compile.PycInvalidationMode.CHECKED_HASH
             py_compile.compile(str(target), invalidation_mode=hashed, quiet=2)
 

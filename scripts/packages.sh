@@ -66,7 +66,7 @@ installed() {
     "$home/bin/pip" install --quiet --disable-pip-version-check "$wheel"
     "$home/bin/pip" check
     # Warnings are errors: a syntax that a newer Python refuses or deprecates is found here.
-    "$home/bin/python" -W error -m compileall -q -f "$home/lib/python$version/site-packages/"{fdl,flodl,flodl_shared}
+    "$home/bin/python" -W error -m compileall -q -f "$home/lib/python$version/site-packages/"{fdl,flodl}
     (cd "$home" && bin/fdl --version && bin/fdl init demo >/dev/null && cd demo &&
         printf 'commands:\n  hello:\n    run: echo hello\n' >fdl.yml && ../bin/fdl hello)
     echo "Python $("$home/bin/python" -c 'import platform; print(platform.python_version())'): works"

@@ -16,8 +16,8 @@ from textwrap import dedent
 import pytest
 from hypothesis import settings
 
+from fdl.base.masking import KNOWN
 from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
-from flodl_shared.masking import KNOWN
 from tests import fork_server, later, surroundings, typed
 
 pytest_plugins = ["tests.skipped"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 from tests import typed
 
 Test = Callable[..., None]

@@ -12,7 +12,7 @@ from tests.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/design/architecture.md"
-PACKAGES = ["fdl", "flodl", "flodl_shared"]
+PACKAGES = ["fdl", "flodl"]
 
 
 @cache

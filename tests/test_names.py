@@ -17,7 +17,7 @@ from fdl.prepass import _VALUED
 from tests.pages import ROOT, pages
 from tests.rows import each_row
 
-SOURCES = ("fdl", "flodl", "flodl_shared", "templates", "scripts", "benchmarks", "examples")
+SOURCES = ("fdl", "flodl", "templates", "scripts", "benchmarks", "examples")
 OPTIONS_OF_PYTEST = "tests/levels.py"
 KINDS = (".py", ".pyi", ".yml", ".j2", ".toml", ".sh", ".js", ".bash", ".zsh", ".fish")
 NOT_READ = ("tests/records/cases.md", "tests/records/slow_tests.md", "CHANGELOG.md")

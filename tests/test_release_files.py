@@ -84,7 +84,7 @@ def test_the_placeholder_of_the_address_stands_in_one_file():
     assert host.endswith(".invalid"), "the repository has an address: drop this test"
     files = [
         file
-        for folder in (".github", "docs", "fdl", "flodl", "flodl_shared", "scripts", "examples")
+        for folder in (".github", "docs", "fdl", "flodl", "scripts", "examples")
         for file in (ROOT / folder).rglob("*")
         if file.suffix in (".md", ".py", ".toml", ".yml", ".cff", ".html")
     ]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fdl.api_ref.entries import Entry, Reference, Signature
-from fdl.api_ref.exports import Exports
+from fdl.api_ref.scan import module_of
+from fdl.base.suggest import nearest
 from fdl.errors import UsageError
-from fdl.suggest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Name:
     @property
     def home(self) -> str:
         """The module that defines it."""
-        return Exports.module_of(self.entry.file)
+        return module_of(self.entry.file)
 
     @property
     def alone(self) -> Entry:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fdl.errors import FdlError, UsageError
-from fdl.update.installed import OWN_NAME, packages
-from fdl.venv import site_packages
+from fdl.venv import project_prefix, site_packages
 
+OWN_NAME = "flodl"
 LEVELS = 5
 """How many folders above the working directory may be the checkout."""
 
@@ -77,8 +77,6 @@ def _is_checkout(folder: Path) -> bool:
 
 def _installed(start: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Where an installed flodl may be: the project's, which may differ from our own, first."""
-    for package in packages(str(start), environ):
-        if package.name == OWN_NAME and not package.is_own:
-            for folder in site_packages(package.prefix):
-                yield Path(folder, OWN_NAME)
+    for folder in site_packages(project_prefix(str(start), environ)):
+        yield Path(folder, OWN_NAME)
     yield Path(__file__).parents[2] / OWN_NAME

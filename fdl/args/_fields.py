@@ -172,7 +172,7 @@ def _normal(made: Parameter) -> Any:
 
 
 def _shown(made: Parameter, value: Any) -> str:
-    from flodl_shared.secrets import REDACTED
+    from fdl.base.secrets import REDACTED
 
     return REDACTED if made.hides(value) else repr(value)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base.secrets import REDACTED
+from fdl.base.suggest import did_you_mean, setting_as_option
 from fdl.parameters.document import plain
 from fdl.plan import PLAN_VARIABLE
 from fdl.prepass import before_command
-from fdl.suggest import did_you_mean, setting_as_option
-from flodl_shared.secrets import REDACTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

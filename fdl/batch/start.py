@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import redact_tokens
 from fdl.batch.cluster import Cluster, Ended
 from fdl.batch.queue import FOLDER, GONE, Record, queued
 from fdl.batch.settings import Settings
@@ -21,8 +23,6 @@ from fdl.redaction import redacted
 from fdl.select.project import Project
 from fdl.shell_words import join
 from fdl.signals import asked_by
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from fdl.manifest import Found

@@ -33,7 +33,7 @@ def api_ref(
 ) -> int:
     """List flodl's public classes and functions, or show one of them.
 
-    Files that cannot be read are left out.
+    Files that cannot be read are left out. It needs griffe: `pip install 'flodl[api-ref]'`.
 
     Raises:
         FdlError: The source was not found, or it has no class, function or module of this name.

@@ -116,7 +116,7 @@ def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
 
 
 def _unknown(names: list[str], word: str, known: list[str]) -> int:
-    from fdl.suggest import did_you_mean
+    from fdl.base.suggest import did_you_mean
 
     typed = " ".join(names)
     hint = did_you_mean(word, known, f"it has {', '.join(known)}", typed=f"fdl {typed} {{}}")

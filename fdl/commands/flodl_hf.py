@@ -86,7 +86,7 @@ def _of_project() -> Level | None:
 
 def _refuse(unknown: Selection) -> int:
     """Say that a word is not a command, and where the commands are listed."""
-    from fdl.suggest import did_you_mean
+    from fdl.base.suggest import did_you_mean
 
     own = _of_project()
     names = [*unknown.level.commands, *(own.commands if own else ())]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from fdl import output
+from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.builtins import RESERVED
 from fdl.commands.verb import Call, Group, Json, Verb
 from fdl.node import relative, texts
 from fdl.select.classify import RUN
 from fdl.select.survey import BROKEN, Entry, survey
 from fdl.shell_words import join
-from flodl_shared.secrets import REDACTED, redact_tokens
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
+from fdl.base.secrets import redact_tokens
 from fdl.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.errors import FdlError
 from fdl.node import relative
@@ -18,7 +19,6 @@ from fdl.probe.question import question, refresh as asked
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
 from fdl.shell_words import join
-from flodl_shared.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from fdl.planning.planner import Host

@@ -8,9 +8,9 @@ import glob
 import os
 from collections.abc import Iterator
 
+from fdl.base.suggest import did_you_mean
 from fdl.errors import ManifestError
 from fdl.node import Node, origin
-from fdl.suggest import did_you_mean
 
 VARIABLE = "env:"
 """Begins an input that is an environment variable: ``env:HF_HOME``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.builtins import RESERVED
 from fdl.errors import FdlError, UsageError
 from fdl.help import root
@@ -19,7 +20,6 @@ from fdl.select.classify import PRESET, RUN, SECTIONS
 from fdl.select.command import Selection
 from fdl.select.level import Level
 from fdl.shell_words import compose, join, quote
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def _report(project: Project) -> Report:
 
 
 def _unset(problem: str, asked: str, known: Iterable[str], typed: str) -> UsageError:
-    from fdl.suggest import nearest
+    from fdl.base.suggest import nearest
 
     names = list(known)
     last = asked.rpartition(".")[2]

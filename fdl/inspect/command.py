@@ -202,9 +202,9 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
 
 def unknown(found: Selection) -> FdlError:
     """The error for a word that does not name a command, with the nearest name."""
+    from fdl.base.suggest import did_you_mean
     from fdl.prepass import GLOBAL_FLAGS, misplaced
     from fdl.select.above import of_the_project_above
-    from fdl.suggest import did_you_mean
 
     level, token = found.level, found.name
     if token.startswith("-"):

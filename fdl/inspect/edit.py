@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
+from fdl.base.secrets import is_secret_name
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
@@ -33,7 +34,6 @@ from fdl.rewrite import rewrite
 from fdl.select.classify import PATH, PRESET, RUN, SECTIONS
 from fdl.select.level import enter
 from fdl.select.project import Project
-from flodl_shared.secrets import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

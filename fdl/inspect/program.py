@@ -6,6 +6,8 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 
 from __future__ import annotations
 
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.manifest import stacks
 from fdl.manifest.secrecy import tree
@@ -15,8 +17,6 @@ from fdl.plan import PLAN_VARIABLE
 from fdl.planning.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.planning.spelling import Spelling
 from fdl.select.classify import RUN
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

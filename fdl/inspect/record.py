@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.errors import FdlError, UsageError
 from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
 from fdl.regular import open_bytes, subfolders
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def explain(path: str, asked: str) -> list[Field]:
     ]
     found = found or [field for _, field in known if field.name.startswith(f"{asked}.")]
     if not found:
-        from fdl.suggest import did_you_mean
+        from fdl.base.suggest import did_you_mean
 
         names = [field.name for _, field in known]
         every = f"it records: {', '.join(names) or 'nothing'}"

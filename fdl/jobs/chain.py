@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
+from fdl.base.suggest import nearest
 from fdl.errors import ManifestError
 from fdl.freshness.digests import Digests
 from fdl.freshness.patterns import Patterns
@@ -15,7 +16,6 @@ from fdl.plan import Plan
 from fdl.select.command import Selection
 from fdl.select.level import Level
 from fdl.select.project import Project
-from fdl.suggest import nearest
 
 MakePlan = Callable[[Selection], Plan]
 """What a selected command runs."""

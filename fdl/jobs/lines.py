@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, TextIO
 
 from fdl import output
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 # Cyan, magenta, yellow, green and blue; red stays the colour of errors.
 _COLORS = (36, 35, 33, 32, 34)

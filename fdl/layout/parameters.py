@@ -5,10 +5,10 @@ Imported on the warm path of ``--help``.
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED
 from fdl.errors import UsageError
 from fdl.layout.page import Row
 from fdl.parameters.parameter import ALL_GROUPS, UNSET, choice_text, group_word, groups_of
-from flodl_shared.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def option_tables(
 
 
 def _unknown(wanted: str, groups: Iterable[str]) -> UsageError:
-    from fdl.suggest import did_you_mean
+    from fdl.base.suggest import did_you_mean
 
     words = [*groups, ALL_GROUPS]
     return UsageError(

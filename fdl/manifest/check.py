@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED, is_secret_name
+from fdl.base.suggest import nearest
 from fdl.errors import ManifestError
 from fdl.manifest.mistakes import Empty, Missing, Refused, Unknown, Unsuitable, empty
 from fdl.manifest.schema import ROOT, SECTIONS
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
 from fdl.node import dotted
-from fdl.suggest import nearest
-from flodl_shared.secrets import REDACTED, is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ Imported on the warm path: yaml is loaded only when a file has to be read.
 
 from __future__ import annotations
 
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import SHORTEST_WHOLE, is_distinct
 from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
 from fdl.manifest.slips import slips
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import SHORTEST_WHOLE, is_distinct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fdl.base.suggest import nearest
 from fdl.light_record import Record
-from fdl.suggest import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ wherever else it appears.
 
 from __future__ import annotations
 
-from fdl.node import Node, Removed
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import (
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import (
     REDACTED,
     is_secret,
     is_secret_name,
     redact_tokens,
 )
+from fdl.node import Node, Removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

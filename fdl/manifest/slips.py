@@ -36,8 +36,8 @@ def slips(root: Node, overlays: Collection[str]) -> list[str]:
 def _warnings(added: dict[str, Node], others: Collection[str]) -> list[str]:
     if not added or not others:
         return []
+    from fdl.base.suggest import nearest
     from fdl.manifest.source import shown
-    from fdl.suggest import nearest
 
     found = []
     for name, spec in added.items():

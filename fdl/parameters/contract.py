@@ -348,7 +348,7 @@ def _row(document: object, path: Path, known: Iterable[str]) -> Row:
         raise ContractError(path, "must be a mapping")
     for key in document:
         if known and key not in known:
-            from fdl.suggest import did_you_mean
+            from fdl.base.suggest import did_you_mean
 
             guess = did_you_mean(str(key), known, f"known here: {', '.join(known)}")
             raise ContractError((*path, str(key)), f"is unknown; {guess}")

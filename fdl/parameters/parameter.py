@@ -213,7 +213,7 @@ class Parameter:
 
     def hides(self, value: Any) -> bool:
         """Whether a value of this parameter is kept from print: its name or variable says so."""
-        from flodl_shared.secrets import is_secret
+        from fdl.base.secrets import is_secret
 
         # A word that should have been a number is shown under `--max-tokens`, not `--password`.
         shown = 0 if self.numeric and isinstance(value, str) else value
@@ -221,7 +221,7 @@ class Parameter:
 
     def refusal(self, value: Any, reason: str) -> str:
         """The message for a value that is not accepted; a secret is not repeated."""
-        from flodl_shared.secrets import REDACTED
+        from fdl.base.secrets import REDACTED
 
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         shown = REDACTED if self.hides(value) else text

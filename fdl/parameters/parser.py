@@ -150,7 +150,7 @@ class _Reading:
         name, equals, text = argv[index][2:].partition("=")
         one = self._options.get(name)
         if one is None:
-            from fdl.suggest import did_you_mean
+            from fdl.base.suggest import did_you_mean
 
             guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
             said = f"unknown option `--{name}`{guess and f', {guess}'}"

@@ -7,6 +7,8 @@ Imported on the warm path, if there is a schema.
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED, is_secret
+from fdl.base.suggest import did_you_mean, nearest, setting_as_option
 from fdl.errors import ManifestError, UsageError
 from fdl.node import Null, origin
 from fdl.parameters.contract import spelled, spellings
@@ -16,8 +18,6 @@ from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened, wri
 from fdl.planning.typed_ranks import OPTIONS
 from fdl.prepass import before_command
 from fdl.select.classify import SECTIONS
-from fdl.suggest import did_you_mean, nearest, setting_as_option
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

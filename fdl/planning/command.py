@@ -86,7 +86,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
 
 def _note_slip(plan: Plan, level: Level, word: str) -> None:
     """Note the nearest preset: only an unknown schema could tell whether the word is one."""
-    from fdl.suggest import nearest
+    from fdl.base.suggest import nearest
 
     meant = nearest(word, level.commands)
     if meant is not None:

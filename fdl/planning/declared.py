@@ -12,13 +12,13 @@ Loaded only for commands with ``args:``.
 
 from __future__ import annotations
 
+from fdl.base.secrets import is_secret
 from fdl.errors import ManifestError, UsageError
 from fdl.node import dotted, origin
 from fdl.parameters.contract import ContractError, Schema, parse
 from fdl.parameters.parameter import choice_text
 from fdl.parameters.parser import Parser, RefusedError
 from fdl.plan import Variable
-from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

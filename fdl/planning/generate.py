@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fdl.base.secrets import is_secret
 from fdl.light_record import Record
 from fdl.node import origin, text
 from fdl.plan import Flag
 from fdl.planning.spelling import Key, Spelling, flattened, output_keys, written
-from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

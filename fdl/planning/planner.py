@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 
+from fdl.base.masking import KNOWN
 from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.node import origin
 from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
 from fdl.planning.script import shell_text, stops_at_failures
 from fdl.shell_words import compose, join, quote_cmd
-from flodl_shared.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

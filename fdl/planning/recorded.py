@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 
+from fdl.base import run_record
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.parameters.parameter import choice_text
 from fdl.parameters.typed import typed, typed_values
 from fdl.plan import Recording
 from fdl.planning.spelling import Spelling, output_keys
-from flodl_shared import run_record
-from flodl_shared.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

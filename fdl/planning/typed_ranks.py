@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.light_record import Record
 from fdl.manifest.ddp import (
@@ -13,7 +14,6 @@ from fdl.manifest.ddp import (
     solo_device,
 )
 from fdl.parameters.parameter import Parameter
-from flodl_shared.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, cast
 
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import redact_tokens
 from fdl.compose_file import COMPOSE_FILES
 from fdl.errors import SchemaError
 from fdl.node import origin
@@ -30,8 +32,6 @@ from fdl.schema.program import sources
 from fdl.select.classify import SECTIONS
 from fdl.select.level import Level
 from fdl.shell_words import join
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import redact_tokens
 
 LIMIT_SECONDS = 5.0
 LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"

@@ -10,8 +10,8 @@ import os
 import time
 from contextlib import suppress
 
-from flodl_shared.masking import KNOWN
-from flodl_shared.run_record import METRIC_LINES
+from fdl.base.masking import KNOWN
+from fdl.base.run_record import METRIC_LINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

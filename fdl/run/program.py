@@ -49,8 +49,8 @@ def require_script(plan: Plan) -> None:
     file = os.path.join(plan.cwd, name)
     if not name or os.path.exists(file) or not os.path.isdir(plan.cwd):
         return
+    from fdl.base.suggest import did_you_mean
     from fdl.node import relative
-    from fdl.suggest import did_you_mean
 
     folder, inside = os.path.dirname(file), os.path.dirname(name)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -14,13 +14,9 @@ import time
 from contextlib import suppress
 
 from fdl import output
-from fdl.own_files import put_own, read_own
-from fdl.regular import subfolders
-from fdl.run.program import script
-from fdl.version import __version__
-from flodl_shared import run_record
-from flodl_shared.masking import KNOWN, HandedDown
-from flodl_shared.run_record import (
+from fdl.base import run_record
+from fdl.base.masking import KNOWN, HandedDown
+from fdl.base.run_record import (
     CODE,
     CONFIG,
     DIRECTORY_VARIABLE,
@@ -29,6 +25,10 @@ from flodl_shared.run_record import (
     OUTPUT,
     RECORD,
 )
+from fdl.own_files import put_own, read_own
+from fdl.regular import subfolders
+from fdl.run.program import script
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class RunRecord:
         try:
             from pathlib import Path
 
-            from flodl_shared.code_record import code_changes
+            from fdl.base.code_record import code_changes
 
             changes = code_changes(Path(self._program), Path(self._runs))
             if changes:

@@ -96,7 +96,7 @@ def require_state(word: str, states: Sequence[str] = STATES) -> str:
     """
     if word in states:
         return word
-    from fdl.suggest import nearest
+    from fdl.base.suggest import nearest
 
     close = nearest(word, states)
     hint = f"did you mean `{close}`?" if close else f"one of {', '.join(states)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 from rich.text import Text
 
+from fdl.base.numbers import in_json
 from fdl.errors import FdlError
 from fdl.run_directory import acts
 from fdl.run_directory.compare import plain
@@ -17,7 +18,6 @@ from fdl.run_directory.metrics import Metric
 from fdl.run_directory.settings import Setting, settings
 from fdl.run_directory.text import best_value, duration, epochs, number, printable
 from fdl.tables import headed, table
-from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -244,7 +244,7 @@ def unmeasured(metric: Metric, runs: Sequence[Run]) -> UsageError:
             f"no run has a finite `{metric.name}`: it is nan or infinite in all epochs",
             hint="name another metric, or the run: `fdl runs list` shows both",
         )
-    from fdl.suggest import nearest
+    from fdl.base.suggest import nearest
 
     names = dict.fromkeys(name for run in runs for name in run.metrics.names)
     close = nearest(metric.name, names)

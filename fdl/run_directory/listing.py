@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from fdl.base.numbers import in_json
 from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
@@ -16,7 +17,6 @@ from fdl.run_directory.quantity import BEST, FACT, LAST, SETTING, Known, Quantit
 from fdl.run_directory.run import DAMAGED, DEAD, RUNNING
 from fdl.run_directory.text import best_value, duration, epochs, measured, number, printable
 from fdl.tables import TROUBLE, table
-from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

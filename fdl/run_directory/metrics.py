@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdl.base.run_record import METRIC_LINES
 from fdl.errors import UsageError
 from fdl.own_files import read_own
 from fdl.run_directory.json_file import read_json
-from flodl_shared.run_record import METRIC_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

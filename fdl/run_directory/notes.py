@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base.masking import KNOWN
 from fdl.errors import FdlError, UsageError
 from fdl.own_files import open_own, put_own
 from fdl.run_directory.json_file import read_json
-from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

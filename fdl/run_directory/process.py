@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from flodl_shared.run_record import boot_id, host, started_ticks, status
+from fdl.base.run_record import boot_id, host, started_ticks, status
 
 
 def is_gone(record: dict[str, Any]) -> bool:

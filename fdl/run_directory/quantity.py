@@ -208,7 +208,7 @@ class Known:
 
 def unknown(name: str, what: str, names: Iterable[str]) -> UsageError:
     """The error that no run knows a name."""
-    from fdl.suggest import nearest
+    from fdl.base.suggest import nearest
 
     # A metric and a setting may have one name, such as `lr`.
     listed = list(dict.fromkeys(names))

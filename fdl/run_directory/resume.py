@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from fdl.base.resume_option import RESUME, without_resume
+from fdl.base.secrets import REDACTED
 from fdl.errors import FdlError
 from fdl.planning.planner import Planner, here
 from fdl.planning.torchrun import read
 from fdl.run_directory.find import levels, shortened
 from fdl.select.classify import PRESET
 from fdl.shell_words import join
-from flodl_shared.resume_option import RESUME, without_resume
-from flodl_shared.secrets import REDACTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,10 +12,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base.run_socket import is_named_for, is_private, peer
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import shortened
 from fdl.run_directory.run import RECORD, RUNNING
-from flodl_shared.run_socket import is_named_for, is_private, peer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ import json
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.masking import KNOWN
+from fdl.base.page_assets import asset, policy, read
 from fdl.run_pages.catalog import reports
 from fdl.run_pages.curves import AXES, Request, curve
 from fdl.version import __version__
-from flodl_shared.masking import KNOWN
-from flodl_shared.page_assets import asset, policy, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.numbers import in_json
 from fdl.errors import FdlError
 from fdl.run_directory.describe import environment_to_compare
 from fdl.run_directory.find import shortened
@@ -13,7 +14,6 @@ from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
 from fdl.run_directory.settings import settings
 from fdl.run_directory.step_files import FOLDER, StepFiles
-from flodl_shared.numbers import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

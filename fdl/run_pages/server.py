@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from fdl.base.masking import KNOWN
 from fdl.errors import FdlError
 from fdl.own_files import open_own
 from fdl.run_directory.run import REPORT
 from fdl.run_pages.curves import AXES, Request, packed
 from fdl.run_pages.document import csp, served
-from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

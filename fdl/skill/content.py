@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.base.suggest import nearest
 from fdl.errors import FdlError, UsageError
-from fdl.suggest import nearest
 
 SKILLS = {"port": "Port a PyTorch training project to flodl and fdl, stage by stage"}
 """Name -> one line about it."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from fdl.base.suggest import nearest
 from fdl.errors import FdlError, UsageError
 from fdl.rewrite import put
 from fdl.skill.content import Skill
-from fdl.suggest import nearest
 
 MARKER = "flodl porting"
 """The words by which an earlier installation is recognised in a shared file."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
+from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 from fdl.jobs.chain import Chain
 from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
 from fdl.jobs.start import chain_of
@@ -21,7 +22,6 @@ from fdl.run_directory.metrics import Metric
 from fdl.sweeps.axis import name_of, points
 from fdl.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.sweeps.target import Target
-from flodl_shared.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import REDACTED, redact_tokens
+from fdl.base.suggest import did_you_mean
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.node import origin
 from fdl.parameters.contract import spelled
-from fdl.suggest import did_you_mean
 from fdl.sweeps.axis import Axis, axis, parse, refuse_repeated
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import REDACTED, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.base import run_record
 from fdl.errors import FdlError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED
 from fdl.own_files import inside, put_own
@@ -17,7 +18,6 @@ from fdl.planning.recorded import USUAL_FOLDER
 from fdl.regular import subfolders
 from fdl.run_directory.find import folders, search, shortened
 from fdl.run_directory.json_file import read_json
-from flodl_shared import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

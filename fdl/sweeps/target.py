@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import is_secret
+from fdl.base.suggest import did_you_mean
 from fdl.errors import UsageError
 from fdl.node import Node
 from fdl.plan import Plan
@@ -14,9 +17,6 @@ from fdl.planning.spelling import Spelling, valued
 from fdl.schema import known
 from fdl.schema.subcommand import select
 from fdl.select.classify import SECTIONS
-from fdl.suggest import did_you_mean
-from flodl_shared.masking import KNOWN
-from flodl_shared.secrets import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 
+from fdl.base.secrets import is_secret
 from fdl.errors import ManifestError
 from fdl.node import origin, relative, text
 from fdl.plan import Variable
-from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

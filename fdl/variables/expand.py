@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from fdl.base.secrets import is_secret
 from fdl.errors import ManifestError
 from fdl.manifest.scalars import resolve
 from fdl.node import Node, origin, text
-from flodl_shared.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

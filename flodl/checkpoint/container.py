@@ -28,6 +28,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from fdl.base.masking import KNOWN
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
 from flodl.checkpoint.forms import (
     DTYPES,
@@ -52,7 +53,6 @@ from flodl.checkpoint.names import filed, qualify
 from flodl.checkpoint.sharded import local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
-from flodl_shared.masking import KNOWN
 
 FORMAT = "fdl"
 VERSION = 3

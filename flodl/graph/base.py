@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torch import Tensor, nn
 
+from fdl.base.suggest import nearest
 from flodl.graph.topology import Topology
 
 if TYPE_CHECKING:
@@ -98,6 +98,6 @@ class GraphBase(nn.Module):
         return list(dict.fromkeys(expanded))
 
     def _no_such(self, what: str, name: str, known: list[str]) -> str:
-        near = difflib.get_close_matches(name, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {known or 'none'}"
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else f"it has: {known or 'none'}"
         return f"the graph has no {what} {name!r}; {hint}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from fdl.base.suggest import nearest
 from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
 from flodl.graph.codegen import Initial
@@ -272,7 +272,8 @@ class Draft:
 
     def _near(self, name: str) -> Sequence[str]:
         """Tags that were perhaps meant: the members of a group, else similar names."""
-        return self.groups.get(name) or difflib.get_close_matches(name, self.tags)
+        near = nearest(name, self.tags)
+        return self.groups.get(name) or ([near] if near else [])
 
     def _check_internal(self) -> None:
         for tag, place in self.internal.items():

@@ -7,13 +7,13 @@ may contain patterns; see :mod:`flodl.graph.selection`. Parent graphs are not se
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from torch import nn
 
+from fdl.base.suggest import nearest
 from flodl.errors import PathError
 from flodl.graph.base import GraphBase
 from flodl.graph.selection import Spot, explain_absence, select
@@ -222,9 +222,9 @@ def _nothing(graph: Graph, segments: list[str], depth: int, path: str, *, tags: 
             "below it; every segment but the last is the label of a child graph"
         )
     known = [*labels, *visible] if tags else labels
-    near = difflib.get_close_matches(segment, known)
+    near = nearest(segment, known)
     hint = f"it has: {', '.join(known)}" if known else "it has none"
     if near:
-        hint = f"did you mean {' or '.join(near)}?"
+        hint = f"did you mean {near}?"
     wanted = "child graph or tag" if tags else "child graph"
     return f"path {path!r}: {where} has no {wanted} {segment!r} (segment {depth + 1}); {hint}"

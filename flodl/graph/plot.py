@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import html
 import io
@@ -12,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from typing import TypeVar
 
+from fdl.base.page_assets import asset, read
+from fdl.base.suggest import nearest
 from flodl.files import write_text
 from flodl.graph.history import Point
-from flodl_shared.page_assets import asset, read
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
 
@@ -32,8 +32,8 @@ def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str
     chosen = list(dict.fromkeys(names)) or list(filled)
     for name in chosen:
         if name not in filled:
-            near = difflib.get_close_matches(name, filled)
-            known = f"did you mean {' or '.join(near)}?" if near else f"there are: {list(filled)}"
+            near = nearest(name, filled)
+            known = f"did you mean {near}?" if near else f"there are: {list(filled)}"
             raise ValueError(f"metric {name!r} has no points yet (flush first); {known}")
     if not chosen:
         raise ValueError("there is nothing to write: no metric has points yet, flush first")

@@ -12,13 +12,13 @@ A module's name is its state-dict key without the last segment. A segment may be
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from torch import nn
 
+from fdl.base.suggest import similar
 from flodl.errors import PathError
 from flodl.graph.base import GraphBase
 
@@ -148,11 +148,11 @@ def explain_absence(root: GraphBase, path: str, told: str) -> str:
     names = _visible(spot)
     if not names:
         return f"{where} has no modules below it"
-    near = difflib.get_close_matches(missing, names)
-    offered = near or names[:_LISTED]
+    near = similar(missing, names)
+    offered = (near or names)[:_LISTED]
     if all(name in told for name in offered):
         return ""
-    more = f" and {len(names) - _LISTED} more" if offered != near and len(names) > _LISTED else ""
+    more = f" and {len(names) - _LISTED} more" if not near and len(names) > _LISTED else ""
     return f"of modules, {where} has {', '.join(offered)}{more}"
 
 

@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 
 from fdl import output
+from fdl.base.suggest import nearest
 from fdl.layout.page import Page, Row, terminal_width
 from fdl.manifest import find_in, load
-from fdl.suggest import nearest
 from flodl.errors import FlodlError
 from flodl.hf.commands.plain import plain
 

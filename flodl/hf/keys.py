@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fdl.base.suggest import distance
 from flodl.hf.errors import CheckpointFormatError
 
 Rename = Callable[[str], str]
@@ -53,7 +54,6 @@ _HEADS = frozenset(
     }
 )
 _POSITIONS = ".position_embeddings.weight"
-_NEAR = 2  # largest number of edits between a key and a suggestion
 
 
 def modern_key(key: str) -> str:
@@ -222,9 +222,9 @@ def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple
     found = []
     for key in missing:
         ranked = [
-            (distance, source)
+            (edits, source)
             for name, source in unused.items()
-            if (distance := edit_distance(key, name)) is not None
+            if (edits := distance(key, name)) is not None
         ]
         if ranked:
             found.append((key, min(ranked)[1]))
@@ -244,26 +244,6 @@ def prefix_of(missing: Iterable[str], unused: Iterable[str]) -> str:
         for key in wanted
     }
     return found.pop() if len(found) == 1 else ""
-
-
-def edit_distance(left: str, right: str, limit: int = _NEAR) -> int | None:
-    """Insertions, deletions and substitutions between two texts; None if above ``limit``.
-
-    Levenshtein's distance. Only the part of the table that can stay within the limit is computed.
-    """
-    if abs(len(left) - len(right)) > limit:
-        return None
-    beyond = limit + 1
-    row = {j: j for j in range(min(limit, len(right)) + 1)}
-    for i, a in enumerate(left, 1):
-        last, row = row, {}
-        for j in range(max(0, i - limit), min(len(right), i + limit) + 1):
-            change = last.get(j - 1, beyond) + (a != right[j - 1]) if j else beyond
-            row[j] = min(change, last.get(j, beyond) + 1, row.get(j - 1, beyond) + 1)
-        if min(row.values()) > limit:
-            return None
-    distance = row[len(right)]
-    return distance if distance <= limit else None
 
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ with A at zero. :mod:`flodl.hf.lora_layers` has the layers themselves.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from fdl.base.suggest import nearest
 from flodl.errors import PathError, StateError
 from flodl.graph.freezing import freeze_params, unfreeze_params
 from flodl.graph.selection import Spot, places, segment_matcher, select
@@ -297,10 +297,8 @@ def _ending(spots: Iterable[Spot], path: str) -> Iterator[Spot]:
 
 def _no_layer(path: str, layers: Iterable[str]) -> str:
     names = sorted({name.rpartition(".")[2] for name in layers})
-    near = difflib.get_close_matches(path.rpartition(".")[2], names)
-    listed = (
-        f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names[:_LISTED])}"
-    )
+    near = nearest(path.rpartition(".")[2], names)
+    listed = f"did you mean {near}?" if near else f"there are: {', '.join(names[:_LISTED])}"
     return f"no linear layer or embedding is called {path!r}; {listed}"
 
 

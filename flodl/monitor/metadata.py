@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fdl.base.masking import KNOWN
 from flodl.monitor.records import finite
-from flodl_shared.masking import KNOWN
 
 _DEEPEST = 32
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fdl.base.masking import KNOWN
 from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.drawing import Drawable, DrawingSink, facts_of
@@ -39,7 +40,6 @@ from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import CsvSink, LogSink, MediaSink, Sink, StepSink, TerminalSink
 from flodl.monitor.step_progress import Phase, StepProgress
 from flodl.monitor.system_load import LoadAverage
-from flodl_shared.masking import KNOWN
 
 _FLUSH_TIMEOUT = 10.0
 

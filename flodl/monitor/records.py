@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, final, get_args
 
+from fdl.base.numbers import in_json
 from flodl.monitor.resources import ResourceSample
-from flodl_shared.numbers import in_json
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)

@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, final
 
+from fdl.base.page_assets import asset, policy, read
 from flodl.files import replace_text
 from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
@@ -19,7 +20,6 @@ from flodl.monitor.media.store import KEPT, MediaStore
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.step_progress import StepProgress
-from flodl_shared.page_assets import asset, policy, read
 
 # In the order of their dependencies: those of all pages, then those of this one.
 _SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js", "plot.js")

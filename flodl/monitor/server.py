@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias, final
 
+from fdl.base.masking import KNOWN
 from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.media.records import MediaRecord
@@ -26,7 +27,6 @@ from flodl.monitor.server_events import EventLog
 from flodl.monitor.server_http import Admission, Refused, Request, is_loopback, response
 from flodl.monitor.server_loop import Answer, ServerLoop
 from flodl.monitor.step_progress import StepProgress
-from flodl_shared.masking import KNOWN
 
 POINTS_PER_NEWS = 400
 """Points of one curve in one event; zooming in loads the others."""

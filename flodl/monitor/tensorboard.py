@@ -37,7 +37,7 @@ class TensorBoardSink:
         if find_spec("tensorboard") is None:
             raise FlodlError(
                 "TensorBoardSink needs the package tensorboard, which is not installed; "
-                "pip install tensorboard"
+                "pip install 'flodl[tensorboard]'"
             )
         self._folder = Path(folder)
         self._writer: Any = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from fdl.base.page_assets import asset, read
 from flodl.errors import DataError
 from flodl.files import write_text
 from flodl.monitor.records import finite, to_json
@@ -23,7 +24,6 @@ from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_analysis import IDLE_BELOW_PCT, idle_gaps
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample, known_util
 from flodl.monitor.timeline_store import SampleStore
-from flodl_shared.page_assets import asset, read
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from fdl.base.suggest import nearest
 from flodl.monitor.records import BestEpoch
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
         return metrics.avg_loss
     if name not in metrics.scalars:
         known = ("loss", *metrics.scalars)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        near = nearest(name, known)
+        hint = f" (did you mean {near!r}?)" if near else ""
         raise ValueError(
             f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report: it has "
             f"{', '.join(map(repr, known))}{hint}; return others from eval_fn, or report them "

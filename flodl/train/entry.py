@@ -6,10 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from fdl.base.masking import KNOWN
 from flodl import terminal
 from flodl.errors import FlodlError
 from flodl.launch.interrupt import Terminated, ignore_repeated
-from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

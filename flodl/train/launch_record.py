@@ -6,9 +6,9 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.run_record import host, started_ticks
 from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.train.run_records import run_of_launch
-from flodl_shared.run_record import host, started_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from fdl.base.run_socket import folder_names, is_private, name_for, peer
 from flodl.train.mailbox import Mailbox, Wish, refused
-from flodl_shared.run_socket import folder_names, is_private, name_for, peer
 
 if TYPE_CHECKING:
     from flodl.train.mailbox import Answer

@@ -10,12 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.base.code_record import code_changes, running_program
+from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
+from fdl.base.run_record import CODE
+from fdl.base.secrets import REDACTED, plain_name, redact_tokens
 from flodl import log
 from flodl.files import replace_text
-from flodl_shared.code_record import code_changes, running_program
-from flodl_shared.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
-from flodl_shared.run_record import CODE
-from flodl_shared.secrets import REDACTED, plain_name, redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.masking import PLAN_VARIABLE
+from fdl.base.resume_option import RESUME, without_resume
 from flodl.errors import RunDirectoryError
 from flodl.launch.begun import has_begun
 from flodl.launch.launcher import detect
 from flodl.train.run_records import LAST
-from flodl_shared.masking import PLAN_VARIABLE
-from flodl_shared.resume_option import RESUME, without_resume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from fdl.base.run_record import CODE, RECORD, process_facts
 from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
@@ -41,7 +42,6 @@ from flodl.train.run_records import (
     read_record,
     run_of_launch,
 )
-from flodl_shared.run_record import CODE, RECORD, process_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

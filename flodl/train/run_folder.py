@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.base import run_record
 from flodl import log
 from flodl.errors import RunDirectoryError
 from flodl.files import replace_text, staging
 from flodl.train.run_records import publish, read_record
-from flodl_shared import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.run_record import RECORD, process_facts, started_ticks
 from flodl.errors import RunDirectoryError
-from flodl_shared.run_record import RECORD, process_facts, started_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

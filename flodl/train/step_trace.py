@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 
+from fdl.base.run_record import RECORD
 from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
@@ -24,7 +25,6 @@ from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.sample_digests import SampleDigests, row_digests
 from flodl.train.trace_file import NAME, TraceFile
 from flodl.train.trace_stretch import Stretch
-from flodl_shared.run_record import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

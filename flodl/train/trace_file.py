@@ -14,7 +14,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -54,7 +54,7 @@ def test_the_site_describes_the_python_names_and_finds_them(site):
 def test_the_build_stops_at_a_broken_link(tmp_path):
     copy = tmp_path / "copy"
     ignored = shutil.ignore_patterns(".*", "site", "__pycache__", "tests")
-    for name in ("docs", "scripts", "fdl", "flodl", "flodl_shared", "examples"):
+    for name in ("docs", "scripts", "fdl", "flodl", "examples"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     (copy / "benchmarks").mkdir()
     for name in ("mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"):

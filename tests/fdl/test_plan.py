@@ -3,8 +3,8 @@
 import json
 import shlex
 
+from fdl.base.secrets import REDACTED
 from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
-from flodl_shared.secrets import REDACTED
 
 # What the started program does not learn about itself.
 OUTER = (

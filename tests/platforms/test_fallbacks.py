@@ -13,10 +13,10 @@ import psutil
 import pytest
 import torch
 
+from fdl.base import run_record
 from fdl.run_directory import tell
 from flodl.device import select_device
 from flodl.train import run_records
-from flodl_shared import run_record
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]

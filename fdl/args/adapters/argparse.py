@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.parameters.parameter import UNSET
-from flodl_shared.secrets import REDACTED, is_secret
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING
 
-from flodl_shared.masking import KNOWN
+from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.masking import KNOWN
 from fdl.errors import FdlError
 from fdl.own_files import open_own, own, put_own
 from fdl.run_directory.importing import step_curves
@@ -18,7 +19,6 @@ from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.notes import NOTES
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD
-from flodl_shared.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fdl.base.secrets import is_secret_name
 from fdl.light_record import Record
 from fdl.parameters.parameter import is_flag_name
-from flodl_shared.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ A separate module, so that programs which never draw do not import the renderer.
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html import escape
 
+from fdl.base.suggest import nearest
 from flodl.errors import FlodlError, PathError
 from flodl.graph.base import GraphBase
 from flodl.graph.draw.describe import describe
@@ -130,8 +130,8 @@ def _find(diagram: Diagram, wanted: list[str]) -> set[str]:
         known.setdefault(path, set()).update(box.id for box in chain)
     for path in wanted:
         if path not in known:
-            near = difflib.get_close_matches(path, known)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there is {list(known)}"
+            near = nearest(path, known)
+            hint = f"did you mean {near}?" if near else f"there is {list(known)}"
             raise PathError(
                 f"expand: {path!r} names no nested graph, loop, map, gate or switch; {hint}"
             )

@@ -41,7 +41,7 @@ def main(args: Args) -> int:
         output.write(sys.stdout, "".join(lines))
         return 0
     if args.name not in EXAMPLES:
-        from fdl.suggest import nearest
+        from fdl.base.suggest import nearest
 
         close = nearest(args.name, EXAMPLES)
         hint = f"did you mean `{close}`?" if close else f"examples: {', '.join(EXAMPLES)}"

@@ -305,6 +305,15 @@ def test_a_broken_file_costs_its_own_entries_alone(fdl, project):
     assert [one["name"] for one in json.loads(done.out)["types"]][:2] == ["Bowl", "Builder"]
 
 
+def test_without_griffe_the_error_says_how_to_install_it(fdl, project):
+    folder = project({**PACKAGE, "hidden/griffe.py": "raise ImportError"})
+    away = {"PYTHONPATH": str(folder / "hidden")}
+    done = fdl("api-ref", "--path", str(folder / "zoo"), env=away)
+    assert (done.exit, done.out) == (1, "")
+    assert "`fdl api-ref` needs griffe, which is not installed" in done.err
+    assert "pip install 'flodl[api-ref]'" in done.err
+
+
 def test_without_a_name_the_public_names_are_listed_with_their_first_lines(fdl, project):
     folder = project({**PACKAGE, "zoo/graph/inner.py": "class Inside:\n    '''No.'''\n"})
     done = fdl("api-ref", "--path", str(folder / "zoo"))

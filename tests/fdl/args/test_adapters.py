@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from fdl.args import expose
+from fdl.base.secrets import REDACTED
 from fdl.parameters.contract import parse
-from flodl_shared.secrets import REDACTED
 from tests import fork_server
 from tests.rows import each_row
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from fdl import FdlArgs, arg, option
-from flodl_shared.secrets import REDACTED
+from fdl.base.secrets import REDACTED
 from tests.rows import each_row
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 
 from fdl import FdlArgs, FdlArgsError, arg, option
-from flodl_shared.secrets import REDACTED
+from fdl.base.secrets import REDACTED
 from tests.rows import each_row
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 
 from fdl import FdlArgs, arg, option
+from fdl.base.secrets import REDACTED
 from fdl.parameters.contract import ContractError, parse
-from flodl_shared.secrets import REDACTED
 from tests import fork_server
 
 PROGRAM = """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fdl import FdlArgs, FdlArgsError, arg, option
-from flodl_shared.secrets import REDACTED
+from fdl.base.secrets import REDACTED
 from tests.rows import each_row
 
 MANIFESTS = {

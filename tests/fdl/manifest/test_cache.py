@@ -373,7 +373,7 @@ def test_a_cold_load_imports_yaml_and_little_else_and_a_warm_one_nothing(root: P
     assert cold.isdisjoint({"pydantic", "pydantic_core", "typing", "pathlib", "dataclasses"})
     rooms = ("", ".cache", ".discover", ".layers", ".load", ".slips")
     ours = {"fdl.light_json", "fdl.node", "fdl.version", *(f"fdl.manifest{room}" for room in rooms)}
-    ours |= {"flodl_shared", "flodl_shared.masking", "flodl_shared.secrets"}
+    ours |= {"fdl.base", "fdl.base.masking", "fdl.base.secrets"}
     assert modules_of_a_load(root) <= ours | {"__future__", "_json"}
 
 

@@ -11,7 +11,6 @@ from fdl.run_directory.importing import tensorboard
 from fdl.run_directory.importing.detect import runs
 from fdl.run_directory.importing.epochs import Sorted
 from fdl.run_directory.importing.foreign import Curve, UnreadableRunError
-from fdl.run_directory.importing.protobuf import varints
 from tests.fdl.run_directory.test_import import event, field, record, scalar, varint
 from tests.rows import each_row
 
@@ -64,6 +63,13 @@ def test_the_hparams_plugin_says_how_a_run_ended(tmp_path, status, state):
     assert made.curves["loss"].values == [0.5]
 
 
+def test_a_damaged_event_of_the_hparams_plugin_is_left_out(tmp_path):
+    broken = session(b"_hparams_/session_start_info", b"\x0a\x05ab")
+    made = imported(tmp_path, event(0, broken), event(1, scalar("loss", 0.5)))
+    assert made.warnings == [f"{tmp_path}: an event of the HParams plugin is damaged; left out"]
+    assert made.curves["loss"].values == [0.5]
+
+
 def tensor(kind, content):
     return field(8, b"\x08" + varint(kind) + content)
 
@@ -71,11 +77,15 @@ def tensor(kind, content):
 @each_row(
     ("value", "expected"),
     [
-        (tensor(14, field(4, b"\x00\x3f")), 0.5),
+        (tensor(1, field(4, struct.pack("<f", 0.5))), 0.5),
+        (tensor(2, field(4, struct.pack("<d", 0.5))), 0.5),
+        (tensor(2, field(6, struct.pack("<d", 0.5))), 0.5),
+        (tensor(1, field(5, struct.pack("<f", 0.5))), 0.5),
+        (tensor(19, field(4, struct.pack("<e", 0.5))), 0.5),
         (tensor(19, b"\x68" + varint(0x3800)), 0.5),
         (tensor(3, b"\x38" + varint(-2)), -2.0),
-        (tensor(9, field(10, varint(7) + varint(8))), 7.0),
-        (tensor(1, b""), 0.0),
+        (tensor(1, field(2, field(2, b"\x08\x02")) + field(4, struct.pack("<2f", 1, 2))), None),
+        (tensor(7, field(8, b"0.5")), None),
         (tensor(1, field(2, field(2, b"\x08\x01") + b"\x18\x01") + field(4, bytes(4))), 0.0),
         (tensor(1, field(4, bytes(8))), None),
         (tensor(1, field(2, field(2, field(1, b"?"))) + field(4, bytes(4))), None),
@@ -112,7 +122,26 @@ def test_fields_of_another_size_count_as_nothing(tmp_path):
     made = imported(tmp_path, b"\x0d\x00\x00\x80\x3f" + field(5, field(1, b"\x08\x01")))
     assert made.started.timestamp() == 0
     assert made.curves == {}
-    assert varints(b"") == []
+
+
+def test_a_file_that_is_still_written_ends_before_its_incomplete_record(tmp_path):
+    last = record(event(1, scalar("loss", 9)))
+    for cut in range(len(last)):
+        made = imported(tmp_path, event(0, scalar("loss", 0.5)), tail=last[:cut])
+        assert (made.curves["loss"].values, made.warnings) == ([0.5], [])
+
+
+@each_row("place", [0, 9, 13, 17])
+def test_a_changed_byte_is_noticed(tmp_path, place):
+    one = event(0, scalar("loss", 0.5))
+    last = bytearray(record(event(1, scalar("loss", 9))))
+    last[place] ^= 1
+    made = imported(tmp_path, one, tail=bytes(last))
+    assert made.curves["loss"].values == [0.5]
+    assert made.warnings == [
+        f"{tmp_path / EVENTS}: the record at byte {len(record(one))} is damaged; "
+        "what follows it is left out"
+    ]
 
 
 def test_a_file_without_an_event_is_no_run(tmp_path):

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from fdl.base.run_socket import name_for
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.run import read
 from fdl.run_directory.tell import Act, parse, tell
-from flodl_shared.run_socket import name_for
 from tests.fdl.run_directory.trails import trail
 from tests.rows import each_row
 

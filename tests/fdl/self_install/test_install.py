@@ -12,7 +12,6 @@ import pip
 import pytest
 
 import fdl as package
-import flodl_shared
 from fdl import __version__
 from fdl.self_install.launcher import text
 from tests.fdl.package_index import serve
@@ -297,9 +296,7 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
         site = prefix / SITE
         copy = shutil.ignore_patterns("__pycache__")
-        for one in (package, flodl_shared):
-            folder = Path(one.__file__).parent
-            shutil.copytree(folder, site / folder.name, ignore=copy)
+        shutil.copytree(Path(package.__file__).parent, site / "fdl", ignore=copy)
         info = site / f"flodl-{__version__}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(

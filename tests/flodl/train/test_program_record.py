@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fdl.base.code_record import code_changes, redacted_source
 from flodl.train.program_record import installed_packages, recorded_argv, recorded_variables
-from flodl_shared.code_record import code_changes, redacted_source
 from tests.rows import each_row
 
 

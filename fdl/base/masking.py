@@ -8,7 +8,7 @@ Imported on the warm path: nothing at module top.
 
 from __future__ import annotations
 
-from flodl_shared.secrets import (
+from fdl.base.secrets import (
     HINTS,
     REDACTED,
     SHORTEST,

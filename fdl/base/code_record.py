@@ -11,7 +11,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, final
 
-from flodl_shared.secrets import REDACTED, is_secret, is_secret_name, masked
+from fdl.base.secrets import REDACTED, is_secret, is_secret_name, masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 
-from flodl_shared.masking import Mask
-from flodl_shared.secrets import (
+from fdl.base.masking import Mask
+from fdl.base.secrets import (
     REDACTED,
     SHORTEST,
     is_secret,

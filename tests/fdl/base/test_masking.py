@@ -9,8 +9,8 @@ import shlex
 import urllib.parse
 from dataclasses import dataclass
 
-from flodl_shared.masking import KNOWN, Mask
-from flodl_shared.secrets import REDACTED
+from fdl.base.masking import KNOWN, Mask
+from fdl.base.secrets import REDACTED
 from tests.rows import each_row
 
 PHRASE = 'Pass "phrase" & it\'s <tag>/é 77'

@@ -8,7 +8,7 @@ A value is secret in three cases:
 - Its text has a known format: a token of a service, a password in a URL, a Bearer header, a
   webhook.
 
-:mod:`flodl_shared.masking` masks them wherever else their text occurs.
+:mod:`fdl.base.masking` masks them wherever else their text occurs.
 
 Imported on the warm path: nothing at module top.
 """
