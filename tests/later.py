@@ -23,9 +23,11 @@ class _Later:
 
 if TYPE_CHECKING:
     import transformers as transformers
+    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow as tensorboard_files
     from transformers import convert_slow_tokenizer as convert_slow_tokenizer
     from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model
 else:
+    tensorboard_files = _Later("tensorboard.compat.tensorflow_stub.pywrap_tensorflow")
     transformers = _Later("transformers")
     convert_slow_tokenizer = _Later("transformers.convert_slow_tokenizer")
     sentencepiece_model = _Later("transformers.utils.sentencepiece_model_pb2_new")

@@ -13,9 +13,9 @@ from array import array
 from contextlib import closing
 
 import pytest
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from fdl.run_directory.find import search
+from tests.later import tensorboard_files
 
 META = """\
 end_time: 1795500487493
@@ -281,9 +281,9 @@ def record(data):
     return b"".join(
         (
             length,
-            struct.pack("<I", masked_crc32c(length)),
+            struct.pack("<I", tensorboard_files.masked_crc32c(length)),
             data,
-            struct.pack("<I", masked_crc32c(data)),
+            struct.pack("<I", tensorboard_files.masked_crc32c(data)),
         )
     )
 
