@@ -94,7 +94,6 @@ from .graph import (
     Profile as Profile,
     Reduce as Reduce,
     Reshape as Reshape,
-    Rewrite as Rewrite,
     SigmoidRouter as SigmoidRouter,
     SoftmaxRouter as SoftmaxRouter,
     StateAdd as StateAdd,

@@ -25,7 +25,6 @@ from flodl.graph.profile import (
     NodeTiming as NodeTiming,
     Profile as Profile,
 )
-from flodl.graph.rewriting.mixin import Rewrite as Rewrite
 from flodl.graph.routing import (
     ArgmaxSelector as ArgmaxSelector,
     FixedSelector as FixedSelector,

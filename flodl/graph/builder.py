@@ -319,11 +319,8 @@ class FlowBuilder:
         self._begin_block("map")
         return MapBuilder(self, body, name)
 
-    def build(self, *, rewrite: bool = False) -> Graph:
+    def build(self) -> Graph:
         """Build the graph.
-
-        Args:
-            rewrite: Compute nodes in faster ways, equal up to rounding: :meth:`Graph.rewrites`.
 
         Raises:
             BuildError: A misuse was recorded (the first is reported, with its place); a loop or map
@@ -345,7 +342,7 @@ class FlowBuilder:
         self._spent = True
         if self._verbose:
             log.verbose(graph.tree_summary())
-        return graph.rewrite() if rewrite else graph
+        return graph
 
     # --- Bookkeeping -----------------------------------------------------------------------
 

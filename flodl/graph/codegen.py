@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,20 +54,6 @@ Initial = Tensor | Callable[[Tensor], Tensor]
 Mark = Callable[[int], None]
 
 
-class Rewrite(Protocol):
-    """Computes a node in another way. Called with the node's module, then with its arguments.
-
-    Attributes:
-        same: Number of a node of the same value, or 0. Such a rewrite gets the registry alone, and
-            says whether that value can be used.
-    """
-
-    same: int
-
-    def __call__(self, module: Any, *args: Any) -> Any:
-        """Compute the node, or call its module where that is not possible."""
-
-
 _serial = itertools.count(1)
 
 _ABOUT_DTYPES = re.compile(r"\b(dtypes?|scalar types?|tensor types?|Float|Double|Half|Long)\b")
@@ -83,7 +69,6 @@ class Core:
         initials: Custom initial values of state readers, by node number.
         tags: Whether to return tagged values; if not, they are deleted after their last reader.
         mark: Called with 0 when the function starts, and with the number of each node after it ran.
-        rewrites: Nodes that are computed in another way, by number.
 
     Attributes:
         source: The Python source.
@@ -92,8 +77,7 @@ class Core:
     """
 
     __slots__ = (
-        "__weakref__", "_lines", "arity", "initials", "mark", "rewrites", "run", "source", "tags",
-        "topology",
+        "__weakref__", "_lines", "arity", "initials", "mark", "run", "source", "tags", "topology",
     )  # fmt: skip
 
     def __init__(
@@ -103,15 +87,13 @@ class Core:
         *,
         tags: bool = True,
         mark: Mark | None = None,
-        rewrites: Mapping[int, Rewrite] | None = None,
     ) -> None:
         self.topology = topology
-        self.rewrites = dict(rewrites or {})
         self.initials = dict(initials or {})
         self.tags = tags
         self.mark = mark
         self.arity = len(topology.inputs)
-        self.source, self._lines = _Writer(topology, tags, mark is not None, self.rewrites).write()
+        self.source, self._lines = _Writer(topology, tags, mark is not None).write()
         # Tracebacks and debuggers find the lines under this name. It is unique per core, because
         # torch.compile counts recompilations per code object and reports them by file.
         name = f"<graph {topology.label or 'core'} {next(_serial)}>"
@@ -128,23 +110,16 @@ class Core:
             "map_whole": map_whole,
             "map_slices": map_slices,
             "mark": mark,
-            "rewritten": self.rewrites,
         }
         exec(compile(self.source, name, "exec"), scope)  # noqa: S102 - generated text only
         self.run: CoreFunction = scope["core"]
 
     def __reduce__(self) -> tuple[Callable[..., Core], tuple[Any, ...]]:
-        rewrites = self.rewrites or None
-        return partial(Core, tags=self.tags, rewrites=rewrites), (self.topology, self.initials)
+        return partial(Core, tags=self.tags), (self.topology, self.initials)
 
     def variant(self, *, tags: bool, mark: Mark | None) -> Core:
         """The same function with or without returned tags and marks."""
-        return Core(self.topology, self.initials, tags=tags, mark=mark, rewrites=self.rewrites)
-
-    def rewritten(self, rewrites: Mapping[int, Rewrite], topology: Topology | None = None) -> Core:
-        """The same function with these rewrites, or for another topology of the same graph."""
-        topology = topology or self.topology
-        return Core(topology, self.initials, tags=self.tags, mark=self.mark, rewrites=rewrites)
+        return Core(self.topology, self.initials, tags=tags, mark=mark)
 
     def explain(self, error: BaseException) -> None:
         """Add a note to an exception from ``run``: the failed node and its input shapes."""
@@ -216,11 +191,8 @@ def _initial(value: Initial, stream: Tensor) -> Tensor:
 class _Writer:
     """Writes the source of one core. ``v<k>`` is the value of node ``k``, ``v0`` the entry."""
 
-    def __init__(
-        self, topology: Topology, tags: bool, marked: bool, rewrites: Mapping[int, Rewrite]
-    ) -> None:
+    def __init__(self, topology: Topology, tags: bool, marked: bool) -> None:
         self.topology = topology
-        self.rewrites = rewrites
         self.marked = marked
         self.tagged = [topology.tagged_nodes[tag] for tag in topology.kept_tags] if tags else []
         self.order = [node for level in topology.levels for node in level]
@@ -266,8 +238,7 @@ class _Writer:
                 # The type test takes about 20 ns; a name for the raw result would keep it alive.
                 call = f"{target} := {self._call(node, module, style)}"
                 repair = f"{target} := first_tensor({target}, {node.id!r})"
-                plain = f"type({call}) is Tensor or ({repair})"
-                return self._shared(node, plain) if node.number in self.rewrites else plain
+                return f"type({call}) is Tensor or ({repair})"
             case Combine(how, broadcast):
                 total = " + ".join(values)
                 total = total if how is MergeOp.ADD else f"({total}) / {len(values)}"
@@ -279,35 +250,16 @@ class _Writer:
                 refuse = f"refuse_shapes({node.id!r}, {', '.join(values)})"
                 return f"({target} := {total}).numel() == {equal} or {refuse}"
             case Loop():
-                return f"{target}, t{node.number} = {self._called(node, module)}"
+                return f"{target}, t{node.number} = {self._call(node, module, RefStyle.ARGUMENT)}"
             case Gate() | Switch():
-                return f"{target} = {self._called(node, module)}"
+                return f"{target} = {self._call(node, module, RefStyle.ARGUMENT)}"
             case Map(kind="slices", pieces=pieces):
                 return f"{target} = map_slices({module}, {values[0]}, {pieces}, {node.id!r})"
             case Map(batched=batched):
                 run = "map_whole" if batched else "map_each"
-                run = self._instead(node, run)
                 return f"{target} = {run}({module}, {values[0]}, {node.id!r})"
             case Port() | StateRead():
                 return ""
-
-    def _instead(self, node: Node, function: str) -> str:
-        """The function that computes a node: its rewrite, or the one of this name."""
-        return f"rewritten[{node.number}]" if node.number in self.rewrites else function
-
-    def _called(self, node: Node, module: str) -> str:
-        """The call of a composite node, or of its rewrite with the node as first argument."""
-        call = self._call(node, module, RefStyle.ARGUMENT)
-        if node.number not in self.rewrites:
-            return call
-        return f"{self._instead(node, module)}({module}, {call.removeprefix(f'{module}(')}"
-
-    def _shared(self, node: Node, plain: str) -> str:
-        """Use the value of a node that computes the same, where both still do."""
-        same = self.topology.node(self.rewrites[node.number].same)
-        inputs = f"v{same.wires[0].source} is v{node.wires[0].source}"
-        able = f"{inputs} and rewritten[{node.number}](modules)"
-        return f"(v{node.number} := v{same.number}) if {able} else {plain}"
 
     def _call(self, node: Node, module: str, style: RefStyle | None) -> str:
         stream, references = f"v{node.wires[0].source}", node.references
@@ -337,11 +289,6 @@ class _Writer:
                 reads.append(f"v{wire.source} = {absent} if s{slot} is None else s{slot}")
         return reads
 
-    def _shared_values(self, node: Node) -> tuple[int, ...]:
-        """The values that a node reads because it may use the value of another node."""
-        same = self.rewrites[node.number].same if node.number in self.rewrites else 0
-        return (same, self.topology.node(same).wires[0].source) if same else ()
-
     def _expiring(self) -> dict[int, list[int]]:
         """Values to delete after each node: it is their last reader, and they are not returned."""
         kept = {self.topology.output, *self.tagged, *self.carried}
@@ -349,8 +296,8 @@ class _Writer:
         for node in self.order:
             if not isinstance(node.operation, Port | StateRead):
                 last[node.number] = node.number  # an unread value is deleted where it was made
-            for source in (*(wire.source for wire in node.wires), *self._shared_values(node)):
-                last[source] = node.number
+            for wire in node.wires:
+                last[wire.source] = node.number
         expiring: dict[int, list[int]] = {}
         for value, reader in last.items():
             if value not in kept:

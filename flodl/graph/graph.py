@@ -17,7 +17,6 @@ from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
-from flodl.graph.rewriting.mixin import Rewritable
 from flodl.graph.spec import Specified
 from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
@@ -37,7 +36,6 @@ class Graph(
     Specified,
     Profiled,
     Drawn,
-    Rewritable,
 ):
     """A network made by :class:`~flodl.graph.FlowBuilder`; an ordinary ``torch.nn.Module``.
 
@@ -171,11 +169,10 @@ class Graph(
         """Compile the pure core in place, with the options of ``torch.compile``.
 
         State, captures and their policy stay outside and work as in eager mode. A copy of the
-        graph is not compiled. Rewrites are switched off.
+        graph is not compiled.
         """
         if args:
             raise TypeError("compile takes the options of torch.compile by name")
-        self._use_rewrites(False)  # a compiler chooses its own kernels
         self._compile_options = options
         self._core.run = torch.compile(self._core.run, **options)
 

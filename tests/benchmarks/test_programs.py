@@ -16,7 +16,6 @@ MEASURED = sorted(page for page in PAGES.glob("*.md") if page.name != "README.md
 
 QUICK = [
     "data_feed",
-    "graph_rewrites",
     "histogram_cost",
 ]
 LONG = [  # they start processes, or measure for seconds

@@ -63,6 +63,6 @@ class ModelFlow(FlowBuilder):
 
     _makes = ModelGraph
 
-    def build(self, *, rewrite: bool = False) -> ModelGraph:
+    def build(self) -> ModelGraph:
         """Make the graph; see :meth:`FlowBuilder.build`."""
-        return cast("ModelGraph", super().build(rewrite=rewrite))
+        return cast("ModelGraph", super().build())

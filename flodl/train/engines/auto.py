@@ -21,8 +21,7 @@ from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.live_steps import PhaseClock, Taken, median_of_steps, step_clock
 from flodl.train.engines.phase_trial import PHASE_OF, phase_trial
-from flodl.train.engines.pure import PureStep, free_bytes
-from flodl.train.engines.rewritten import NAME as REWRITTEN, usable_rewrites, worth_trying
+from flodl.train.engines.pure import PureStep
 from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.thread_trials import ThreadTrials
 from flodl.train.engines.threads import fewer_threads
@@ -268,7 +267,6 @@ class AutoEngine(TunedEngine):
             channels_last=tuning.channels_last and self._layout,
             compiled=tuning.compiled and self._pure is not None,
             captured=tuning.captured and self._pure is not None and not self._capture_reason(),
-            rewritten=tuning.rewritten and bool(usable_rewrites(self._model)),
         )
 
     def _compile_again(self, batch: Any) -> bool:
@@ -400,9 +398,6 @@ class AutoEngine(TunedEngine):
         on_cpu = self._device.type == "cpu"
         if self.settings.scaler is None and fused_step(self._optimizer) is not None:
             found.append(("fused optimizer", {"fused": True}))
-        free = free_bytes(self._device)
-        if self.settings.autocast is None and worth_trying(self._model, free):
-            found.append((REWRITTEN, {"rewritten": True}))
         if self._memory and on_cpu and faults >= self._policy.faults and heap.can_keep():
             if heap.kept_by_environment():
                 self._notes["kept heap"] = "set by the environment"
@@ -533,7 +528,7 @@ class AutoEngine(TunedEngine):
             return best
         self._notes["compile_seconds"] = round(pure.seconds, 2)
         # The guard cannot watch compiled code. The compiler chooses its own layouts and kernels.
-        alone = replace(best, compiled=True, channels_last=False, rewritten=False, captured=False)
+        alone = replace(best, compiled=True, channels_last=False, captured=False)
         if not best.captured:
             best = yield from self._try("compiled", best, alone)
         if not (best.captured or best.compiled):

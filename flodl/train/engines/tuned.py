@@ -17,7 +17,6 @@ from flodl.train.engines.capturing import Capturing
 from flodl.train.engines.forward import forward_function, scalar_loss, without_backward
 from flodl.train.engines.fused import fused_step, place_step_counts
 from flodl.train.engines.fused_check import CheckedStep
-from flodl.train.engines.rewritten import RewrittenGraphs, usable_rewrites
 from flodl.train.engines.routing import OneDnnRoute
 from flodl.train.engines.threads import ThreadLimit
 from flodl.train.engines.tuning import Tuning, laid_out_weights, lay_out, layout_refusal
@@ -255,9 +254,7 @@ class TunedEngine(StepEngine):
 
     def report(self) -> Mapping[str, object]:
         """Report the tunings in use."""
-        rewrites = usable_rewrites(self._model) if self.tuning.rewritten else []
-        told = {"rewrites": rewrites} if rewrites else {}
-        return {"engine": self.name, "tuning": self.tuning.names(), **told}
+        return {"engine": self.name, "tuning": self.tuning.names()}
 
     def close(self) -> None:
         """Restore the usual heap, and the layout of weights that other code expects."""
@@ -302,9 +299,8 @@ class TunedEngine(StepEngine):
             self._watch = StepWatch(self.present)
         watch = (self._watch,) if self._watch is not None else ()
         # In the backward pass, too: activation checkpointing runs parts of the forward again.
-        both = (RewrittenGraphs(self._model), *watch) if tuning.rewritten else watch
-        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *both)
-        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *both)
+        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *watch)
+        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *watch)
 
 
 _AS_IT_IS = nullcontext()

@@ -22,8 +22,6 @@ from torch.optim import (
 )
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from flodl.train.engines.rewritten import NAME as REWRITTEN
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,7 +50,6 @@ class Tuning:
         route_backward: Compute matrix products of the backward pass with oneDNN.
         threads: Threads of an operation; 0 for the number that the user has set.
         compiled: Compute forward and backward with torch.compile.
-        rewritten: Compute nodes of graphs in faster ways.
         captured: Repeat the whole step as a CUDA graph.
     """
 
@@ -63,7 +60,6 @@ class Tuning:
     route_backward: bool = False
     threads: int = 0
     compiled: bool = False
-    rewritten: bool = False
     captured: bool = False
 
     def names(self) -> list[str]:
@@ -76,7 +72,6 @@ class Tuning:
             "route_backward": "oneDNN backward",
             "threads": thread_words(self.threads),
             "compiled": "compiled",
-            "rewritten": REWRITTEN,
             "captured": "CUDA graph",
         }
         return [word for field, word in words.items() if getattr(self, field)]

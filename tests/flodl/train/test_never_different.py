@@ -237,8 +237,6 @@ def refused(tuning: str, program: str, report: dict[str, Any]) -> bool:
         return program not in LAID_OUT
     if tuning == "heap":
         return not heap.can_keep() or heap.kept_by_environment()
-    if tuning == "rewritten":  # the programs have no graphs; test_rewritten_engine.py has some
-        return "rewritten graph" not in report["trials"]
     if tuning == "captured":  # the programs train on the processor
         return not captures_on(torch.device("cpu"))
     if tuning.startswith("route_"):

@@ -1,1 +1,0 @@
-"""Rewrites: nodes of a graph computed in a faster way, equal within rounding."""
