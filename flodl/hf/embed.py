@@ -24,7 +24,7 @@ from flodl.hf.opening_options import settled
 from flodl.hf.predict.batching import Batching, device_of, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts
 from flodl.hf.sentence_settings import POOLINGS, Pooling, SentenceSettings, sentence_settings
-from flodl.hf.similarity import similarity, similarity_pairwise
+from flodl.hf.similarity import similarity
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
@@ -171,18 +171,6 @@ class TextEncoder:
             ``[N, M]``: larger is more similar; distances are negative.
         """
         return similarity(self._settings.similarity, first, second)
-
-    def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
-        """Compare vectors in pairs; see :meth:`similarity`.
-
-        Args:
-            first: ``[N, H]`` or ``[H]``.
-            second: ``[N, H]`` or ``[H]``.
-
-        Returns:
-            ``[N]``.
-        """
-        return similarity_pairwise(self._settings.similarity, first, second)
 
     @overload
     def encode(

@@ -34,23 +34,6 @@ def similarity(kind: Similarity, first: Any, second: Any) -> Tensor:
     return _ALL[checked(kind)](_as_rows(first), _as_rows(second))
 
 
-def similarity_pairwise(kind: Similarity, first: Any, second: Any) -> Tensor:
-    """Compare the vectors of two sets in pairs.
-
-    Args:
-        kind: The function.
-        first: ``[N, H]`` or ``[H]``: a tensor, an array of numpy, or a list of either.
-        second: ``[N, H]`` or ``[H]``.
-
-    Returns:
-        ``[N]``.
-
-    Raises:
-        ValueError: There is no such function.
-    """
-    return _PAIRS[checked(kind)](_as_rows(first), _as_rows(second))
-
-
 def checked(kind: Any) -> Similarity:
     """The name of a function.
 
@@ -79,10 +62,4 @@ _ALL: Mapping[Similarity, Compare] = {
     "dot": lambda first, second: first @ second.T,
     "euclidean": lambda first, second: -torch.cdist(first, second, p=2.0),
     "manhattan": lambda first, second: -torch.cdist(first, second, p=1.0),
-}
-_PAIRS: Mapping[Similarity, Compare] = {
-    "cosine": lambda first, second: (_scaled(first) * _scaled(second)).sum(1),
-    "dot": lambda first, second: (first * second).sum(1),
-    "euclidean": lambda first, second: -(first - second).square().sum(1).sqrt(),
-    "manhattan": lambda first, second: -(first - second).abs().sum(1),
 }

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.text.files import TokenizerFiles, flag, reading
-from flodl.hf.text.pieces import Pieces, bpe, unigram
-from flodl.hf.text.sentencepiece import (
-    Algorithm,
-    PieceKind,
-    SentencePieceModel,
-    read_sentencepiece,
-)
+from flodl.hf.text.pieces import Pieces, unigram
+from flodl.hf.text.sentencepiece import PieceKind, SentencePieceModel, read_sentencepiece
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -156,11 +151,8 @@ def _divided(
     *,
     by_words: bool,
 ) -> Tokenizer:
-    """The tokenizer of a SentencePiece file, by the algorithm that the file was trained with."""
+    """The tokenizer of a SentencePiece file."""
     where = files.where(files.source[0])
-    if model.algorithm is Algorithm.BPE:
-        spaced = bool(flag(files, "add_prefix_space", model.dummy_prefix))
-        return bpe(model, pieces, unk_id, before, spaced=spaced, where=where)
     spaced = bool(flag(files, "add_prefix_space", True))
     return unigram(model, pieces, unk_id, before, spaced=spaced, by_words=by_words, where=where)
 

@@ -1,6 +1,6 @@
 """Read a SentencePiece ``.model`` file: a protocol buffer of pieces, scores and a normaliser.
 
-Only what a unigram or BPE tokenizer needs is kept. The wire format is that of
+Only what a unigram tokenizer needs is kept. The wire format is that of
 https://protobuf.dev/programming-guides/encoding, the field numbers are those of
 ``sentencepiece_model.proto`` (https://github.com/google/sentencepiece).
 """
@@ -21,14 +21,8 @@ _Field: TypeAlias = "tuple[int, int | bytes]"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _FLOAT = struct.Struct("<f")
-_OTHERS: Final = {3: "word", 4: "character"}
-
-
-class Algorithm(IntEnum):
-    """How a text is divided into pieces."""
-
-    UNIGRAM = 1
-    BPE = 2
+_UNIGRAM: Final = 1
+_OTHERS: Final = {2: "BPE", 3: "word", 4: "character"}
 
 
 class PieceKind(IntEnum):
@@ -47,45 +41,19 @@ _KINDS = {int(kind): kind for kind in PieceKind}
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """A unigram or BPE vocabulary.
+    """A unigram vocabulary.
 
     Attributes:
-        pieces: Every piece and its score, in the order of their ids: a log probability for
-            unigram; for BPE, the piece with the higher score is merged first.
+        pieces: Every piece and its log probability, in the order of their ids.
         kinds: The kind of each piece.
         unk_id: The id of the piece for text that no other piece covers.
         charsmap: The compiled normalisation rules; empty for none.
-        algorithm: How a text is divided into pieces.
-        byte_fallback: Whether text that no piece covers becomes pieces of single bytes.
-        dummy_prefix: Whether a text begins with a space.
-        single_spaces: Whether spaces at both ends go, and runs of spaces become one.
     """
 
     pieces: tuple[tuple[str, float], ...]
     kinds: tuple[PieceKind, ...]
     unk_id: int
     charsmap: bytes
-    algorithm: Algorithm = Algorithm.UNIGRAM
-    byte_fallback: bool = False
-    dummy_prefix: bool = True
-    single_spaces: bool = True
-
-
-@dataclass(slots=True)
-class _Training:
-    """What is read of the trainer's settings; the defaults are those of the format."""
-
-    unk_id: int = 0
-    algorithm: int = 1
-    byte_fallback: bool = False
-    space_at_end: bool = False
-
-
-@dataclass(slots=True)
-class _Normaliser:
-    charsmap: bytes = b""
-    dummy_prefix: bool = True
-    single_spaces: bool = True
 
 
 def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
@@ -96,12 +64,11 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
         where: Its name, for messages.
 
     Raises:
-        CheckpointFormatError: The file is broken, holds no pieces, or is neither a unigram nor a
-            BPE model.
+        CheckpointFormatError: The file is broken, holds no pieces, or is not a unigram model.
     """
     pieces: list[tuple[str, float]] = []
     kinds: list[PieceKind] = []
-    training, normaliser = _Training(), _Normaliser()
+    unk_id, algorithm, charsmap = 0, _UNIGRAM, b""  # the defaults of the format
     try:
         for number, value in _fields(data):
             if number == 1:
@@ -109,23 +76,18 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
                 pieces.append((text, score))
                 kinds.append(kind)
             elif number == 2:
-                training = _training(_bytes(value))
+                settings = dict(_fields(_bytes(value)))
+                algorithm = _number(settings.get(3, algorithm))
+                unk_id = _number(settings.get(40, unk_id))
             elif number == 3:
-                normaliser = _normaliser(_bytes(value))
-        algorithm = _algorithm(training)
-        _check(pieces, kinds, training.unk_id)
+                charsmap = _bytes(dict(_fields(_bytes(value))).get(2, charsmap))
+        if algorithm != _UNIGRAM:
+            named = _OTHERS.get(algorithm, f"number {algorithm}")
+            raise _BrokenError(f"it was trained with another algorithm ({named})")
+        _check(pieces, kinds, unk_id)
     except _BrokenError as error:
-        raise CheckpointFormatError(f"{where} is not a unigram or BPE model: {error}") from None
-    return SentencePieceModel(
-        tuple(pieces),
-        tuple(kinds),
-        training.unk_id,
-        normaliser.charsmap,
-        algorithm,
-        training.byte_fallback,
-        normaliser.dummy_prefix,
-        normaliser.single_spaces,
-    )
+        raise CheckpointFormatError(f"{where} is not a unigram model: {error}") from None
+    return SentencePieceModel(tuple(pieces), tuple(kinds), unk_id, charsmap)
 
 
 class _BrokenError(Exception):
@@ -164,42 +126,6 @@ def _written_somehow(data: bytes) -> tuple[bytes, float, int]:
         elif number == 3:
             kind = _number(value)
     return text, score, kind
-
-
-def _training(data: bytes) -> _Training:
-    found = _Training()
-    for number, value in _fields(data):
-        if number == 3:
-            found.algorithm = _number(value)
-        elif number == 24:
-            found.space_at_end = bool(_number(value))
-        elif number == 35:
-            found.byte_fallback = bool(_number(value))
-        elif number == 40:
-            found.unk_id = _number(value)
-    return found
-
-
-def _normaliser(data: bytes) -> _Normaliser:
-    found = _Normaliser()
-    for number, value in _fields(data):
-        if number == 2:
-            found.charsmap = _bytes(value)
-        elif number == 3:
-            found.dummy_prefix = bool(_number(value))
-        elif number == 4:
-            found.single_spaces = bool(_number(value))
-    return found
-
-
-def _algorithm(training: _Training) -> Algorithm:
-    if training.space_at_end:
-        raise _BrokenError("its pieces have their spaces at the end, which is not supported")
-    try:
-        return Algorithm(training.algorithm)
-    except ValueError:
-        named = _OTHERS.get(training.algorithm, f"number {training.algorithm}")
-        raise _BrokenError(f"it was trained with another algorithm ({named})") from None
 
 
 def _check(pieces: list[tuple[str, float]], kinds: list[PieceKind], unk_id: int) -> None:

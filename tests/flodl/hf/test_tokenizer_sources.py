@@ -296,7 +296,7 @@ BROKEN = [
         "albert",
         "spiece.model",
         b"",
-        r"spiece\.model is not a unigram or BPE model: it holds no pieces",
+        r"spiece\.model is not a unigram model: it holds no pieces",
     ),
     ("json", "tokenizer.json", b"{}", r"tokenizer\.json is not a tokenizer"),
     ("json", "tokenizer.json", b"\xff", r"tokenizer\.json is not UTF-8 text"),

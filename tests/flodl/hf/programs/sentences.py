@@ -32,15 +32,12 @@ print(
             "shape": list(embeddings.shape),
             "embeddings": embeddings.tolist(),
             "similarities": similarities.tolist(),
-            "pairs": model.similarity_pairwise(embeddings, embeddings[::-1].copy()).tolist(),
             "one": one.tolist(),
             "batched": batched.tolist(),
             "prompted": prompted.tolist(),
             "query": query.tolist(),
             "ranked": ranked.tolist(),
             "short": short.tolist(),
-            "width": model.get_embedding_dimension(),
-            "function": model.similarity_fn_name,
         }
     )
 )
