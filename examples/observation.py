@@ -63,7 +63,7 @@ def train(model: Graph, points: Tensor, labels: Tensor) -> None:
         # A value of one's own, the size of every branch, and something about a part of the model.
         model.record("loss", loss)
         model.collect_with(["branches"], Reduce.NORM)
-        hidden = model.tagged_at("encoder.hidden")
+        hidden = model.tagged("encoder.hidden")
         if hidden is not None:
             model.record_at("encoder.saturated", (hidden.abs() > 0.9).float().mean())
         model.step()

@@ -35,7 +35,6 @@ Surface = dict[str, dict[str, str]]
 
 FORMATS = {
     "checkpoint, `*.fdl`": ("flodl/checkpoint/container.py", "VERSION"),
-    "graph, `flodl-graph`": ("flodl/graph/spec/conversion.py", "VERSION"),
     "libtorch.lock": ("fdl/libtorch/trust.py", "_VERSION"),
     "message to a training": ("flodl/train/mailbox.py", "FORMAT"),
     "plan of a command, `FDL_PLAN`": ("fdl/plan.py", "SCHEMA_VERSION"),

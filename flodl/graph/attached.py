@@ -219,14 +219,6 @@ class Attached(GraphBase):
         output: Tensor = self(entry, *ports)
         return output
 
-    def data_num_batches(self) -> int:
-        """Number of batches in an epoch of the attached loader."""
-        return self._loader().num_batches
-
-    def data_batch_size(self) -> int:
-        """Number of samples in a batch of the attached loader."""
-        return self._loader().batch_size
-
     def set_loss_fn(self, function: LossFunction | None) -> None:
         """Attach the loss, a function of a :class:`LossContext`; None removes it."""
         self._progress.loss = function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
@@ -17,7 +17,6 @@ from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
-from flodl.graph.spec import Specified
 from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
 from flodl.graph.tree import Tree
@@ -33,7 +32,6 @@ class Graph(
     Identified,
     Checkpointed,
     Observed,
-    Specified,
     Profiled,
     Drawn,
 ):
@@ -126,11 +124,6 @@ class Graph(
             )
         return core.run(self._modules, inputs, ())[0]
 
-    def forward_multi(self, inputs: Sequence[Tensor | None]) -> Tensor:
-        """Call the graph with a list of inputs, the entry first."""
-        output: Tensor = self(*inputs)
-        return output
-
     def _ordered(
         self, inputs: tuple[Tensor | None, ...], named: Mapping[str, Tensor | None]
     ) -> Any:
@@ -218,7 +211,8 @@ class Graph(
         """
         if name not in self.topology.tagged_nodes:
             if "." in name:
-                return self.tagged_at(name)
+                target = self._tag_at(name)
+                return target.graph.tagged(target.tag or "")
             raise KeyError(self._no_such("tag", name, self.tag_names()))
         return self._captured_tags().get(name)
 
@@ -244,21 +238,10 @@ class Graph(
         graph, rest = self._owner(name)
         return found if found is not None or graph is self else graph.traces(rest)
 
-    def traces_named(self, name: str) -> list[Tensor] | None:
-        """Like :meth:`traces`, for published names only."""
-        self._captured_traces()  # raises when two loops share a name
-        published = (traces.published for _, traces in self._loop_traces())
-        return next((traces[name] for traces in published if name in traces), None)
-
     def traces_by_node(self, node_id: str) -> list[Tensor] | None:
         """The results of the ``trace`` method of a loop's body, by the node id of the loop."""
         found = (traces.returned for node, traces in self._loop_traces() if node.id == node_id)
         return next((list(values) for values in found if values), None)
-
-    def last_trace(self, name: str) -> Tensor | None:
-        """The last value of a trace, see :meth:`traces`."""
-        values = self.traces(name)
-        return values[-1] if values else None
 
     def _loop_traces(self) -> Any:
         return zip(self.topology.loops, self._captures.traces or (), strict=False)
@@ -304,14 +287,12 @@ class Graph(
                 module.end_step()
             else:
                 module.detach_state()
-        self._collect_if_profiling()
         self._progress.step_count += 1
         self._progress.epoch_step += 1
 
     def end_epoch(self) -> None:
         """Mark the end of an epoch: flush the metrics and restart the count of its steps."""
         self.flush()
-        self._flush_if_profiling()
         self._progress.epoch_count += 1
         self._progress.epoch_step = 0
 
@@ -360,9 +341,5 @@ class Graph(
     # --- Devices ---------------------------------------------------------------------------
 
     def move_to_device(self, device: torch.device | str) -> Self:
-        """Move the graph, the same as ``to(device)``."""
-        return self.to(device)
-
-    def set_device(self, device: torch.device | str) -> Self:
         """Move the graph, the same as ``to(device)``."""
         return self.to(device)

@@ -165,15 +165,6 @@ class Observed(GraphBase):
         below = {graph._metrics: () for prefix, graph in self._tree() if prefix}
         _flush({self._metrics: own, **below})
 
-    def flush_local(self, *names: Names) -> None:
-        """Flush like :meth:`flush`, but only this graph.
-
-        Raises:
-            KeyError: As for :meth:`flush`.
-            StateError: A recorded tensor was changed in place; nothing is flushed.
-        """
-        _flush({self._metrics: self._own_metrics(names)})
-
     @property
     def flush_count(self) -> int:
         """Number of flushes that added a point to this graph."""
@@ -197,12 +188,8 @@ class Observed(GraphBase):
         return [
             (prefix + name, value)
             for prefix, graph in self._tree()
-            for name, value in graph.latest_metrics_local()
+            for name, value in graph._metrics.latest()
         ]
-
-    def latest_metrics_local(self) -> list[tuple[str, float]]:
-        """Return ``(name, value)`` for the last point of every metric, without graphs below."""
-        return self._metrics.latest()
 
     def trend(self, name: str) -> Trend:
         """The points of one metric; an empty trend before its first flush.

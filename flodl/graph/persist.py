@@ -121,10 +121,6 @@ class Checkpointed(Observed):
             )
         self._source_config = text
 
-    def clear_source_config(self) -> None:
-        """Save without a configuration from now on; existing files stay."""
-        self._source_config = None
-
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from flodl.errors import PathError, StateError
-from flodl.graph import plot
-from flodl.graph.base import GraphBase, Names
-from flodl.graph.history import MetricHistory
-from flodl.graph.paths import resolve, timed_nodes
+from flodl.errors import StateError
+from flodl.graph.base import GraphBase
+from flodl.graph.paths import timed_nodes
 from flodl.graph.topology import Topology
-from flodl.graph.trend import Trend, TrendGroup
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
-
-_UNREAD = 32
-"""Passes whose events may stay unread. Older ones have finished, so reading them does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +196,7 @@ def _event() -> torch.cuda.Event:
 class Profiled(GraphBase):
     """Times of a graph's nodes; a base class of ``Graph``.
 
-    While profiling is on, every forward is timed. Times are collected and flushed like metrics:
-    ``end_step`` collects, ``end_epoch`` flushes, and :meth:`timing_trend` returns the points.
-    Names are tags; all times are seconds.
+    While profiling is on, every forward is timed. Names are tags; all times are seconds.
 
     A nested graph is one node of its parent. Labelled ones are profiled together with the parent,
     so that paths such as ``"encoder.hidden"`` name their nodes. Others can be profiled separately.
@@ -215,8 +205,6 @@ class Profiled(GraphBase):
     def __init__(self) -> None:
         super().__init__()
         self._recorder: Recorder | None = None
-        self._timings = MetricHistory()
-        self._unread_timings: deque[tuple[Pass, list[str]]] = deque()
 
     # --- One forward -----------------------------------------------------------------------
 
@@ -235,9 +223,8 @@ class Profiled(GraphBase):
             child.enable_profiling()
 
     def disable_profiling(self) -> None:
-        """Stop timing here and below, and drop the profile; collected and flushed times stay."""
+        """Stop timing here and below, and drop the profile."""
         if self._recorder is not None:
-            self._read_timings(0)
             self._recorder = None
             self._set_mark(None)
         for child in self.tree_children().values():
@@ -282,151 +269,11 @@ class Profiled(GraphBase):
         seconds = dict(zip(last.numbers, last.seconds, strict=True))
         return sum(seconds[number] for number in numbers)
 
-    # --- Many forwards ---------------------------------------------------------------------
-
-    def collect_timings(self, *tags: Names) -> None:
-        """Buffer the times of the last forward until :meth:`flush_timings`.
-
-        Args:
-            tags: Tags or tag groups, with a path for those of graphs below; default: all tags of
-                this graph.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            PathError: A path does not exist.
-            StateError: There are no times: profiling is off, or no forward has run since.
-        """
-        passes = [(graph, graph._last_pass(), names) for graph, names in self._timed_tags(tags)]
-        for graph, last, names in passes:
-            graph._unread_timings.append((last, names))
-            graph._read_timings(_UNREAD)
-
-    def flush_timings(self, *tags: Names) -> None:
-        """Add one point per tag, the mean of its buffered times, and clear the buffers.
-
-        Args:
-            tags: As for :meth:`collect_timings`; default: all, including those of the labelled
-                graphs below.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            PathError: A path does not exist.
-        """
-        every: list[tuple[Profiled, list[str]]] = [(graph, []) for _, graph in self._tree()]
-        for graph, names in self._timed_tags(tags) if tags else every:
-            graph._read_timings(0)
-            graph._timings.flush(names)
-
-    def timing_trend(self, tag: str) -> Trend:
-        """The points of one tag, in seconds; an empty trend before its first flush.
-
-        Args:
-            tag: A tag, or the path of a tag in a nested graph.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            PathError: The path does not exist.
-        """
-        graph, name = self._timed_tag(tag)
-        return Trend(graph._timings.values(name))
-
-    def timing_trends(self, *tags: Names) -> TrendGroup:
-        """The trends of several tags or tag groups; default: of all tags of this graph.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            PathError: A path does not exist.
-        """
-        names = self._expanded(tags) or self.tag_names()
-        return TrendGroup(self.timing_trend(name) for name in names)
-
-    def plot_timings_html(self, path: str | os.PathLike[str], *tags: Names) -> None:
-        """Write a page that draws times over epochs; it needs only a browser.
-
-        Args:
-            path: File to write; an existing one is replaced, missing folders are created.
-            tags: Tags or tag groups; default: all with points, sorted.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            ValueError: A named tag has no points, or no tag has any.
-        """
-        plot.page(path, self._timing_series(tags), title="Time per node", unit="s")
-
-    def export_timing_trends(self, path: str | os.PathLike[str], *tags: Names) -> None:
-        """Write times as CSV: ``epoch`` (from 1), then seconds per tag with eight decimals.
-
-        Args:
-            path: As for :meth:`plot_timings_html`.
-            tags: As for :meth:`plot_timings_html`.
-
-        Raises:
-            KeyError: The graph has no such tag.
-            ValueError: A named tag has no points, or no tag has any.
-        """
-        plot.table(path, self._timing_series(tags))
-
     # --- Internals -------------------------------------------------------------------------
 
     def _set_mark(self, mark: Callable[[int], None] | None) -> None:
         """Make the core call ``mark`` with 0 at its start and with each node's number."""
         raise NotImplementedError
-
-    def _collect_if_profiling(self) -> None:
-        if self._recorder is not None and self._recorder.last is not None:
-            self.collect_timings()
-
-    def _flush_if_profiling(self) -> None:
-        if self._recorder is not None:
-            self.flush_timings()
-
-    def _last_pass(self) -> Pass:
-        last = None if self._recorder is None else self._recorder.last
-        if last is None:
-            raise StateError(
-                "there are no times to collect: call enable_profiling(), then the graph"
-                if self._recorder is None
-                else "there are no times to collect: no forward has run since enable_profiling()"
-            )
-        return last
-
-    def _timed_tag(self, path: str) -> tuple[Profiled, str]:
-        """The graph that has a tag, and the tag."""
-        if "." not in path:
-            if path not in self.topology.tagged_nodes:
-                raise KeyError(self._no_such("tag", path, self.tag_names()))
-            return self, path
-        graph, tag = resolve(cast("Graph", self), path)
-        if tag is None:
-            raise PathError(f"path {path!r} leads to a graph; give the path of one of its tags")
-        return graph, tag
-
-    def _timed_tags(self, tags: Iterable[Names]) -> list[tuple[Profiled, list[str]]]:
-        """Tags by the graph that has them; default: all of this graph."""
-        chosen: dict[Profiled, list[str]] = {}
-        for name in self._expanded(tags) or self.tag_names():
-            graph, tag = self._timed_tag(name)
-            chosen.setdefault(graph, []).append(tag)
-        return list(chosen.items()) or [(self, [])]
-
-    def _read_timings(self, leave: int) -> None:
-        """Move collected times to the history, oldest first; ``leave`` of them stay."""
-        while len(self._unread_timings) > leave:
-            done, names = self._unread_timings.popleft()
-            seconds = dict(zip(done.numbers, done.seconds, strict=True))
-            for name in names:
-                self._timings.record_scalar(name, seconds[self.topology.tagged_nodes[name]])
-
-    def _timing_series(self, tags: Sequence[Names]) -> dict[str, list[float]]:
-        series = {
-            prefix + name: graph._timings.values(name)
-            for prefix, graph in self._tree()
-            for name in graph._timings.names()
-        }
-        names = self._expanded(tags)
-        for name in names:
-            self._timed_tag(name)
-        return plot.select(series, names)
 
 
 def _profile(topology: Topology, last: Pass) -> Profile:

@@ -159,10 +159,6 @@ class Stateful(GraphBase):
             else:
                 reset(module)
 
-    def end_sequence(self) -> None:
-        """Start a new sequence, the same as :meth:`reset_state`."""
-        self.reset_state()
-
     def detach_state(self) -> None:
         """Keep the values of the last forward and detach them from their history.
 

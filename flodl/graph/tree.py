@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from flodl.checkpoint import LoadReport, persistent_buffers, qualify
+from flodl.checkpoint import LoadReport, qualify
 from flodl.checkpoint.store import OnShapeMismatch
 from flodl.errors import PathError
 from flodl.graph.base import GraphBase
@@ -156,15 +156,6 @@ class Tree(GraphBase):
         }
         return [(named[parameter], parameter) for parameter in self.parameters_at(path)]
 
-    def named_buffers_at(self, path: str) -> list[tuple[str, Tensor]]:
-        """Like :meth:`named_parameters_at`, for persistent buffers."""
-        found: dict[Tensor, str] = {}
-        for target in self._all_at(path):
-            before = f"{target.prefix}." if target.prefix else ""
-            for name, value in persistent_buffers(target.module or nn.Identity()):
-                found.setdefault(value, qualify(before + name))
-        return [(name, value) for value, name in found.items()]
-
     def optim_group(self, path: str, lr: float) -> dict[str, Any]:
         """A parameter group for any torch optimizer.
 
@@ -250,15 +241,6 @@ class Tree(GraphBase):
 
     # --- Observation -----------------------------------------------------------------------
 
-    def tagged_at(self, path: str) -> Tensor | None:
-        """The value of a tag in the last forward, or None before the first.
-
-        Raises:
-            PathError: The path does not exist or names a graph.
-        """
-        target = self._tag_at(path)
-        return target.graph.tagged(cast("str", target.tag))
-
     def record_at(self, path: str, values: Values) -> None:
         """Record values of a metric of a nested graph.
 
@@ -274,21 +256,6 @@ class Tree(GraphBase):
         """The history of a metric of a nested graph; for the path see :meth:`record_at`."""
         graph, metric = resolve_owner(self._as_graph, path)
         return graph.trend(metric)
-
-    def collect_at(self, *paths: str | Iterable[str]) -> None:
-        """Buffer the current values of tags as metrics of the graphs that have them.
-
-        Args:
-            paths: Paths of tags, one by one or in lists.
-
-        Raises:
-            PathError: A path does not exist or names a graph; nothing is collected then.
-            ValueError: A value has several elements.
-            StateError: No forward has run.
-        """
-        flat = [path for entry in paths for path in ([entry] if isinstance(entry, str) else entry)]
-        for target in [self._tag_at(path) for path in flat]:
-            target.graph.collect(cast("str", target.tag))
 
     # --- Resolution ------------------------------------------------------------------------
 

@@ -172,10 +172,6 @@ class TrendGroup:
         """Whether :meth:`Trend.improving` is True for every trend."""
         return self._all(lambda trend: trend.improving(window))
 
-    def any_improving(self, window: int = 0) -> bool:
-        """Whether :meth:`Trend.improving` is True for at least one trend."""
-        return any(trend.improving(window) for trend in self._trends)
-
     def all_stalled(self, window: int, tolerance: float, *, min_points: int | None = None) -> bool:
         """Whether :meth:`Trend.stalled` is True for every trend."""
         return self._all(lambda trend: trend.stalled(window, tolerance, min_points=min_points))

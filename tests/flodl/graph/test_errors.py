@@ -149,12 +149,3 @@ def test_other_shapes_are_broadcast_when_asked_for(how, value):
     same = torch.ones(3, 1)
     assert torch.equal(graph(same), plain(same))
     assert graph.structural_hash() == plain.structural_hash()
-
-
-def test_broadcasting_survives_a_description():
-    graph = start().split([nn.Identity(), nn.AvgPool1d(4)]).merge("mean", broadcast=True).build()
-    made = type(graph).from_spec(graph.to_spec(), [nn.Identity, nn.AvgPool1d])
-    assert torch.equal(made(X), graph(X))
-    assert made.topology == graph.topology
-    strict = start().split([nn.Identity(), nn.AvgPool1d(4)]).merge("mean").build()
-    assert "broadcast" not in str(strict.to_spec())

@@ -81,8 +81,7 @@ def test_a_wrong_number_of_inputs_is_refused_with_both_numbers():
     with pytest.raises(ValueError, match=r"takes 1 input\(s\) \(input\), got 2"):
         graph(torch.zeros(4), torch.zeros(4))
     with pytest.raises(ValueError, match=r"takes 1 input\(s\) \(input\), got 0"):
-        graph.forward_multi([])
-    assert graph.forward_multi([torch.zeros(3, 4)]).shape == (3, 2)
+        graph()
 
 
 def test_a_failing_module_keeps_its_exception_and_gains_a_note():

@@ -29,7 +29,7 @@ def test_inputs_follow_the_entry_in_the_order_of_their_declaration():
         graph(*numbers(1))
 
 
-def test_inputs_are_given_by_position_by_name_or_as_a_list():
+def test_inputs_are_given_by_position_or_by_name():
     graph = start().input("c", "d").through(AddRef("c")).using("c").through(double)
     graph = graph.through(AddRef("d")).using("d").build()
     x, c, d = numbers(1, 10, 100)
@@ -37,17 +37,15 @@ def test_inputs_are_given_by_position_by_name_or_as_a_list():
     assert graph(x, c=c, d=d).tolist() == [122]
     assert graph(x, d=d, c=c).tolist() == [122]
     assert graph(x, c, d=d).tolist() == [122]
-    assert graph.forward_multi([x, c, d]).tolist() == [122]
 
 
 @each_row("given", [0, 1, 2, 4])
 def test_any_other_number_of_inputs_is_refused_with_both_numbers(given):
     graph = summing()
     values = numbers(*range(given))
-    for call in (lambda: graph(*values), lambda: graph.forward_multi(values)):
-        with pytest.raises(ValueError, match=rf"\b3\b.*\b{given}\b") as caught:
-            call()
-        assert "a, b" in str(caught.value)
+    with pytest.raises(ValueError, match=rf"\b3\b.*\b{given}\b") as caught:
+        graph(*values)
+    assert "a, b" in str(caught.value)
 
 
 def test_a_name_that_is_no_input_is_refused():

@@ -326,8 +326,7 @@ def test_a_body_publishes_values_of_every_iteration():
     assert graph.traces("double")[0].tolist() == [2, 4]
     assert graph.traces("quad")[2].tolist() == [16, 32]
     assert graph.traces("zzz") is None
-    assert numbers(graph.traces_named("double")) == [[2, 4], [4, 8], [8, 16]]
-    assert graph.last_trace("double").tolist() == [8, 16]
+    assert numbers(graph.traces("double")) == [[2, 4], [4, 8], [8, 16]]
 
     twice = start().loop_body(emitting("a", "a")).for_n(1).build()
     with pytest.raises(ValueError, match="'a' was published twice"):
@@ -357,12 +356,10 @@ def test_traces_are_replaced_by_every_forward_and_keep_their_gradients():
 
 def test_what_trace_returns_is_filed_under_the_tag_of_the_loop():
     graph = start().loop_body(Remembering()).for_n(3).tag("rec").build()
-    assert graph.last_trace("rec") is None
+    assert graph.traces("rec") is None
     graph(vector(1))
     assert numbers(graph.traces("rec")) == [[1], [2], [4]]
-    assert graph.last_trace("rec").tolist() == [4]
     assert numbers(graph.traces_by_node("loop_2")) == [[1], [2], [4]]
-    assert graph.traces_named("rec") is None
 
 
 def test_what_trace_returns_without_a_tag_is_found_by_the_node():
@@ -395,16 +392,14 @@ def test_a_loop_that_leaves_no_traces_has_none_whatever_others_left():
     graph = builder.loop_body(double).for_n(2).tag("silent").build()
     graph(vector(1))
     assert not graph.traces("silent")
-    assert graph.last_trace("silent") is None
 
 
 def test_two_bodies_that_publish_one_name_are_refused():
     builder = start().loop_body(emitting("same")).for_n(1).loop_body(emitting("same")).for_n(2)
     graph = builder.build()
     graph(vector(1))
-    for read in (graph.traces, graph.traces_named, graph.last_trace):
-        with pytest.raises(FlodlError, match=r"'same'.*loop_3"):
-            read("same")
+    with pytest.raises(FlodlError, match=r"'same'.*loop_3"):
+        graph.traces("same")
 
 
 def test_a_published_name_and_the_tag_of_a_loop_are_refused():

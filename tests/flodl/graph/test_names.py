@@ -57,7 +57,6 @@ def model():
         lambda graph, name: graph.trends(name),
         lambda graph, name: graph.collected(name),
         lambda graph, name: graph.flush(name),
-        lambda graph, name: graph.flush_local(name),
         lambda graph, name: graph.reset_trend(name),
     ],
 )
@@ -91,7 +90,6 @@ def test_what_is_known_and_has_no_values_yet_is_no_error(model):
     assert len(model.trends("enc.part")) == 2
     assert model.timing("head") == 0.0
     assert model.timing("enc.looped") == 0.0
-    assert model.timing_trend("head").values == []
     assert model.profile("enc") is None
 
 
@@ -115,10 +113,6 @@ def test_a_time_of_nothing_is_an_error(model, profiled):
         model.timing("nonsense")
     with pytest.raises(PathError, match="did you mean looped"):
         model.timing("enc.loopd")
-    with pytest.raises(KeyError, match="did you mean head"):
-        model.timing_trend("hed")
-    with pytest.raises(PathError, match="did you mean looped"):
-        model.timing_trend("enc.loopd")
 
 
 # --- Paths --------------------------------------------------------------------------------------
@@ -174,33 +168,6 @@ def test_a_child_that_runs_twice_has_the_time_of_both():
     )
 
 
-def test_times_of_a_child_are_collected_once_per_step_and_flushed_per_epoch(model):
-    model.enable_profiling()
-    seen = []
-    for _ in range(3):
-        model(X)
-        seen.append(model.timing("enc.looped"))
-        model.end_step()
-    model.end_epoch()
-    assert model.timing_trend("enc.looped").values == pytest.approx([sum(seen) / 3])
-    assert [len(trend) for trend in model.timing_trends("enc.part", "head")] == [1, 1, 1]
-
-
-def test_times_are_collected_and_flushed_by_path(model, tmp_path):
-    model.enable_profiling()
-    model(X)
-    model.collect_timings("enc.looped", "head")
-    model.flush_timings("enc.looped")
-    assert len(model.timing_trend("enc.looped")) == 1
-    assert len(model.timing_trend("head")) == 0
-    model.export_timing_trends(tmp_path / "times.csv", "enc.looped")
-    assert (tmp_path / "times.csv").read_text().startswith("epoch,enc.looped\n1,0.0")
-    model.disable_profiling()
-    assert model.profile("enc") is None
-    with pytest.raises(StateError, match="enable_profiling"):
-        model.collect_timings("enc.looped")
-
-
 def test_metrics_reach_into_a_labelled_graph(model):
     model(X)
     model.record("enc.loss", [1, 3])
@@ -229,14 +196,13 @@ def test_a_name_with_a_dot_that_is_no_label_stays_a_name(model):
     model.record("train.loss", 2.0)
     model.flush()
     assert model.trend("train.loss").values == [2.0]
-    assert model.latest_metrics_local() == [("train.loss", 2.0)]
+    assert model.latest_metrics() == [("train.loss", 2.0)]
 
 
 def test_one_flush_by_name_is_of_one_graph(model):
     model.record("enc.loss", 1)
-    for flush in (model.flush, model.flush_local):
-        with pytest.raises(KeyError, match=r"'enc\.loss' is a metric of another graph"):
-            flush("enc.loss")
+    with pytest.raises(KeyError, match=r"'enc\.loss' is a metric of another graph"):
+        model.flush("enc.loss")
     assert model.latest_metrics() == []
 
 
@@ -266,7 +232,7 @@ def test_traces_reach_into_a_labelled_graph():
     model = FlowBuilder.from_(child).build()
     model(X)
     assert len(model.traces("enc.steps")) == 3
-    assert model.last_trace("enc.steps").item() == 1
+    assert model.traces("enc.steps")[-1].item() == 1
     assert model.traces("enc.other") is None
 
 

@@ -353,7 +353,6 @@ def test_trends_of_a_group(heads):
     assert heads.trends("head").slopes() == [1, 2, 4]
     heads.record_scalar("loss", 1)
     assert heads.trends("head_1", "loss").slopes() == [2, 0]
-    assert not heads.trends("head").any_improving()
     assert len(heads.trends()) == 0
 
 
@@ -414,23 +413,9 @@ def test_every_depth_has_its_prefix(tree):
     tree.flush("other")
     assert tree.latest_metrics() == [("encoder.loss", 2.0), ("encoder.core.loss", 3.0)]
     assert encoder.latest_metrics() == [("loss", 2.0), ("core.loss", 3.0)]
-    assert encoder.latest_metrics_local() == [("loss", 2.0)]
-    assert tree.latest_metrics_local() == []
     tree.flush()
-    assert tree.latest_metrics_local() == [("loss", 1.0)]
+    assert tree.latest_metrics()[0] == ("loss", 1.0)
     assert (tree.flush_count, encoder.flush_count, core.flush_count) == (1, 1, 1)
-
-
-def test_a_local_flush_leaves_the_graphs_below_alone(tree):
-    encoder = tree.tree_children()["encoder"]
-    encoder.record_scalar("loss", 2)
-    tree.record_scalar("a", 1)
-    tree.record_scalar("b", 1)
-    tree.flush_local("a")
-    tree.flush_local()
-    assert tree.latest_metrics() == [("a", 1.0), ("b", 1.0)]
-    assert encoder.flush_count == 0
-    assert encoder.collected("loss") == [2.0]
 
 
 def test_a_lost_value_below_leaves_the_whole_tree_unflushed(tree):

@@ -10,7 +10,6 @@ from flodl import (
     BuildError,
     DataLoader,
     FlowBuilder,
-    Graph,
     NamedInputModule,
     StateError,
     TensorDataSet,
@@ -88,18 +87,6 @@ def test_a_nested_graph_need_not_be_given_what_may_be_left_out(given, expected):
     flow = FlowBuilder().input("first", "needed", "second").through(weighted()).using(*given)
     outer, two = flow.build(), torch.tensor(2.0)
     assert outer(torch.tensor(1.0), two, two, two).item() == expected
-    again = Graph.from_spec(outer.to_spec(), allow=[Weighted])
-    assert again(torch.tensor(1.0), two, two, two).item() == expected
-    assert again.structural_hash() == outer.structural_hash()
-
-
-def test_a_description_delivers_in_the_order_of_the_inputs():
-    flow = FlowBuilder().input("first", "needed").through(weighted()).using("first", "needed")
-    spec = flow.build().to_spec()
-    node = next(n for n in spec["graph"]["nodes"] if len(n["wires"]) == 3)
-    node["wires"] = [node["wires"][0], node["wires"][2], node["wires"][1]]
-    with pytest.raises(BuildError, match=r"receives \['needed', 'first'\], not in its order"):
-        Graph.from_spec(spec, allow=[Weighted])
 
 
 def test_a_nested_graph_of_optional_inputs_can_stand_alone():
@@ -120,24 +107,10 @@ def test_a_loop_of_a_graph_leaves_out_what_may_be():
     assert torch.equal(outer(torch.zeros(2), torch.ones(2)), torch.full((2,), 3.0))
 
 
-def test_structure_and_description_tell_optional_from_needed():
+def test_the_structure_tells_optional_from_needed():
     needed = FlowBuilder.from_(Shift()).input("by").using("by").build()
     optional = FlowBuilder.from_(Shift()).input("by", optional=True).using("by").build()
     assert needed.structural_hash() != optional.structural_hash()
-    spec = optional.to_spec(), needed.to_spec()
-    again = [Graph.from_spec(one, allow=[Shift]) for one in spec]
-    assert again[0].topology == optional.topology
-    assert torch.equal(again[0](torch.ones(2)), torch.ones(2))
-    with pytest.raises(ValueError, match=r"takes 2 input\(s\)"):
-        again[1](torch.ones(2))
-
-
-@each_row("field", ["optional", "passing"])
-def test_a_description_cannot_name_what_is_not_there(field):
-    spec = shifted().to_spec()
-    spec["graph"][field] = ["nobody"]
-    with pytest.raises(BuildError, match=f"{field}: there is no .* 'nobody'"):
-        Graph.from_spec(spec, allow=[Shift])
 
 
 def test_a_loader_need_not_have_what_may_be_left_out():

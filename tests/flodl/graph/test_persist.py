@@ -67,7 +67,7 @@ def test_a_graph_saves_parameters_buffers_label_and_hash(tmp_path):
     assert same(values(other), values(graph))
 
 
-def test_the_source_configuration_is_saved_until_it_is_cleared(tmp_path):
+def test_the_source_configuration_is_saved_with_the_checkpoint(tmp_path):
     graph, text = network(), json.dumps({"hidden": 8})
     assert graph.source_config is None
     graph.set_source_config(text)
@@ -76,8 +76,7 @@ def test_the_source_configuration_is_saved_until_it_is_cleared(tmp_path):
     assert checkpoint_metadata(tmp_path / "model.fdl.gz")["source_config"] == text
     assert (tmp_path / "model.config.json").read_text() == text
 
-    graph.clear_source_config()
-    assert graph.source_config is None
+    graph = network()
     graph.save_checkpoint(tmp_path / "plain.fdl")
     assert "source_config" not in checkpoint_metadata(tmp_path / "plain.fdl")
     assert not (tmp_path / "plain.config.json").exists()

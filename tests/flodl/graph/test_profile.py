@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
 import pickle
 import re
 import time
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.errors import StateError
 from flodl.graph import FlowBuilder, StateAdd
 from flodl.graph.profile import LevelTiming
 
@@ -139,101 +137,14 @@ def test_a_nested_graph_is_one_node_of_its_parent_and_can_be_profiled_alone():
     assert inner.profile().total < outer.profile().total
 
 
-def test_times_are_collected_per_step_and_flushed_per_epoch(graph):
-    graph.enable_profiling()
-    seen = []
-    for epoch in range(2):
-        for _ in range(3 + epoch):
-            graph(X)
-            seen.append(graph.timing("first"))
-            graph.end_step()
-        graph.end_epoch()
-    trend = graph.timing_trend("first")
-    expected = [sum(seen[:3]) / 3, sum(seen[3:]) / 4]
-    assert trend.values == pytest.approx(expected)
-    assert len(graph.timing_trends()) == 4
-    assert [len(one) for one in graph.timing_trends("branch", "memory")] == [2, 2, 2]
-    assert graph.latest_metrics() == []
-
-
-def test_steps_are_not_collected_while_profiling_is_off(graph):
-    graph(X)
-    graph.end_step()
-    graph.end_epoch()
-    graph.enable_profiling()
-    graph.end_step()
-    graph.end_epoch()
-    assert graph.timing_trend("first").values == []
-
-
-def test_single_tags_and_groups_are_collected_and_flushed_by_name(graph):
-    graph.enable_profiling()
-    graph(X)
-    first, nap = graph.timing("first"), graph.timing("branch_0")
-    graph.collect_timings("first", "branch")
-    graph.flush_timings("branch")
-    assert graph.timing_trend("branch_0").values == [pytest.approx(nap)]
-    assert graph.timing_trend("first").values == []
-    graph.flush_timings()
-    assert graph.timing_trend("first").values == [pytest.approx(first)]
-    assert graph.timing_trend("memory").values == []
-
-
-def test_many_collected_forwards_keep_their_order_and_mean(graph):
-    graph.enable_profiling()
-    seen = []
-    for _ in range(100):
-        graph(X)
-        graph.collect_timings("first")
-        seen.append(graph.timing("first"))
-    graph.disable_profiling()
-    graph.flush_timings()
-    assert graph.timing_trend("first").values == [pytest.approx(sum(seen) / 100)]
-
-
-def test_collecting_without_times_or_under_a_wrong_name_is_refused(graph):
-    with pytest.raises(StateError, match=r"call enable_profiling\(\), then the graph"):
-        graph.collect_timings()
-    graph.enable_profiling()
-    with pytest.raises(StateError, match=r"no forward has run since enable_profiling\(\)"):
-        graph.collect_timings("first")
-    graph(X)
-    for method in (graph.collect_timings, graph.flush_timings, graph.timing_trends):
-        with pytest.raises(KeyError, match="no tag 'frist'; did you mean first"):
-            method("frist")
-
-
-def test_times_are_written_as_a_page_and_as_a_table(graph, tmp_path):
-    with pytest.raises(ValueError, match="no metric has points"):
-        graph.export_timing_trends(tmp_path / "times.csv")
-    graph.enable_profiling()
-    for _ in range(2):
-        graph(X)
-        graph.collect_timings()
-        graph.flush_timings()
-    graph.plot_timings_html(tmp_path / "times.html", "branch")
-    page = (tmp_path / "times.html").read_text(encoding="utf-8")
-    assert '"name":"branch_0"' in page.replace(" ", "")
-    assert '"first"' not in page
-    graph.export_timing_trends(tmp_path / "times.csv", "first", "branch")
-    rows = list(csv.reader((tmp_path / "times.csv").read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["epoch", "first", "branch_0", "branch_1"]
-    points = graph.timing_trend("branch_0").values
-    assert [row[2] for row in rows[1:]] == [f"{point:.8f}" for point in points]
-
-
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
-def test_a_copy_keeps_collected_times_and_is_not_profiled(graph, again):
+def test_a_copy_is_not_profiled(graph, again):
     graph.enable_profiling()
     graph(X)
-    graph.collect_timings()
-    time_of_first = graph.timing("first")
     other = again(graph)
     assert other.profile() is None
     other(X)
     assert other.profile() is None
-    other.flush_timings()
-    assert other.timing_trend("first").values == [pytest.approx(time_of_first)]
     other.enable_profiling()
     other(X)
     assert other.profile() is not None
@@ -268,6 +179,3 @@ def test_nodes_on_a_device_are_timed_by_events():
     profile = graph.profile()
     assert profile.total > launched
     assert all(node.seconds > 0 for node in profile.nodes)
-    graph.end_step()
-    graph.end_epoch()
-    assert graph.timing_trend("last").values == [pytest.approx(graph.timing("last"))]

@@ -159,7 +159,7 @@ def test_the_kind_of_a_path() -> None:
     assert graph.subgraph("b*t") is graph.child_graph("bert")
     with pytest.raises(PathError, match="leads to modules; give the path of a child graph"):
         graph.subgraph("bert.encoder")
-    for observe in (graph.tagged_at, graph.collect_at):
+    for observe in (graph.tagged, graph.collect):
         with pytest.raises(PathError):
             observe("bert.encoder")
 
@@ -215,7 +215,6 @@ def test_parameters_have_the_names_of_the_innermost_graph() -> None:
         "encoder/layer.0.attention.weight", "encoder/layer.0.attention.bias",
         "encoder/layer.1.attention.weight", "encoder/layer.1.attention.bias",
     ]  # fmt: skip
-    assert graph.named_buffers_at("bert.encoder.layer.*") == []
     group = graph.optim_group("bert.encoder.layer.1.attention", 0.5)
     layer = graph.get_submodule("bert.encoder.layer.1.attention")
     assert group == {"params": list(layer.parameters()), "lr": 0.5}
@@ -229,7 +228,6 @@ def test_a_module_found_in_two_places_counts_once() -> None:
     named = graph.named_parameters_at("linear_*")
     assert [name for name, _ in named] == ["linear_1/weight", "linear_1/bias"]
     assert len(graph.named_parameters_at("*")) == 4
-    assert len(graph.named_buffers_at("*")) == 3
 
 
 def test_mode_and_statistics_by_pattern() -> None:

@@ -229,13 +229,6 @@ def test_the_order_of_the_fields_is_that_of_the_ports_not_of_the_loader():
     assert graph.forward_batch(batch).item() == (2 + 1) * 2 + 3
 
 
-def test_the_loader_tells_its_sizes():
-    graph = with_context()
-    graph.set_data_loader(loader(), "image")
-    assert (graph.data_num_batches(), graph.data_batch_size()) == (2, 3)
-    assert len(graph.epoch(0)) == 2
-
-
 def test_the_loss_sees_output_batch_tags_and_traces():
     class Body(nn.Identity):
         def trace(self):
@@ -264,9 +257,8 @@ def test_the_loss_sees_output_batch_tags_and_traces():
 
 def test_what_is_not_attached_is_missed_by_name():
     graph = with_context()
-    for call in (lambda: graph.epoch(0), graph.data_num_batches, graph.data_batch_size):
-        with pytest.raises(StateError, match="set_data_loader"):
-            call()
+    with pytest.raises(StateError, match="set_data_loader"):
+        graph.epoch(0)
     graph.set_data_loader(loader(), "image")
     with pytest.raises(StateError, match="set_loss_fn"):
         graph.loss(next(iter(graph.epoch(0))))

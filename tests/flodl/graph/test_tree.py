@@ -112,7 +112,7 @@ def test_empty_segments_are_refused(path):
 def test_a_wrong_path_is_answered_with_segment_path_and_near_matches():
     graph = model()
     with pytest.raises(PathError, match=r"'encoder.hiden'.*segment 2.*did you mean hidden"):
-        graph.tagged_at("encoder.hiden")
+        graph.tagged("encoder.hiden")
     with pytest.raises(PathError, match=r"segment 1.*did you mean encoder"):
         graph.subgraph("encodr.hidden")
     with pytest.raises(PathError, match=r"'head' \(segment 1\) is a tag of this graph"):
@@ -132,10 +132,9 @@ def test_a_tag_is_no_subgraph_and_a_subgraph_no_tag():
     graph = model()
     with pytest.raises(PathError, match="leads to a tag"):
         graph.subgraph("head")
-    with pytest.raises(PathError, match="leads to a graph"):
-        graph.tagged_at("encoder")
-    with pytest.raises(PathError, match="leads to a graph"):
-        graph.collect_at("encoder")
+    for observe in (graph.tagged, graph.collect):
+        with pytest.raises(KeyError, match="no tag 'encoder'"):
+            observe("encoder")
 
 
 # --- Parameters ------------------------------------------------------------------------------
@@ -152,19 +151,12 @@ def test_parameters_have_the_names_of_the_targets_own_graph():
         "scan/weight",
         "scan/bias",
     ]
-    assert [name for name, _ in graph.named_buffers_at("encoder")] == [
-        "_p/running_mean", "_p/running_var", "_p/num_batches_tracked",
-    ]  # fmt: skip
-    child = graph.subgraph("encoder")
-    assert child.named_buffers_at("_p")[0][0] == "_p/running_mean"
-    assert graph.named_buffers_at("head") == []
 
 
 def test_a_sum_has_no_parameters():
     graph = model()
     assert graph.parameters_at("sum") == []
     assert graph.named_parameters_at("sum") == []
-    assert graph.named_buffers_at("sum") == []
     graph.freeze("sum", stats=True)
     graph.thaw("sum")
     assert not graph.is_frozen("sum")
@@ -309,11 +301,11 @@ def test_mode_can_be_set_by_path():
 
 def test_values_of_tags_below():
     graph = model()
-    assert graph.tagged_at("encoder.hidden") is None
+    assert graph.tagged("encoder.hidden") is None
     graph(torch.randn(5, 3))
-    assert graph.tagged_at("encoder.hidden").shape == (5, 4)
-    assert graph.tagged_at("encoder.hidden") is graph.subgraph("encoder").tagged("hidden")
-    assert graph.tagged_at("head").shape == (5, 2)
+    assert graph.tagged("encoder.hidden").shape == (5, 4)
+    assert graph.tagged("encoder.hidden") is graph.subgraph("encoder").tagged("hidden")
+    assert graph.tagged("head").shape == (5, 2)
 
 
 def test_metrics_are_recorded_where_they_belong():
@@ -337,12 +329,12 @@ def test_tags_are_collected_where_they_belong():
     child = FlowBuilder.from_(nn.Linear(1, 1)).tag("y").label("child").build()
     graph = FlowBuilder.from_(child).through(nn.Linear(1, 1)).tag("z").build()
     y = graph(torch.ones(1, 1))
-    graph.collect_at("child.y", "z")
-    graph.collect_at(["child.y"])
+    graph.collect("child.y", "z")
+    graph.collect(["child.y"])
     assert child.collected("y") == [child.tagged("y").item()] * 2
     assert graph.collected("z") == [y.item()]
     with pytest.raises(PathError):
-        graph.collect_at("z", "child.nope")
+        graph.collect("z", "child.nope")
     assert graph.collected("z") == [y.item()]
 
 
