@@ -181,7 +181,7 @@ def _make_tiny(folder: Path) -> None:
 
     folder.mkdir()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    config = BertConfig.bert_base_uncased().replace(
+    config = BertConfig(
         vocab_size=len(special) + len(_WORDS),
         hidden_size=32,
         num_hidden_layers=2,
@@ -190,7 +190,7 @@ def _make_tiny(folder: Path) -> None:
         max_position_embeddings=64,
     )
     torch.manual_seed(0)
-    BertModel.build(config).save_pretrained(folder)
+    BertModel.from_config(config).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join([*special, *_WORDS]) + "\n", encoding="utf-8")
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 64}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

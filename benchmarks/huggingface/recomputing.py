@@ -35,8 +35,15 @@ def _model(library: str, layers: int) -> Any:
     if library == "flodl":
         from flodl.hf import BertConfig, BertForSequenceClassification
 
-        config = BertConfig.bert_base_uncased().replace(num_hidden_layers=layers)
-        return BertForSequenceClassification.on_device(config, 2, "cpu")
+        config = BertConfig(
+            vocab_size=30_522,
+            hidden_size=768,
+            num_hidden_layers=layers,
+            num_attention_heads=12,
+            intermediate_size=3072,
+            max_position_embeddings=512,
+        )
+        return BertForSequenceClassification.from_config(config, num_labels=2)
     import transformers
 
     return transformers.BertForSequenceClassification(

@@ -1,10 +1,6 @@
 from .activations import (
     activation as activation,
 )
-from .attention_masks import (
-    build_deberta_attention_mask as build_deberta_attention_mask,
-    build_extended_attention_mask as build_extended_attention_mask,
-)
 from .auto_tokenizer import (
     AutoTokenizer as AutoTokenizer,
 )
@@ -26,7 +22,6 @@ from .config_json import (
     ModernBertConfig as ModernBertConfig,
     RobertaConfig as RobertaConfig,
     XLMRobertaConfig as XLMRobertaConfig,
-    XlmRobertaConfig as XlmRobertaConfig,
 )
 from .conversion import (
     convert as convert,
@@ -98,26 +93,13 @@ from .families import (
     RobertaForTokenClassification as RobertaForTokenClassification,
     RobertaModel as RobertaModel,
     XLMRobertaForMaskedLM as XLMRobertaForMaskedLM,
-    XlmRobertaForMaskedLM as XlmRobertaForMaskedLM,
     XLMRobertaForQuestionAnswering as XLMRobertaForQuestionAnswering,
-    XlmRobertaForQuestionAnswering as XlmRobertaForQuestionAnswering,
     XLMRobertaForSequenceClassification as XLMRobertaForSequenceClassification,
-    XlmRobertaForSequenceClassification as XlmRobertaForSequenceClassification,
     XLMRobertaForTokenClassification as XLMRobertaForTokenClassification,
-    XlmRobertaForTokenClassification as XlmRobertaForTokenClassification,
     XLMRobertaModel as XLMRobertaModel,
-    XlmRobertaModel as XlmRobertaModel,
 )
 from .head_kind import (
     HeadKind as HeadKind,
-)
-from .keys import (
-    HfPath as HfPath,
-    bert_legacy_key_rename as bert_legacy_key_rename,
-    hf_canonical_save_key as hf_canonical_save_key,
-    hf_key_from_flodl_key as hf_key_from_flodl_key,
-    keys_have_pooler as keys_have_pooler,
-    prefix_params as prefix_params,
 )
 from .load_report import (
     LoadReport as LoadReport,
@@ -152,9 +134,6 @@ from .onnx_file import (
     OnnxFile as OnnxFile,
     export_onnx as export_onnx,
 )
-from .outline import (
-    build_for_export as build_for_export,
-)
 from .outputs import (
     BaseModelOutputWithPooling as BaseModelOutputWithPooling,
     MaskedLMOutput as MaskedLMOutput,
@@ -180,18 +159,8 @@ from .pretrained import (
     PretrainedModel as PretrainedModel,
 )
 from .safetensors_io import (
-    LoadValidation as LoadValidation,
-    expected_from_graph as expected_from_graph,
     load_safetensors_file_into_graph as load_safetensors_file_into_graph,
-    load_safetensors_file_into_graph_with_rename as load_safetensors_file_into_graph_with_rename,
-    load_safetensors_file_into_graph_with_rename_allow_unused as load_safetensors_file_into_graph_with_rename_allow_unused,
-    load_safetensors_into_graph as load_safetensors_into_graph,
-    load_safetensors_into_graph_with_rename as load_safetensors_into_graph_with_rename,
-    load_safetensors_into_graph_with_rename_allow_unused as load_safetensors_into_graph_with_rename_allow_unused,
     save_safetensors_file_from_graph as save_safetensors_file_from_graph,
-    save_safetensors_from_graph as save_safetensors_from_graph,
-    validate_keys as validate_keys,
-    weights_have_pooler as weights_have_pooler,
 )
 from .sentence_settings import (
     SentenceSettings as SentenceSettings,

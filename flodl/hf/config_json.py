@@ -4,7 +4,7 @@
 
     config = AutoConfig.from_pretrained("bert-base-uncased")
     config = BertConfig.from_json_str(Path("config.json").read_text())
-    config = RobertaConfig.roberta_base().replace(hidden_dropout_prob=0.0)
+    config = DistilBertConfig().replace(hidden_dropout_prob=0.0)
 
 Defaults are those of the classes in transformers; they apply to fields that a file lacks. Sizes
 have no defaults, except those of DistilBERT.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from flodl.hf.configs.base import EncoderConfig, json_text, parse_object
 from flodl.hf.configs.deberta import DebertaV2Config
@@ -43,17 +43,8 @@ __all__ = [
     "ModernBertConfig",
     "RobertaConfig",
     "XLMRobertaConfig",
-    "XlmRobertaConfig",
     "json_text",
 ]
-
-_BASE_SIZES: Final[dict[str, Any]] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-}
 
 
 @config_class
@@ -70,11 +61,6 @@ class BertConfig(EncoderConfig):
     class_prefix: ClassVar[str] = "Bert"
 
     classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
-
-    @classmethod
-    def bert_base_uncased(cls) -> Self:
-        """The shape of bert-base-uncased: 12 layers of 768, 30522 words."""
-        return cls(vocab_size=30522, **_BASE_SIZES)
 
 
 @config_class
@@ -116,14 +102,9 @@ class RobertaConfig(_RobertaFamily):
     model_type: ClassVar[str] = "roberta"
     class_prefix: ClassVar[str] = "Roberta"
 
-    @classmethod
-    def roberta_base(cls) -> Self:
-        """The shape of roberta-base: 12 layers of 768, 50265 words, 512 usable positions."""
-        return cls(vocab_size=50265, **_ROBERTA_BASE)
-
 
 @config_class
-class XlmRobertaConfig(_RobertaFamily):
+class XLMRobertaConfig(_RobertaFamily):
     """XLM-RoBERTa (https://arxiv.org/abs/1911.02116): RoBERTa with words of 100 languages.
 
     Attributes:
@@ -134,19 +115,6 @@ class XlmRobertaConfig(_RobertaFamily):
     model_type: ClassVar[str] = "xlm-roberta"
     class_prefix: ClassVar[str] = "XLMRoberta"
 
-    @classmethod
-    def xlm_roberta_base(cls) -> Self:
-        """The shape of xlm-roberta-base: 12 layers of 768, 250002 words, 512 usable positions."""
-        return cls(vocab_size=250002, **_ROBERTA_BASE)
-
-
-XLMRobertaConfig = XlmRobertaConfig
-
-_ROBERTA_BASE: Final[dict[str, Any]] = _BASE_SIZES | {
-    "max_position_embeddings": 514,
-    "type_vocab_size": 1,
-    "layer_norm_eps": 1e-5,
-}
 
 _DISTILBERT_SPELLINGS: Final = (
     ("dim", "hidden_size"),
@@ -201,11 +169,6 @@ class DistilBertConfig(EncoderConfig):
                     f"is {second!r:.40}; remove the wrong one"
                 )
 
-    @classmethod
-    def distilbert_base_uncased(cls) -> Self:
-        """The shape of distilbert-base-uncased: 6 layers of 768, 30522 words."""
-        return cls()
-
 
 @config_class
 class AlbertConfig(EncoderConfig):
@@ -231,11 +194,6 @@ class AlbertConfig(EncoderConfig):
     inner_group_num: int = whole(default=1, most=MOST_LAYERS)
     classifier_dropout: float = rate(default=0.1, key="classifier_dropout_prob")
 
-    @classmethod
-    def albert_base_v2(cls) -> Self:
-        """The shape of albert-base-v2: 12 times one layer of 768, 30000 words in 128."""
-        return cls(vocab_size=30000, embedding_size=128, **_BASE_SIZES)
-
     def _check(self, data: Mapping[str, Any], origin: str) -> None:  # noqa: ARG002
         if self.num_hidden_groups * self.inner_group_num > MOST_LAYERS:
             raise refusal(
@@ -251,7 +209,7 @@ _FAMILIES: Final[dict[str, type[EncoderConfig]]] = {
     for family in (
         BertConfig,
         RobertaConfig,
-        XlmRobertaConfig,
+        XLMRobertaConfig,
         DistilBertConfig,
         AlbertConfig,
         DebertaV2Config,

@@ -83,21 +83,6 @@ class EncoderModel(PretrainedModel):
         return output.to_tuple() if return_dict is False else output
 
     @classmethod
-    def build(cls, config: EncoderConfig) -> Self:
-        """Build a model with newly drawn values on the CPU."""
-        return cls.on_device(config, "cpu")
-
-    @classmethod
-    def on_device(cls, config: EncoderConfig, device: torch.device | str) -> Self:
-        """Build a model with newly drawn values, with a pooler if its family has one.
-
-        Args:
-            config: Of this family.
-            device: Where the model is made.
-        """
-        return cls._fresh(config, device, pooler=True)
-
-    @classmethod
     def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Self:
         """Open a checkpoint of this family; the model has a pooler if the checkpoint has one.
 
@@ -113,30 +98,17 @@ class EncoderModel(PretrainedModel):
         return cls(opened.graph, opened.config)
 
     @classmethod
-    def from_pretrained_on_device(cls, src: Source, device: torch.device | str) -> Self:
-        """Open a checkpoint on a device; see :meth:`from_pretrained`."""
-        return cls.from_pretrained(src, device=device)
-
-    @classmethod
-    def _fresh(cls, config: EncoderConfig, device: torch.device | str, *, pooler: bool) -> Self:
-        config = config.with_architectures(config.base_class_name)
-        graph = build_graph(config, HeadKind.BASE, pooler=pooler, device=device)
-        graph.set_source_config(config.to_json_str())
-        return cls(graph, config)
-
-
-class PooledEncoderModel(EncoderModel):
-    """A family whose encoder can have a pooler."""
-
-    @classmethod
-    def on_device_without_pooler(cls, config: EncoderConfig, device: torch.device | str) -> Self:
-        """Build a model with newly drawn values and without a pooler.
+    def from_config(cls, config: EncoderConfig, *, device: torch.device | str = "cpu") -> Self:
+        """Build a model with newly drawn values, with a pooler if its family has one.
 
         Args:
             config: Of this family.
             device: Where the model is made.
         """
-        return cls._fresh(config, device, pooler=False)
+        config = config.replace(architectures=(config.base_class_name,))
+        graph = build_graph(config, HeadKind.BASE, pooler=True, device=device)
+        graph.set_source_config(config.to_json_str())
+        return cls(graph, config)
 
 
 class BackboneOutputs(NamedTuple):

@@ -13,9 +13,9 @@ from flodl.hf.config_json import (
     EncoderConfig,
     ModernBertConfig,
     RobertaConfig,
-    XlmRobertaConfig,
+    XLMRobertaConfig,
 )
-from flodl.hf.encoder_model import EncoderModel, PooledEncoderModel
+from flodl.hf.encoder_model import EncoderModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.opening import HeadOpening, Opening, Source, open_encoder, open_model
 from flodl.hf.task_heads import (
@@ -27,7 +27,7 @@ from flodl.hf.task_heads import (
 )
 
 
-class BertModel(PooledEncoderModel, config=BertConfig):
+class BertModel(EncoderModel, config=BertConfig):
     """A BERT without a head."""
 
 
@@ -47,7 +47,7 @@ class BertForMaskedLM(MaskedLM, config=BertConfig):
     """A BERT that predicts masked words."""
 
 
-class RobertaModel(PooledEncoderModel, config=RobertaConfig):
+class RobertaModel(EncoderModel, config=RobertaConfig):
     """A RoBERTa without a head."""
 
 
@@ -87,27 +87,27 @@ class DistilBertForMaskedLM(MaskedLM, config=DistilBertConfig):
     """A DistilBERT that predicts masked words."""
 
 
-class XlmRobertaModel(PooledEncoderModel, config=XlmRobertaConfig):
+class XLMRobertaModel(EncoderModel, config=XLMRobertaConfig):
     """An XLM-RoBERTa without a head."""
 
 
-class XlmRobertaForSequenceClassification(SequenceClassifier, config=XlmRobertaConfig):
+class XLMRobertaForSequenceClassification(SequenceClassifier, config=XLMRobertaConfig):
     """An XLM-RoBERTa that gives one answer per text."""
 
 
-class XlmRobertaForTokenClassification(TokenClassifier, config=XlmRobertaConfig):
+class XLMRobertaForTokenClassification(TokenClassifier, config=XLMRobertaConfig):
     """An XLM-RoBERTa that labels tokens."""
 
 
-class XlmRobertaForQuestionAnswering(QuestionAnswerer, config=XlmRobertaConfig):
+class XLMRobertaForQuestionAnswering(QuestionAnswerer, config=XLMRobertaConfig):
     """An XLM-RoBERTa that finds answers in a text."""
 
 
-class XlmRobertaForMaskedLM(MaskedLM, config=XlmRobertaConfig):
+class XLMRobertaForMaskedLM(MaskedLM, config=XLMRobertaConfig):
     """An XLM-RoBERTa that predicts masked words."""
 
 
-class AlbertModel(PooledEncoderModel, config=AlbertConfig):
+class AlbertModel(EncoderModel, config=AlbertConfig):
     """An ALBERT without a head."""
 
 
@@ -167,19 +167,13 @@ class ModernBertForMaskedLM(MaskedLM, config=ModernBertConfig):
     """A ModernBERT that predicts masked words."""
 
 
-XLMRobertaModel = XlmRobertaModel
-XLMRobertaForSequenceClassification = XlmRobertaForSequenceClassification
-XLMRobertaForTokenClassification = XlmRobertaForTokenClassification
-XLMRobertaForQuestionAnswering = XlmRobertaForQuestionAnswering
-XLMRobertaForMaskedLM = XlmRobertaForMaskedLM
-
 MODELS: dict[str, type[EncoderModel]] = {
     model.config_class.model_type: model
     for model in (
         BertModel,
         RobertaModel,
         DistilBertModel,
-        XlmRobertaModel,
+        XLMRobertaModel,
         AlbertModel,
         DebertaV2Model,
         ModernBertModel,
@@ -202,10 +196,10 @@ HEADS: dict[tuple[str, HeadKind], type[Head]] = {
         DistilBertForTokenClassification,
         DistilBertForQuestionAnswering,
         DistilBertForMaskedLM,
-        XlmRobertaForSequenceClassification,
-        XlmRobertaForTokenClassification,
-        XlmRobertaForQuestionAnswering,
-        XlmRobertaForMaskedLM,
+        XLMRobertaForSequenceClassification,
+        XLMRobertaForTokenClassification,
+        XLMRobertaForQuestionAnswering,
+        XLMRobertaForMaskedLM,
         AlbertForSequenceClassification,
         AlbertForTokenClassification,
         AlbertForQuestionAnswering,
@@ -249,7 +243,7 @@ class AutoModel:
     @staticmethod
     def from_config(config: EncoderConfig) -> EncoderModel:
         """Build a model with newly drawn values on the CPU, as the class of its family."""
-        return MODELS[config.model_type].build(config)
+        return MODELS[config.model_type].from_config(config)
 
     @staticmethod
     def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
@@ -266,22 +260,6 @@ class AutoModel:
             FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
         return open_model(src, None, options).graph
-
-    @staticmethod
-    def from_pretrained_for_export_with_head(
-        src: Source, head: HeadKind | str, **options: Unpack[HeadOpening]
-    ) -> Graph:
-        """Open a checkpoint with the given head, to export it again.
-
-        Args:
-            src: Directory, or repository on the Hub.
-            head: The kind of head.
-            options: See :class:`~flodl.hf.opening.HeadOpening`.
-
-        Raises:
-            FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
-        """
-        return open_model(src, HeadKind(head), options).graph
 
 
 class _AutoHead(Generic[H]):
@@ -312,7 +290,7 @@ class _AutoHead(Generic[H]):
         Args:
             config: Of any family; it says how many classes there are, else two.
         """
-        return cast("H", HEADS[config.model_type, cls.kind]._fresh(config, None, "cpu"))
+        return cast("H", HEADS[config.model_type, cls.kind].from_config(config))
 
 
 class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
 
 from fdl.base.suggest import distance
 from flodl.hf.errors import CheckpointFormatError
@@ -63,25 +61,6 @@ def modern_key(key: str) -> str:
     if key.endswith("LayerNorm.beta"):
         return key.removesuffix("beta") + "bias"
     return key
-
-
-def bert_legacy_key_rename(key: str) -> str:
-    """The modern name of a key of the first BERT checkpoints; other keys stay as they are.
-
-    LayerNorm names change as in :func:`modern_key`. The bias of the output layer of masked language
-    models gets the name under which it is saved.
-    """
-    key = modern_key(key)
-    return _BIAS_ALIASES.get(key, key)
-
-
-def hf_canonical_save_key(key: str) -> str:
-    """The name under which a tensor of a model with a tied output layer is saved.
-
-    The last ``/`` of a qualified name becomes a dot; then as :func:`bert_legacy_key_rename`. The
-    weight of a tied output layer has no separate name, because saving leaves it out.
-    """
-    return bert_legacy_key_rename(hf_key_from_flodl_key(key))
 
 
 def is_alias(key: str) -> bool:
@@ -244,90 +223,3 @@ def prefix_of(missing: Iterable[str], unused: Iterable[str]) -> str:
         for key in wanted
     }
     return found.pop() if len(found) == 1 else ""
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class HfPath:
-    """A place in a model, such as ``bert.encoder``, extended one segment at a time.
-
-    ``str()`` gives the dotted name.
-
-    Args:
-        root: The first segment, not empty and without ``.`` or ``/``.
-
-    Raises:
-        ValueError: ``root`` is not such a segment.
-    """
-
-    root: str
-    _below: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for segment in (self.root, *self._below):
-            _check_segment(segment)
-
-    def __str__(self) -> str:
-        return ".".join((self.root, *self._below))
-
-    def sub(self, segment: str | int) -> HfPath:
-        """The place one segment below.
-
-        Args:
-            segment: One name, or the number of a layer.
-
-        Raises:
-            ValueError: The segment is empty or contains ``.`` or ``/``.
-        """
-        return HfPath(self.root, (*self._below, str(segment)))
-
-    def leaf(self, name: str) -> str:
-        """The key of a parameter of this module: ``bert.pooler.dense.weight``.
-
-        Raises:
-            ValueError: As for :meth:`sub`.
-        """
-        return str(self.sub(name))
-
-    try_sub = sub
-    try_leaf = leaf
-
-    @classmethod
-    def try_new(cls, root: str) -> HfPath:
-        """The same as ``HfPath(root)``.
-
-        Raises:
-            ValueError: ``root`` is not a valid segment.
-        """
-        return cls(root)
-
-
-def _check_segment(segment: str) -> None:
-    if not segment or "." in segment or "/" in segment:
-        raise ValueError(
-            f"{segment!r} is not one segment of a path: give one name, without . or /, at a time"
-        )
-
-
-def prefix_params(prefix: str, params: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Prefix the names of parameters with the place of their module.
-
-    Args:
-        prefix: Dotted place of the module; empty leaves the names as they are.
-        params: Names inside the module, each with its parameter.
-
-    Returns:
-        The same parameters, in the same order, as ``prefix.name``.
-    """
-    return [(f"{prefix}.{name}" if prefix else name, value) for name, value in params]
-
-
-def hf_key_from_flodl_key(key: str) -> str:
-    """The dotted key of a qualified name: the last ``/`` becomes a dot.
-
-    ``bert.encoder/weight`` becomes ``bert.encoder.weight``; a name without ``/`` stays.
-    """
-    head, slash, tail = key.rpartition("/")
-    return f"{head}.{tail}" if slash else key

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from flodl.device import warn_of_slow_bfloat16
 from flodl.hf import keys
 from flodl.hf.config_json import EncoderConfig
 from flodl.hf.device import known_device
@@ -107,10 +108,7 @@ def load_weights(
     _log_unused(report, stored.where)
     attach(graph, report)
     if wanted in (torch.bfloat16, torch.float16):
-        # Imported here, because a model in float32 must not wait for it.
-        from flodl.hf.precision import tell_error
-
-        tell_error(graph, stored, report, config)
+        warn_of_slow_bfloat16(wanted, next(graph.parameters()).device)
     return report
 
 

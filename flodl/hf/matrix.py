@@ -293,7 +293,7 @@ def tiny_config(cell: Cell) -> EncoderConfig:
         **_FAMILY_FIELDS.get(cell.family, {}),
     }
     config = AutoConfig.from_json_str(json.dumps(fields))
-    return config.with_labels(labels) if labels else config
+    return config.replace(id2label=labels) if labels else config
 
 
 _FAMILY_FIELDS: dict[str, dict[str, Any]] = {

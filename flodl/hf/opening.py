@@ -45,8 +45,7 @@ class Opening(TypedDict, total=False):
     Attributes:
         device: Where the model goes; the CPU if not given.
         dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise, and for ``"auto"``,
-            weights keep their types. Opening prints how far outputs in bfloat16 or float16 are
-            from those in float32.
+            weights keep their types.
         torch_dtype: The same under its name in older programs.
         revision: Branch, tag or commit.
         token: Sent to the Hub; True for the stored token, False for none.

@@ -71,10 +71,10 @@ def outline(
         ConfigError: Labels or head of the configuration contradict each other.
     """
     kind = head or head_of(config)
-    config = config.with_architectures(class_name(config, kind))
+    config = config.replace(architectures=(class_name(config, kind),))
     if kind in LABELLED:
         rows = None if new_head else _classifier_rows(shapes)
-        config = config.with_labels(config.labels_for(num_labels, id2label, rows))
+        config = config.replace(id2label=config.labels_for(num_labels, id2label, rows))
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = _with_found_decoder(config, shapes)
     return Outline(config, kind, keys_have_pooler(shapes))

@@ -28,7 +28,7 @@ _ELSEWHERE: Mapping[str, str] = {
     ),
     "generate": "an encoder writes no text; a masked-language model fills gaps by fill_mask(text)",
     "tie_weights": "parameters that belong together are shared already",
-    "init_weights": "on_device(config, ..., device) makes a model with newly drawn values",
+    "init_weights": "from_config(config) makes a model with newly drawn values",
     "prune_heads": "heads cannot be pruned; flodl.hf.drop_layers(model.graph, layers) drops layers",
     "enable_input_require_grads": (
         "inputs need no gradients here: gradient_checkpointing_enable() works without"
@@ -279,5 +279,5 @@ def _check_graph(name: str, graph: object) -> None:
     if not isinstance(graph, Graph):
         raise TypeError(
             f"{name} is made of a graph and its configuration, got {type(graph).__name__}: "
-            f"use {name}.from_pretrained(source), or {name}.on_device(...) for new values"
+            f"use {name}.from_pretrained(source), or {name}.from_config(config) for new values"
         )

@@ -200,7 +200,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
     if graph.source_config is None or not hasattr(part._modules.get("embeddings"), "forward_named"):
         return copy.deepcopy(part)
     config = AutoConfig.from_json_str(graph.source_config)
-    config = config.with_architectures(config.base_class_name)
+    config = config.replace(architectures=(config.base_class_name,))
     model = build_graph(config, HeadKind.BASE, pooler="pooler" in part._modules, device="meta")
     state = {name: value.detach().clone() for name, value in part.state_dict().items()}
     different = set(state).symmetric_difference(model.state_dict())

@@ -82,14 +82,6 @@ class Head(PretrainedModel):
         """The tokenizer of the model; None if there is none or it could not be read."""
         return self._tokenizer
 
-    def with_tokenizer(self, tokenizer: HfTokenizer) -> Self:
-        """The same model with another tokenizer; it shares the parameters."""
-        return type(self)(self._graph, self.config, self._labels, tokenizer)
-
-    def into_graph(self) -> Graph:
-        """The model without tokenizer and labels."""
-        return self._graph
-
     @classmethod
     def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> Self:
         """Open a checkpoint of this family.
@@ -104,11 +96,6 @@ class Head(PretrainedModel):
         """
         opened = open_model(src, cls.kind, options, family=cls.config_class)
         return cls.of_opened(opened, options.get("tokenizer"))
-
-    @classmethod
-    def from_pretrained_on_device(cls, src: Source, device: Device) -> Self:
-        """Open a checkpoint on a device; see :meth:`from_pretrained`."""
-        return cls.from_pretrained(src, device=device)
 
     @classmethod
     def of_opened(cls, opened: Opened, tokenizer: HfTokenizer | None = None) -> Self:
@@ -132,7 +119,20 @@ class Head(PretrainedModel):
             print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
     @classmethod
-    def _fresh(cls, config: EncoderConfig, num_labels: int | None, device: Device) -> Self:
+    def from_config(
+        cls, config: EncoderConfig, *, num_labels: int | None = None, device: Device = "cpu"
+    ) -> Self:
+        """Build a model with newly drawn values.
+
+        Args:
+            config: Of this family.
+            num_labels: Number of classes; by default that of the configuration, else two. If the
+                configuration names as many, the names stay.
+            device: Where the model is made.
+
+        Raises:
+            ConfigError: ``num_labels`` is not a positive number.
+        """
         found = outline(config, {}, cls.kind, num_labels=num_labels)
         graph = found.build(device)
         graph.set_source_config(found.config.to_json_str())
@@ -257,53 +257,21 @@ class LabelledHead(Head):
         return False
 
 
-class ClassifierHead(LabelledHead):
-    """A head with classes."""
-
-    @classmethod
-    def on_device(cls, config: EncoderConfig, num_labels: int, device: Device) -> Self:
-        """Build a model with newly drawn values.
-
-        Args:
-            config: Of this family.
-            num_labels: Number of classes. If the configuration names as many, the names stay.
-            device: Where the model is made.
-
-        Raises:
-            ConfigError: ``num_labels`` is not a positive number.
-        """
-        return cls._fresh(config, num_labels, device)
-
-
-class PlainHead(Head):
-    """A head without classes."""
-
-    @classmethod
-    def on_device(cls, config: EncoderConfig, device: Device) -> Self:
-        """Build a model with newly drawn values.
-
-        Args:
-            config: Of this family.
-            device: Where the model is made.
-        """
-        return cls._fresh(config, None, device)
-
-
-class SequenceClassifier(SequencePrediction, SequenceLosses, ClassifierHead):
+class SequenceClassifier(SequencePrediction, SequenceLosses, LabelledHead):
     """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
 
     kind = HeadKind.SEQCLS
     output_class = SequenceClassifierOutput
 
 
-class TokenClassifier(TokenTagging, TokenLosses, ClassifierHead):
+class TokenClassifier(TokenTagging, TokenLosses, LabelledHead):
     """One label per token: ``predict``, ``tag``, ``compute_loss``."""
 
     kind = HeadKind.TOKCLS
     output_class = TokenClassifierOutput
 
 
-class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, PlainHead):
+class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, Head):
     """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
 
     kind = HeadKind.QA
@@ -365,7 +333,7 @@ class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, PlainHead):
         return output.to_tuple() if return_dict is False else output
 
 
-class MaskedLM(FillMask, MaskedLMLosses, PlainHead, LabelledHead):
+class MaskedLM(FillMask, MaskedLMLosses, LabelledHead):
     """The words at masks: ``fill_mask``, ``compute_loss``."""
 
     kind = HeadKind.MLM

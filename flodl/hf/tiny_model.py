@@ -114,13 +114,12 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
     config = AutoConfig.from_json_str(json.dumps(fields))
     if head not in LABELLED:
         return config
-    return config.with_labels(LABELS if head is HeadKind.SEQCLS else TAGS)
+    return config.replace(id2label=LABELS if head is HeadKind.SEQCLS else TAGS)
 
 
 def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
     made: Any = getattr(families, class_name(config, head))
-    classes = (config.num_labels,) if head in LABELLED else ()
-    model: PretrainedModel = made.on_device(config, *classes, "cpu")
+    model: PretrainedModel = made.from_config(config)
     return model
 
 

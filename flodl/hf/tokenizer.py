@@ -323,15 +323,6 @@ class HfTokenizer(Vocabulary):
         settled = cast("EncodeOptions", options)
         return _placed(self._encode(checked_texts(texts), False, settled), device)
 
-    def encode_on_device(
-        self,
-        texts: Sequence[str],
-        device: torch.device | str,
-        **options: Unpack[EncodeOptions],
-    ) -> EncodedBatch:
-        """Like :meth:`encode`, with the tensors on a device."""
-        return self.encode(texts, device=device, **options)
-
     def encode_pairs(
         self,
         pairs: Sequence[tuple[str, str]],
@@ -341,15 +332,6 @@ class HfTokenizer(Vocabulary):
     ) -> EncodedBatch:
         """Like :meth:`encode`, for pairs of texts; each pair is one row."""
         return _placed(self._encode(checked_pairs(pairs), True, options), device)
-
-    def encode_pairs_on_device(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        device: torch.device | str,
-        **options: Unpack[EncodeOptions],
-    ) -> EncodedBatch:
-        """Like :meth:`encode_pairs`, with the tensors on a device."""
-        return self.encode_pairs(pairs, device=device, **options)
 
     def __repr__(self) -> str:
         origin = "memory" if self.files is None else self.files.origin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from flodl.errors import FlodlError
 from flodl.hf import keys
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.errors import CheckpointMismatchError, TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
@@ -34,7 +34,7 @@ from flodl.hf.reference import (
     outputs_of_reference,
     transformers,
 )
-from flodl.hf.safetensors_io import expected_from_graph, validate_keys
+from flodl.hf.safetensors_io import expected_from_graph
 from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.weights.slots import slots_of
@@ -190,8 +190,28 @@ def _structure(directory: Path, config: EncoderConfig, family: str | None) -> st
     stored = StoredFiles(Directory(directory).weight_files())
     shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
     graph = build_for_export(config, keys.keys_have_pooler(shapes), "meta")
-    validate_keys(expected_from_graph(graph), shapes).into_result()
+    _compare_shapes(expected_from_graph(graph), shapes)
     return f"{len(shapes)} tensors with the names and shapes of {_name(config)}"
+
+
+def _compare_shapes(
+    expected: Mapping[str, Sequence[int]], actual: Mapping[str, Sequence[int]]
+) -> None:
+    missing = sorted(expected.keys() - actual.keys())
+    unused = sorted(actual.keys() - expected.keys())
+    shapes = tuple(
+        (key, tuple(expected[key]), tuple(actual[key]))
+        for key in sorted(expected.keys() & actual.keys())
+        if tuple(expected[key]) != tuple(actual[key])
+    )
+    if missing or unused or shapes:
+        raise CheckpointMismatchError(
+            "the tensors of the file are not those of the model",
+            missing=missing,
+            unused=unused,
+            shape_mismatches=shapes,
+            suggestions=keys.suggestions(missing, {key: key for key in unused}),
+        )
 
 
 def _name(config: EncoderConfig) -> str:

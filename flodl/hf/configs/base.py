@@ -51,7 +51,7 @@ def _architectures(value: Any) -> tuple[str, ...]:
 class EncoderConfig:
     """The sizes and constants of an encoder of any family.
 
-    Made from keywords, from a preset, or from a ``config.json`` with ``from_json_str``. All fields
+    Made from keywords, or from a ``config.json`` with ``from_json_str``. All fields
     of a file are kept: ``to_json_str`` writes them back, also those that flodl does not use.
     Attributes have one name in all families, even if the file uses another one (DistilBERT:
     ``hidden_size`` is ``dim``). Two configurations are equal if all their attributes are equal;
@@ -187,21 +187,6 @@ class EncoderConfig:
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)} to set")
         return self._from_mapping(_with_fields(self.source, specs, fields), type(self).__name__)
-
-    def with_architectures(self, name: str) -> Self:
-        """The same configuration, as saved from the model class ``name``."""
-        return self.replace(architectures=(name,))
-
-    def with_labels(self, labels: Labels) -> Self:
-        """The same with these class names; sets ``id2label``, ``label2id`` and ``num_labels``.
-
-        Args:
-            labels: Names in order, or by id from 0.
-
-        Raises:
-            ConfigError: There are no labels, a label is not a text, or ids are not 0 to N-1.
-        """
-        return self.replace(id2label=checked_labels(labels))
 
     def labels_for(
         self,

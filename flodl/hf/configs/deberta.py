@@ -102,24 +102,6 @@ class DebertaV2Config(EncoderConfig):
     pooler_hidden_act: str = activation_name(default="gelu")
     legacy: bool = flag(default=True)
 
-    @classmethod
-    def deberta_v3_base(cls) -> Self:
-        """The shape of deberta-v3-base: 12 layers of 768, 128100 words, 256 buckets."""
-        return cls(
-            vocab_size=128100,
-            hidden_size=768,
-            num_hidden_layers=12,
-            num_attention_heads=12,
-            intermediate_size=3072,
-            max_position_embeddings=512,
-            relative_attention=True,
-            position_buckets=256,
-            pos_att_type=("p2c", "c2p"),
-            share_att_key=True,
-            norm_rel_ebd=("layer_norm",),
-            position_biased_input=False,
-        )
-
     def for_masked_lm(self, *, legacy: bool) -> Self:
         """The configuration of a masked-language model with this head.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import (
@@ -210,30 +210,6 @@ class ModernBertConfig(EncoderConfig):
     classifier_activation: str = activation_name(default="gelu")
     decoder_bias: bool = flag(default=True)
     initializer_cutoff_factor: float | None = amount(default=2.0, nullable=True)
-
-    @classmethod
-    def modernbert_base(cls) -> Self:
-        """The shape of ModernBERT-base: 22 layers of 768, 50368 words, 8192 tokens per row."""
-        return cls(
-            vocab_size=50368,
-            hidden_size=768,
-            num_hidden_layers=22,
-            num_attention_heads=12,
-            intermediate_size=1152,
-            max_position_embeddings=8192,
-        )
-
-    @classmethod
-    def modernbert_large(cls) -> Self:
-        """The shape of ModernBERT-large: 28 layers of 1024, 50368 words, 8192 tokens per row."""
-        return cls(
-            vocab_size=50368,
-            hidden_size=1024,
-            num_hidden_layers=28,
-            num_attention_heads=16,
-            intermediate_size=2624,
-            max_position_embeddings=8192,
-        )
 
     @property
     def window(self) -> int:

@@ -99,8 +99,8 @@ def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
     if head.tokenizer is None:
         need("tokenizers")
         raise TokenizerMissingError(
-            f"{method}() needs a tokenizer, and this model was loaded without one: attach one by "
-            "with_tokenizer(HfTokenizer.from_pretrained(...))"
+            f"{method}() needs a tokenizer, and this model was loaded without one: open it with "
+            "from_pretrained(..., tokenizer=HfTokenizer.from_pretrained(...))"
         )
     return head.tokenizer.for_config(head.config)
 

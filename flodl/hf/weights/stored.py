@@ -19,7 +19,7 @@ from flodl.checkpoint.header import StoredTensor
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.source import WeightFiles, shard_names
-from flodl.hf.weights.header import parse_header, read_header
+from flodl.hf.weights.header import read_header
 
 TORCH_DTYPES = {
     "F64": torch.float64,
@@ -158,33 +158,3 @@ def _check_index(index: Path, owner: Mapping[str, Path]) -> None:
             raise CheckpointFormatError(
                 f"{index} says that {key} is in {shard}, but {place}: fetch or export it again"
             )
-
-
-@final
-class StoredBytes:
-    """The content of a safetensors file.
-
-    Args:
-        data: The whole file.
-
-    Raises:
-        CheckpointFormatError: It is not a valid safetensors file.
-    """
-
-    files: tuple[Path, ...] = ()
-    where = "the safetensors data"
-
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._data = memoryview(data).cast("B")
-        self.tensors, self._body = parse_header(self._data, self.where)
-
-    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """See :meth:`Stored.read`; the tensors are copies."""
-        return {key: self._copy(self.tensors[key]) for key in keys}
-
-    def _copy(self, tensor: StoredTensor) -> Tensor:
-        dtype = TORCH_DTYPES[tensor.dtype]
-        if tensor.begin == tensor.end:
-            return torch.empty(tensor.shape, dtype=dtype)
-        part = bytearray(self._data[self._body + tensor.begin : self._body + tensor.end])
-        return torch.frombuffer(part, dtype=dtype).reshape(tensor.shape)

@@ -16,7 +16,7 @@ from flodl.hf.config_json import (
     EncoderConfig,
     ModernBertConfig,
     RobertaConfig,
-    XlmRobertaConfig,
+    XLMRobertaConfig,
 )
 from flodl.hf.errors import ConfigError
 from tests.later import transformers
@@ -51,7 +51,7 @@ FAMILIES = tuple(SMALLEST)
 CLASSES = {
     "bert": BertConfig,
     "roberta": RobertaConfig,
-    "xlm-roberta": XlmRobertaConfig,
+    "xlm-roberta": XLMRobertaConfig,
     "distilbert": DistilBertConfig,
     "albert": AlbertConfig,
     "deberta-v2": DebertaV2Config,
@@ -75,7 +75,7 @@ RATES = {
 
 def reference_of(family: str) -> Any:
     """The class of configurations in transformers."""
-    return getattr(transformers, CLASSES[family].__name__.replace("Xlm", "XLM"))
+    return getattr(transformers, CLASSES[family].__name__)
 
 
 def text_of(family: str, /, *without: str, **fields: Any) -> str:

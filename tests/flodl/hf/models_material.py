@@ -16,7 +16,7 @@ from flodl.hf.config_json import (
     EncoderConfig,
     ModernBertConfig,
     RobertaConfig,
-    XlmRobertaConfig,
+    XLMRobertaConfig,
 )
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
@@ -25,7 +25,7 @@ VOCABULARY = 60
 FAMILIES: dict[str, type[EncoderConfig]] = {
     "bert": BertConfig,
     "roberta": RobertaConfig,
-    "xlm-roberta": XlmRobertaConfig,
+    "xlm-roberta": XLMRobertaConfig,
     "distilbert": DistilBertConfig,
     "albert": AlbertConfig,
     "deberta-v2": DebertaV2Config,
@@ -56,7 +56,7 @@ def small_config(family: str, kind: HeadKind = HeadKind.BASE, **fields: Any) -> 
         "max_position_embeddings": 40,
     }
     config = FAMILIES[family](**{**sizes, **none, **fields})
-    return config.with_architectures(config.class_prefix + kind.suffix)
+    return config.replace(architectures=(config.class_prefix + kind.suffix,))
 
 
 def small_model(

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.source import WeightFiles
+from flodl.hf.weights.writing import saved_tensors, to_bytes
 
 FAMILIES = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV2", "ModernBert")
 MLM_TABLES = {
@@ -116,3 +117,8 @@ def rewrite(folder: Path, change: Any) -> WeightFiles:
     changed = change(tensors)
     save_file(tensors if changed is None else changed, path, metadata={"format": "pt"})
     return weights_of(folder)
+
+
+def stored_bytes(module: Any) -> bytes:
+    """What a file of the module holds."""
+    return to_bytes(saved_tensors(module))

@@ -118,7 +118,7 @@ def test_impossible_names_from_the_caller_are_refused(given):
     with pytest.raises(ConfigError, match="labels"):
         names(given=given)
     with pytest.raises(ConfigError, match="labels"):
-        read().with_labels(given)
+        read().replace(id2label=given)
 
 
 def test_the_callers_number_and_names_must_agree():
@@ -128,7 +128,7 @@ def test_the_callers_number_and_names_must_agree():
 
 def test_labels_are_written_both_ways_with_their_number():
     config = read(id2label={"0": "x"}, label2id={"x": 0}, num_labels=1, note=1)
-    changed = config.with_labels(["no", "yes", "ü"])
+    changed = config.replace(id2label=["no", "yes", "ü"])
     assert changed.source == config.source | {
         "id2label": {"0": "no", "1": "yes", "2": "ü"},
         "label2id": {"no": 0, "yes": 1, "ü": 2},
@@ -136,13 +136,13 @@ def test_labels_are_written_both_ways_with_their_number():
     }
     assert changed.id2label == ("no", "yes", "ü")
     assert changed.num_labels == 3
-    assert changed.with_labels({1: "b", 0: "a"}).id2label == ("a", "b")
+    assert changed.replace(id2label={1: "b", 0: "a"}).id2label == ("a", "b")
     bare = changed.replace(id2label=None)
     assert not {"id2label", "label2id", "num_labels"} & set(bare.source)
 
 
 def test_written_ids_are_ordered_as_numbers():
-    text = read().with_labels([f"n{n}" for n in range(12)]).to_json_str()
+    text = read().replace(id2label=[f"n{n}" for n in range(12)]).to_json_str()
     assert list(json.loads(text)["id2label"]) == [str(n) for n in range(12)]
     assert text.index('"9": "n9"') < text.index('"10": "n10"')
 

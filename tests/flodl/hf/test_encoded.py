@@ -180,7 +180,7 @@ def test_a_batch_that_was_predicted_can_be_trained_with():
     ids = torch.tensor([[5, 6, 7]])
     enc = EncodedBatch(ids, torch.ones_like(ids))
     config = small_config("bert", HeadKind.SEQCLS)
-    head = flodl.hf.BertForSequenceClassification.on_device(config, 2, "cpu")
+    head = flodl.hf.BertForSequenceClassification.from_config(config, num_labels=2)
     head.classify(enc)
     head.compute_loss(enc, torch.tensor([1])).backward()
     assert all(parameter.grad is not None for parameter in head.graph.parameters())
@@ -190,7 +190,7 @@ def test_a_batch_that_was_predicted_can_be_trained_with():
 def test_a_batch_without_rows_or_tokens_is_refused_by_a_model(family):
     config = small_config(family, HeadKind.SEQCLS)
     head = getattr(flodl.hf, f"{config.class_prefix}ForSequenceClassification")
-    head = head.on_device(config, 2, "cpu")
+    head = head.from_config(config, num_labels=2)
     for run in (head.forward_encoded, head.classify):
         with pytest.raises(ValueError, match="the batch has no rows"):
             run(batch()[:0])

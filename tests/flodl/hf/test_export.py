@@ -194,7 +194,7 @@ def test_a_head_can_be_chosen_and_an_unknown_class_is_an_encoder(tmp_path):
 
 
 def test_what_cannot_be_exported_names_what_can():
-    config = tiny_config(cell_of("bert")).with_architectures("BertForMultipleChoice")
+    config = tiny_config(cell_of("bert")).replace(architectures=("BertForMultipleChoice",))
     with pytest.raises(UnsupportedModelError, match=r"BertForMultipleChoice.*ForMaskedLM"):
         build_for_export(config, True)
 

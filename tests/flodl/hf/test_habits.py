@@ -172,7 +172,9 @@ def test_outputs_have_names_and_are_a_tuple_without_what_is_missing():
 
 
 def test_a_tuple_is_returned_to_those_who_ask():
-    model = BertForSequenceClassification.on_device(small_config("bert", HeadKind.SEQCLS), 2, "cpu")
+    model = BertForSequenceClassification.from_config(
+        small_config("bert", HeadKind.SEQCLS), num_labels=2
+    )
     batch = some_batch("bert")
     (logits,) = model(**batch, return_dict=False)
     loss, again = model(**batch, labels=torch.zeros(ROWS, dtype=torch.long), return_dict=False)
@@ -181,7 +183,7 @@ def test_a_tuple_is_returned_to_those_who_ask():
 
 
 def test_a_call_takes_ids_or_vectors():
-    model = BertModel.build(small_config("bert"))
+    model = BertModel.from_config(small_config("bert"))
     with pytest.raises(ValueError, match="input_ids or inputs_embeds, got neither"):
         model()
     with pytest.raises(ValueError, match="input_ids or inputs_embeds, got both"):
@@ -194,7 +196,7 @@ def test_a_call_takes_ids_or_vectors():
 def classifier(**fields):
     torch.manual_seed(0)
     config = small_config("bert", HeadKind.SEQCLS, **fields)
-    return BertForSequenceClassification.on_device(config, 2, "cpu").eval()
+    return BertForSequenceClassification.from_config(config, num_labels=2).eval()
 
 
 def test_a_head_and_its_graph_are_one_model():
@@ -239,7 +241,7 @@ def test_a_model_is_copied_and_pickled_with_its_graph():
         assert not torch.equal(other(**batch).logits, head(**batch).logits)
         other.load_state_dict(head.state_dict())
         assert torch.equal(other.graph(**batch), head.graph(**batch))
-    encoder = BertModel.build(small_config("bert"))
+    encoder = BertModel.from_config(small_config("bert"))
     again = pickle.loads(pickle.dumps(encoder)).eval()
     assert torch.equal(again(**batch)[0], encoder.eval()(**batch)[0])
 
@@ -274,7 +276,7 @@ def test_a_compiler_takes_a_whole_call(made):
         compiled, plain = head, copy.deepcopy(head)
         head.compile(backend="eager", fullgraph=True)
     else:
-        plain = head if made == "head" else BertModel.build(small_config("bert")).eval()
+        plain = head if made == "head" else BertModel.from_config(small_config("bert")).eval()
         compiled = torch.compile(plain, backend="eager", fullgraph=True)
     with torch.no_grad():
         for name, value in compiled(**batch).items():
@@ -301,7 +303,7 @@ def test_an_adapter_trains_through_the_module():
 
 
 def test_tools_for_graphs_take_a_model():
-    model = BertModel.build(small_config("bert")).eval()
+    model = BertModel.from_config(small_config("bert")).eval()
     batch = some_batch("bert")
     encoded = EncodedBatch(batch["input_ids"], batch["attention_mask"])
     found = backbone_outputs(model, encoded, hidden_states=True)
@@ -435,7 +437,7 @@ def test_labels_in_both_directions_have_to_agree(base):
     [("push_to_hub", "huggingface_hub.upload_folder"), ("generate", "fill_mask"), ("nothing", "")],
 )
 def test_a_missing_method_names_the_supported_way(name, remedy):
-    model = BertModel.build(small_config("bert"))
+    model = BertModel.from_config(small_config("bert"))
     assert not hasattr(model, name)
     with pytest.raises(AttributeError, match=f"BertModel has no attribute '{name}'.*{remedy}"):
         getattr(model, name)

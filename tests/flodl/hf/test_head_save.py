@@ -151,7 +151,7 @@ def test_an_earlier_tokenizer_does_not_outlive_its_model(tmp_path):
     out = tmp_path / "out"
     other = HfTokenizer.from_file(tmp_path / "source/vocab.txt")
     other.inner.add_tokens(["zebra"])
-    head.with_tokenizer(other).save_pretrained(out)
+    type(head)(head.graph, head.config, head.labels, other).save_pretrained(out)
     assert (out / "tokenizer.json").is_file()
     (out / "notes.txt").write_text("mine")
     head.save_pretrained(out, force=True)
@@ -162,8 +162,8 @@ def test_an_earlier_tokenizer_does_not_outlive_its_model(tmp_path):
 
 
 def test_a_fresh_head_without_a_tokenizer_is_saved_with_its_names(tmp_path):
-    config = small_config("bert", HeadKind.SEQCLS).with_labels(["no", "yes", "perhaps"])
-    head = BertForSequenceClassification.on_device(config, 3, "cpu")
+    config = small_config("bert", HeadKind.SEQCLS).replace(id2label=["no", "yes", "perhaps"])
+    head = BertForSequenceClassification.from_config(config, num_labels=3)
     assert set(head.save_pretrained(tmp_path)) == {"config.json", WEIGHTS}
     told = json.loads((tmp_path / "config.json").read_text())
     assert told["architectures"] == ["BertForSequenceClassification"]

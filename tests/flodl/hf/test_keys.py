@@ -6,17 +6,12 @@ import pytest
 
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.keys import (
-    HfPath,
     arrange,
-    bert_legacy_key_rename,
-    hf_canonical_save_key,
-    hf_key_from_flodl_key,
     is_encoder_key,
     is_harmless,
     keys_have_pooler,
     modern_key,
     other_names,
-    prefix_params,
     reconciling,
     suggestions,
 )
@@ -44,19 +39,6 @@ BASE_MODEL = {"embeddings.word_embeddings.weight", "encoder.layer.0.output.Layer
 )
 def test_gamma_and_beta_of_a_layer_norm_are_its_weight_and_bias(old, new):
     assert modern_key(old) == new
-
-
-def test_the_rename_for_the_first_bert_files_also_joins_the_biases_of_the_decoder():
-    assert bert_legacy_key_rename("cls.predictions.decoder.bias") == "cls.predictions.bias"
-    assert bert_legacy_key_rename("bert.pooler.LayerNorm.beta") == "bert.pooler.LayerNorm.bias"
-    assert bert_legacy_key_rename("bert.pooler.dense.bias") == "bert.pooler.dense.bias"
-
-
-def test_a_qualified_name_is_saved_with_dots():
-    assert hf_canonical_save_key("bert.embeddings.LayerNorm/gamma") == (
-        "bert.embeddings.LayerNorm.weight"
-    )
-    assert hf_canonical_save_key("lm_head.decoder/bias") == "lm_head.bias"
 
 
 def test_the_word_table_has_other_names_only_while_it_is_tied():
@@ -181,33 +163,3 @@ def test_the_nearest_unused_key_is_suggested_under_its_name_in_the_file():
     assert suggestions(["bert.query.weight", "bert.value.weight"], unused) == [
         ("bert.query.weight", "quer.weight")
     ]
-
-
-# Paths
-
-
-def test_a_path_grows_by_segments():
-    path = HfPath("bert").sub("encoder").sub("layer").sub(3)
-    assert str(path) == "bert.encoder.layer.3"
-    assert path.leaf("weight") == "bert.encoder.layer.3.weight"
-
-
-@each_row("segment", ["", "a.b", "a/b"])
-def test_a_segment_is_one_plain_name(segment):
-    for make in (HfPath, HfPath.try_new, HfPath("x").sub, HfPath("x").leaf, HfPath("x").try_leaf):
-        with pytest.raises(ValueError, match="not one segment"):
-            make(segment)
-
-
-def test_parameters_are_put_below_a_place():
-    assert prefix_params("bert.pooler", [("weight", 1), ("bias", 2)]) == [
-        ("bert.pooler.weight", 1),
-        ("bert.pooler.bias", 2),
-    ]
-    assert prefix_params("", [("weight", 1)]) == [("weight", 1)]
-
-
-def test_the_last_slash_of_a_qualified_name_becomes_a_dot():
-    assert hf_key_from_flodl_key("bert.encoder/weight") == "bert.encoder.weight"
-    assert hf_key_from_flodl_key("a/b/weight") == "a/b.weight"
-    assert hf_key_from_flodl_key("weight") == "weight"

@@ -158,7 +158,7 @@ def test_the_newer_decoder_on_a_table_of_another_width_is_refused(tmp_path, keys
         with pytest.raises(ConfigError, match=r"'legacy' false .*'embedding_size' \(8\)"):
             opener(tmp_path)
     with pytest.raises(ConfigError, match=r"'legacy' false .*'embedding_size' \(8\)"):
-        DebertaV2ForMaskedLM.on_device(config, "cpu")
+        DebertaV2ForMaskedLM.from_config(config)
 
 
 def test_a_table_of_another_width_suits_the_older_decoder_whatever_the_file_says(tmp_path):
@@ -176,7 +176,7 @@ def test_a_table_of_another_width_suits_the_older_decoder_whatever_the_file_says
 
 def test_a_fresh_deberta_says_which_decoder_it_has():
     config = small_config("deberta-v2", HeadKind.MLM, legacy=False)
-    head = DebertaV2ForMaskedLM.on_device(config, "cpu")
+    head = DebertaV2ForMaskedLM.from_config(config)
     told = json.loads(head.graph.source_config)
     assert (told["legacy"], told["tie_word_embeddings"]) == (False, False)
     assert told["architectures"] == ["DebertaV2ForMaskedLM"]

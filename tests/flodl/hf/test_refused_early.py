@@ -25,9 +25,9 @@ ENTRIES = {
         "nowhere/at-all", device=device
     ),
     "embed": lambda device: TextEncoder.from_pretrained("nowhere/at-all", device=device),
-    "by place": lambda device: BertModel.from_pretrained_on_device("nowhere/at-all", device),
-    "fresh": lambda device: BertModel.on_device(CONFIG, device),
-    "fresh head": lambda device: BertForMaskedLM.on_device(CONFIG, device),
+    "by place": lambda device: BertModel.from_pretrained("nowhere/at-all", device=device),
+    "fresh": lambda device: BertModel.from_config(CONFIG, device=device),
+    "fresh head": lambda device: BertForMaskedLM.from_config(CONFIG, device=device),
     "batch": lambda device: EncodedBatch(torch.ones(1, 2).long(), torch.ones(1, 2).long()).to(
         device
     ),

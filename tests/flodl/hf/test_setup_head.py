@@ -76,7 +76,7 @@ def by_hand(graph: Graph) -> list[float]:
 def test_a_fine_tuned_task_head_follows_the_loop_in_plain_torch() -> None:
     config = small_config("bert", HeadKind.SEQCLS)
     torch.manual_seed(0)
-    head = BertForSequenceClassification.on_device(config, 2, "cpu")
+    head = BertForSequenceClassification.from_config(config, num_labels=2)
     expected = by_hand(copy.deepcopy(head.graph))
 
     setup = Trainer.setup_head(head, uncalled, adam, config=CPU)
@@ -96,7 +96,9 @@ def test_a_fine_tuned_task_head_follows_the_loop_in_plain_torch() -> None:
 
 def test_a_head_is_trained_as_a_module_with_the_same_losses() -> None:
     torch.manual_seed(0)
-    head = BertForSequenceClassification.on_device(small_config("bert", HeadKind.SEQCLS), 2, "cpu")
+    head = BertForSequenceClassification.from_config(
+        small_config("bert", HeadKind.SEQCLS), num_labels=2
+    )
     again = copy.deepcopy(head)
     expected = by_hand(copy.deepcopy(head.graph))
 

@@ -17,7 +17,7 @@ from flodl.hf.config_json import (
     DebertaV2Config,
     DistilBertConfig,
     RobertaConfig,
-    XlmRobertaConfig,
+    XLMRobertaConfig,
 )
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.tokenizer import HfTokenizer, position_limit
@@ -106,8 +106,8 @@ def test_fields_follow_the_rows_that_are_picked(tokenizer):
 
 def test_tensors_go_to_the_device_that_is_named(tokenizer):
     assert tokenizer.encode(["a"], device="meta").word_ids.device.type == "meta"
-    assert tokenizer.encode_on_device(["a"], "meta").input_ids.device.type == "meta"
-    pairs = tokenizer.encode_pairs_on_device([("a", "b")], torch.device("meta"), max_length=9)
+    assert tokenizer.encode(["a"], device="meta").input_ids.device.type == "meta"
+    pairs = tokenizer.encode_pairs([("a", "b")], device=torch.device("meta"), max_length=9)
     assert pairs.attention_mask.device.type == "meta"
 
 
@@ -198,7 +198,7 @@ LIMITS = [
     (DistilBertConfig, {}, 10),
     (AlbertConfig, {}, 10),
     (RobertaConfig, {"max_position_embeddings": 12, "pad_token_id": 1}, 10),
-    (XlmRobertaConfig, {"max_position_embeddings": 15, "pad_token_id": 4}, 10),
+    (XLMRobertaConfig, {"max_position_embeddings": 15, "pad_token_id": 4}, 10),
     (DebertaV2Config, {"position_biased_input": True}, 10),
 ]
 
@@ -251,7 +251,7 @@ def test_max_length_without_truncation_is_a_limit_too(tokenizer):
         bounded.encode(["a b"], truncation=True, max_length=11)
 
 
-@pytest.mark.parametrize("config_class", [RobertaConfig, XlmRobertaConfig])
+@pytest.mark.parametrize("config_class", [RobertaConfig, XLMRobertaConfig])
 def test_roberta_gets_zeros_as_segments(tokenizer, config_class):
     config = tiny(config_class, pad_token_id=1)
     pairs = tokenizer.for_config(config).encode_pairs([("a", "b")])

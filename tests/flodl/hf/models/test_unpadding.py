@@ -55,7 +55,7 @@ def test_a_model_leaves_out_what_it_is_told_to(unpad, sparse, dense):
 def test_heads_and_whatever_holds_models_can_be_told():
     model, graph = pair("bert", HeadKind.TOKCLS)
     config = AutoConfig.from_json_str(model.config.to_json_string())
-    head = BertForTokenClassification.on_device(config, LABELS, "cpu")
+    head = BertForTokenClassification.from_config(config, num_labels=LABELS)
     set_unpad(head, False)
     assert shapes_seen(head.graph, lambda: head.graph(**batch("bert"))) == [[4, 11, 32]]
     both = nn.ModuleList([graph, head.graph])
