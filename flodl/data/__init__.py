@@ -13,7 +13,6 @@ from flodl.data.loader import (
     EpochIterator as EpochIterator,
     LoaderState as LoaderState,
 )
-from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.memmap import MemmapDataSet as MemmapDataSet
 from flodl.data.mnist import Mnist as Mnist
 from flodl.data.packaged import digits as digits

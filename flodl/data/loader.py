@@ -15,7 +15,6 @@ from flodl.data.choice import Reading, make_feed
 from flodl.data.counts import count, positive_integer as positive_integer, seed_value
 from flodl.data.delivery import Deliveries, EpochCut
 from flodl.data.form import BatchForm
-from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.order import EpochOrders
 from flodl.data.sampler import Sampler
 from flodl.data.seeds import Seeds
@@ -172,16 +171,6 @@ class DataLoader:
                 stacklevel=2,
             )
 
-    @staticmethod
-    def from_dataset(dataset: object) -> LoaderBuilder:
-        """Start a builder: ``DataLoader.from_dataset(ds).batch_size(32).build()``."""
-        return LoaderBuilder(dataset, DataLoader)
-
-    @staticmethod
-    def from_batch_dataset(dataset: object) -> LoaderBuilder:
-        """Start a builder over a data set that reads whole batches."""
-        return LoaderBuilder(dataset, DataLoader)
-
     @property
     def num_batches(self) -> int:
         """Batches in a whole epoch."""
@@ -249,14 +238,6 @@ class DataLoader:
         count("depth", depth)
         if self._reader is not None:
             self._reader.set_prefetch_depth(depth)
-
-    def auto_resize(self) -> int:
-        """Choose the depth from the memory that is free now, and again at each epoch.
-
-        Returns:
-            The new depth; 0 if the data set is resident.
-        """
-        return self._reader.auto_resize() if self._reader is not None else 0
 
     @property
     def cached_samples(self) -> int:

@@ -106,15 +106,6 @@ class StreamingFeed(Feed):
         if self._prefetcher is not None:
             self._prefetcher.wake()
 
-    def auto_resize(self) -> int:
-        """Choose the depth from the device's memory that is free now, and return it."""
-        self._leave_parent()
-        self._depth.by_user = self._quiet = None
-        self._measure()
-        if self._prefetcher is not None:
-            self._prefetcher.wake()
-        return self._depth.value
-
     def batches(
         self,
         order: Tensor,

@@ -219,7 +219,7 @@ def test_the_builders_know_it() -> None:
         reads(0)
 
     data = Recorded(8)
-    built = DataLoader.from_dataset(data).batch_size(2).cache().build()
+    built = DataLoader(data, 2, cache=True)
     orders(built, 0)
     orders(built, 1)
     assert len(data.read) == 8

@@ -219,11 +219,6 @@ def test_a_joined_remainder_belongs_to_the_state() -> None:
         make(True).load_state_dict(make(False).state_dict())
 
 
-def test_the_builder_sets_it_too() -> None:
-    builder = DataLoader.from_dataset(Numbers(10)).batch_size(3).drop_last(False)
-    assert builder.join_remainder().build().num_batches == 3
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_short_deliveries_of_a_resident_data_set_never_wait_for_the_gpu() -> None:

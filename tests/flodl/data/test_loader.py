@@ -156,25 +156,6 @@ def test_names_that_do_not_fit_are_refused(names: Sequence[str], complaint: str)
         next(DataLoader(Squares(4), 1, names=names).epoch(0))
 
 
-def test_the_builder_gives_the_same_loader() -> None:
-    built = (
-        DataLoader.from_dataset(Squares(10))
-        .batch_size(4)
-        .seed(9)
-        .names(["x", "y"])
-        .drop_last(False)
-        .build()
-    )
-    plain = DataLoader(Squares(10), 4, seed=9, names=["x", "y"], drop_last=False)
-    assert [b["y"].tolist() for b in built.epoch(2)] == [b["y"].tolist() for b in plain.epoch(2)]
-    assert (built.names, built.num_batches, built.batch_size) == (("x", "y"), 3, 4)
-
-    straight = DataLoader.from_batch_dataset(SquaresAtOnce()).batch_size(5).shuffle(False).build()
-    assert next(straight.epoch(0))["number"].tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"call \.batch_size\(n\) before \.build\(\)"):
-        DataLoader.from_dataset(Squares(10)).build()
-
-
 def test_an_empty_data_set_is_refused() -> None:
     with pytest.raises(DataError, match="Squares\\) is empty"):
         DataLoader(Squares(0), 1)

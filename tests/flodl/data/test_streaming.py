@@ -181,14 +181,12 @@ def test_the_depth_is_measured_again_at_each_epoch_unless_the_user_decides() -> 
     feed.set_prefetch_depth(3)
     free[0] = GIB
     assert depth_during_an_epoch() == 3
-    assert feed.auto_resize() == 50
     feed.close()
 
 
 def test_the_depth_of_a_loader_can_be_read_and_set() -> None:
     resident = DataLoader(TensorDataSet(torch.arange(9)), 2)
     assert resident.prefetch_depth() == 0
-    assert resident.auto_resize() == 0
     assert DataLoader(Numbers(9), 2).prefetch_depth() == 0
 
     loader = DataLoader(Numbers(9), 2, streaming=True)
@@ -196,7 +194,6 @@ def test_the_depth_of_a_loader_can_be_read_and_set() -> None:
     loader.set_prefetch_depth(5)
     orders(loader, 0)
     assert loader.prefetch_depth() == 5
-    assert loader.auto_resize() == 2
     with pytest.raises(ValueError, match="depth=-1: it must be an integer of at least 0"):
         loader.set_prefetch_depth(-1)
 
@@ -386,9 +383,3 @@ def test_batches_of_different_shapes_may_be_streamed() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, int], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         DataLoader(Numbers(4), 1, **settings)  # type: ignore[arg-type]
-
-
-def test_the_builder_knows_the_settings_of_streaming() -> None:
-    loader = DataLoader.from_dataset(Numbers(8)).batch_size(2).streaming().prefetch(3).build()
-    assert (loader.is_resident, loader.prefetch_depth()) == (False, 3)
-    assert not DataLoader.from_dataset(Numbers(8)).batch_size(2).workers(1).build().is_resident
