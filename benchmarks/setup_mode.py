@@ -88,7 +88,7 @@ def windows(batches: int, _: int) -> Measured:
         torch.randint(10, (batches * SAMPLES,)),
         names=("image", "label"),
     )
-    setup = Trainer.setup_with(network(), None, adam, DdpConfig())
+    setup = Trainer.setup(network(), None, adam, config=DdpConfig())
     setup.set_data_loader(DataLoader(data, SAMPLES), "image")
     setup.set_loss_fn(error)
     counts: tuple[int, ...] = ()

@@ -69,6 +69,7 @@ class Trainer:
         optimizer: OptimizerFactory | torch.optim.Optimizer,
         *,
         device: torch.device | str | None = None,
+        config: SetupConfig | DdpConfig | None = None,
     ) -> TrainingSetup:
         """Prepare a model for the user's own training loop.
 
@@ -89,30 +90,16 @@ class Trainer:
             optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
             device: Default: the device of this rank; without ranks the best usable CUDA device,
                 else the CPU.
+            config: Further settings. With a :class:`~flodl.launch.settings.DdpConfig`, windows
+                always adapt to the speed of the ranks.
 
         Raises:
-            ValueError: The device does not exist here.
+            ValueError: The device does not exist here, or there are a device and a config.
             DistributedError: The models of the ranks differ.
         """
-        return Trainer.setup_with(model, factory, optimizer, SetupConfig(device=device))
-
-    @staticmethod
-    def setup_with(
-        model: nn.Module,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        config: SetupConfig | DdpConfig,
-    ) -> TrainingSetup:
-        """Prepare a model as :meth:`setup` does, with more settings.
-
-        With a :class:`~flodl.launch.settings.DdpConfig`, windows always adapt to the speed of
-        the ranks.
-
-        Raises:
-            ValueError: The device does not exist here.
-            DistributedError: The models of the ranks differ.
-        """
-        return prepare(model, factory, optimizer, config)
+        if config is not None and device is not None:
+            raise ValueError("setup takes device= or config=: give the device in the config")
+        return prepare(model, factory, optimizer, config or SetupConfig(device=device))
 
     @staticmethod
     def setup_head(
@@ -146,17 +133,7 @@ class Trainer:
             TypeError: ``head.graph`` is not a module.
             DistributedError: The models of the ranks differ.
         """
-        return Trainer.setup_head_with(head, factory, optimizer, config or SetupConfig())
-
-    @staticmethod
-    def setup_head_with(
-        head: HasGraph | Graph,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        config: SetupConfig | DdpConfig,
-    ) -> TrainingSetup:
-        """Prepare a head as :meth:`setup_head` does, with the settings of :meth:`setup_with`."""
-        setup = Trainer.setup_with(model_of(head), factory, optimizer, config)
+        setup = Trainer.setup(model_of(head), factory, optimizer, config=config)
         if setup.rank == 0:
             msg(summary(setup))
         return setup

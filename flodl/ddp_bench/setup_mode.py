@@ -30,11 +30,11 @@ def train_setup(stage: Stage) -> None:
     """Train; all ranks compute each batch of the common order together."""
     cell, task, group = stage.cell, stage.task, stage.group
     with _declared_pace(stage):
-        setup = Trainer.setup_with(
+        setup = Trainer.setup(
             stage.build(),
             None,
             OptimizerFactory(task.name, cell.lr),
-            DdpConfig(
+            config=DdpConfig(
                 speed_hint=cell.ddp.speed_hint,
                 overhead_target=cell.ddp.overhead_target,
                 max_anchor=cell.ddp.max_anchor,

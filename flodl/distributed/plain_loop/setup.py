@@ -343,7 +343,7 @@ def prepare(
     group: Group | None = None,
     watch: Stopwatch | None = None,
 ) -> TrainingSetup:
-    """Make the setup that ``Trainer.setup_with`` returns.
+    """Make the setup that ``Trainer.setup`` returns.
 
     Args:
         model: Any module, on any device.

@@ -512,7 +512,7 @@ def test_a_scale_that_stops_everything_is_refused() -> None:
 def test_a_graph_that_steps_itself_clips_and_follows_the_schedule() -> None:
     model = FlowBuilder.from_(nn.Linear(1, 1)).build()
     config = SetupConfig(device="cpu", scheduler=lambda _: Falling(), max_grad_norm=1e-3)
-    setup = Trainer.setup_with(model, None, sgd, config)
+    setup = Trainer.setup(model, None, sgd, config=config)
     before = [p.detach().clone() for p in model.parameters()]
     (1e6 * model(torch.ones(2, 1))).sum().backward()
     model.step()

@@ -136,7 +136,7 @@ def test_a_head_is_trained_as_a_module_with_the_same_losses() -> None:
 def test_a_graph_is_a_head_of_its_own() -> None:
     graph = small_model("distilbert")
     assert model_of(graph) is graph
-    assert Trainer.setup_head_with(graph, None, adam, CPU).model is graph
+    assert Trainer.setup_head(graph, None, adam, config=CPU).model is graph
 
 
 @pytest.mark.parametrize("config", [CPU, DdpConfig()])
@@ -146,7 +146,7 @@ def test_where_and_how_much_is_trained_is_told(
     graph = small_model("bert", HeadKind.SEQCLS)
     graph.freeze("bert")
     total = sum(parameter.numel() for parameter in graph.parameters())
-    Trainer.setup_head_with(Head(graph), None, adam, config)
+    Trainer.setup_head(Head(graph), None, adam, config=config)
     assert f"training on cpu: 34 of {total:,} parameters\n" in capsys.readouterr().out
 
 

@@ -109,11 +109,11 @@ class Program:
 
     def by_the_set_up(self) -> nn.Module:
         torch.manual_seed(42)
-        setup = Trainer.setup_with(
+        setup = Trainer.setup(
             self.model("cpu"),
             None,
             self.optimizer,
-            SetupConfig(
+            config=SetupConfig(
                 device="cpu",
                 max_grad_norm=self.clip,
                 scheduler=self.schedule if self.scheduled else None,
