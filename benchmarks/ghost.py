@@ -119,11 +119,11 @@ def measured(cluster: Cluster, policy: Policy, batches: int) -> float:
         .progress(False)
         .run()
     )
-    epoch = handle.next_metrics()
+    epochs = handle.poll_metrics()
     handle.join()
-    if epoch is None:
+    if not epochs:
         raise RuntimeError(f"{policy} on {cluster.ms} ended without an epoch")
-    return 1000 * batches / epoch.epoch_ms
+    return 1000 * batches / epochs[0].epoch_ms
 
 
 def compared(cluster: Cluster, seconds: float) -> Comparison:

@@ -125,20 +125,11 @@ from .log import (
     verbosity as verbosity,
 )
 from .memory import (
-    cuda_active_bytes as cuda_active_bytes,
-    cuda_allocated_bytes as cuda_allocated_bytes,
     cuda_empty_cache as cuda_empty_cache,
-    cuda_memory_info as cuda_memory_info,
     cuda_peak_active_bytes as cuda_peak_active_bytes,
     cuda_peak_reserved_bytes as cuda_peak_reserved_bytes,
     cuda_reset_peak_stats as cuda_reset_peak_stats,
-    cuda_utilization as cuda_utilization,
-    hardware_summary as hardware_summary,
-    live_tensor_count as live_tensor_count,
-    malloc_trim as malloc_trim,
     manual_seed as manual_seed,
-    rss_kb as rss_kb,
-    set_cudnn_benchmark as set_cudnn_benchmark,
 )
 from .monitor import (
     Account as Account,
@@ -169,7 +160,6 @@ from .monitor import (
     TerminalSink as TerminalSink,
     TimeLedger as TimeLedger,
     Timeline as Timeline,
-    TimelineBroadcast as TimelineBroadcast,
     TimelineEvent as TimelineEvent,
     TimelineSample as TimelineSample,
     TimelineSummary as TimelineSummary,

@@ -296,12 +296,6 @@ class MetricHistory:
         """The last point of every metric that has one, in the order of their first value."""
         return [(name, points[-1].value) for name, points in self._points.items() if points]
 
-    def reset(self, names: Iterable[str] = ()) -> None:
-        """Delete the points of every metric (or of the named ones); buffers and count stay."""
-        for name in list(names) or self._points:
-            if name in self._points:
-                self._points[name] = []
-
     def _read(self, names: list[str]) -> dict[str, list[float]]:
         """The buffered values as numbers, with one transfer per device and dtype."""
         batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}

@@ -212,19 +212,6 @@ class Observed(GraphBase):
         """
         return TrendGroup(self.trend(name) for name in self._expanded(names))
 
-    def reset_trend(self, *names: Names) -> None:
-        """Delete the points of metrics or tag groups; default: of all metrics of this graph.
-
-        Buffered values, :attr:`flush_count` and the clock stay.
-
-        Raises:
-            KeyError: As for :meth:`trend`; nothing is deleted.
-        """
-        for graph, metric in [self._known_metric(name) for name in self._expanded(names)]:
-            graph._metrics.reset([metric])
-        if not names:
-            self._metrics.reset()
-
     # --- Writing ---------------------------------------------------------------------------
 
     def plot_html(self, path: str | os.PathLike[str], *names: Names) -> None:

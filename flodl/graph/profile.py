@@ -98,18 +98,10 @@ class Pass:
 
     __slots__ = ("_seconds", "_stamps", "numbers")
 
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        stamps: Sequence[Stamp],
-        seconds: list[float] | None = None,
-    ) -> None:
+    def __init__(self, numbers: Sequence[int], stamps: Sequence[Stamp]) -> None:
         self.numbers = numbers
         self._stamps = stamps
-        self._seconds = seconds
-
-    def __reduce__(self) -> tuple[type[Pass], tuple[Sequence[int], tuple[()], list[float]]]:
-        return Pass, (self.numbers, (), self.seconds)  # events cannot leave their device
+        self._seconds: list[float] | None = None
 
     @property
     def seconds(self) -> list[float]:

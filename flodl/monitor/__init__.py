@@ -61,7 +61,6 @@ from flodl.monitor.timeline_records import (
     EventKind as EventKind,
     IdleGap as IdleGap,
     RankActivity as RankActivity,
-    TimelineBroadcast as TimelineBroadcast,
     TimelineEvent as TimelineEvent,
     TimelineSample as TimelineSample,
     TimelineSummary as TimelineSummary,

@@ -286,11 +286,6 @@ class Monitor(MediaMethods):
         _join(deliveries, deadline, timeout)
         self._tell_dropped_media()
 
-    def finish_with(self, graph: Drawable, status: Status = "complete") -> None:
-        """End the run with a drawing of `graph` that shows the last times of the nodes."""
-        self.set_svg(graph.svg_with_profile())
-        self.finish(status)
-
     def serve(self, port: int = 3000, host: str = "127.0.0.1", *, buttons: bool = False) -> str:
         """Serve the live page until :meth:`close` or the end of the program.
 

@@ -62,11 +62,6 @@ class EpochMetrics:
         return shares_of(self.per_rank)
 
     @property
-    def device_indices(self) -> tuple[int | None, ...]:
-        """Number of the device, by rank; None for a CPU."""
-        return tuple(rank.device_index for rank in self.per_rank)
-
-    @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
         """Measurements of each GPU, by rank; empty if there is one rank or no GPU."""
         return gpu_metrics_of(self.per_rank)

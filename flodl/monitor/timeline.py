@@ -7,7 +7,6 @@ GPUs above the epochs, exchanges and averagings of the same time.
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections import deque
@@ -27,16 +26,12 @@ from flodl.monitor.timeline_files import (
 from flodl.monitor.timeline_records import (
     EventKind,
     IdleGap,
-    TimelineBroadcast,
     TimelineEvent,
     TimelineSample,
     TimelineSummary,
 )
 from flodl.monitor.timeline_sampling import BusyMeter, FineSampler, LoadSampler, Ticker
 from flodl.monitor.timeline_store import SampleStore
-
-SUBSCRIBER_CAPACITY = 600
-"""Number of broadcasts kept for a slow subscriber; beyond that the oldest is dropped."""
 
 
 @final
@@ -48,7 +43,6 @@ class Timeline:
 
     Args:
         poll_interval_ms: Time between two samples.
-        broadcast_interval_ms: Time between two broadcasts to subscribers.
         clock: Seconds that never decrease; the timeline begins when it is created.
         sampler: Measures the machine, like :class:`~flodl.monitor.resources.ResourceSampler`.
             None uses that class and reads the utilisation of GPUs at every sample.
@@ -69,7 +63,6 @@ class Timeline:
     def __init__(
         self,
         poll_interval_ms: float = 100,
-        broadcast_interval_ms: float = 1000,
         *,
         clock: Callable[[], float] = time.monotonic,
         sampler: LoadSampler | None = None,
@@ -78,7 +71,6 @@ class Timeline:
     ) -> None:
         for name, value in (
             ("poll_interval_ms", poll_interval_ms),
-            ("broadcast_interval_ms", broadcast_interval_ms),
             ("max_samples", max_samples),
         ):
             if not value > 0:
@@ -88,7 +80,6 @@ class Timeline:
         self.rank = rank
         self.busy = BusyMeter(clock)
         self._poll_ms = float(poll_interval_ms)
-        self._broadcast_ms = float(broadcast_interval_ms)
         self._clock = clock
         self._begin: float | None = clock()  # None: made from records, time does not advance
         self._end_ms = 0.0  # used while the clock does not run
@@ -96,11 +87,6 @@ class Timeline:
         self._lock = threading.Lock()
         self._samples = SampleStore(max_samples)
         self._events: deque[TimelineEvent] = deque(maxlen=max_samples)
-        # Records since the last broadcast; kept only while there are subscribers.
-        self._new_samples = SampleStore(max_samples)
-        self._new_events: deque[TimelineEvent] = deque(maxlen=max_samples)
-        self._broadcast_at = 0.0
-        self._subscribers: list[queue.Queue[TimelineBroadcast]] = []
         self._running = threading.Lock()  # guards starting and stopping
         self._ticker: Ticker | None = None
 
@@ -158,14 +144,13 @@ class Timeline:
             with self._lock:
                 if self._begin is None:  # continue where the records end
                     self._begin = self._clock() - self._end_ms / 1000
-                self._broadcast_at = self._now_ms() + self._broadcast_ms
             sampler = self._sampler
             self._ticker = Ticker(
                 lambda: self._tick(sampler), self._poll_ms / 1000, name="flodl-timeline"
             )
 
     def stop(self) -> None:
-        """Stop sampling, wait for its thread and send the rest to the subscribers.
+        """Stop sampling and wait for its thread.
 
         It may be called several times. Events are still recorded afterwards; :meth:`start`
         continues.
@@ -178,8 +163,6 @@ class Timeline:
             if isinstance(self._sampler, FineSampler):
                 self._sampler.close()
                 self._sampler = None
-        with self._lock:
-            self._broadcast(final=True)
 
     def event(self, kind: EventKind | str, **fields: object) -> None:
         """Record an event now; see :class:`EventKind` for the fields.
@@ -193,34 +176,6 @@ class Timeline:
         with self._lock:  # read the clock inside, so that events are in order of time
             event = TimelineEvent(self._now_ms(), EventKind(kind), fields, self.rank)
             self._events.append(event)
-            if self._subscribers:
-                self._new_events.append(event)
-
-    def subscribe(self) -> queue.Queue[TimelineBroadcast]:
-        """Return a queue for all records from now on, one broadcast per interval.
-
-        :meth:`stop` sends the rest, marked `final`. A subscriber that does not read loses the
-        oldest broadcasts; the sampler never waits.
-        """
-        subscriber: queue.Queue[TimelineBroadcast] = queue.Queue(SUBSCRIBER_CAPACITY)
-        with self._lock:
-            if self._subscribers:  # send theirs now, so that this one starts with new records
-                self._broadcast()
-            self._subscribers.append(subscriber)
-        return subscriber
-
-    def unsubscribe(self, subscriber: queue.Queue[TimelineBroadcast]) -> None:
-        """Send nothing more to `subscriber`; does nothing if it is unknown."""
-        with self._lock:
-            self._subscribers = [one for one in self._subscribers if one is not subscriber]
-
-    def drain(self) -> TimelineBroadcast:
-        """Remove and return all samples and events; later files and summaries lack them."""
-        with self._lock:
-            taken = TimelineBroadcast(tuple(self._samples), tuple(self._events))
-            self._samples.clear()
-            self._events.clear()
-        return taken
 
     @property
     def sample_count(self) -> int:
@@ -304,22 +259,8 @@ class Timeline:
     def _tick(self, sampler: LoadSampler) -> None:
         load = sampler.sample()
         with self._lock:
-            now = self._now_ms()
-            sample = _sample(now, load, self.rank, self.busy.percent())
+            sample = _sample(self._now_ms(), load, self.rank, self.busy.percent())
             self._samples.append(sample)
-            if self._subscribers:
-                self._new_samples.append(sample)
-            if now >= self._broadcast_at:
-                self._broadcast()
-
-    def _broadcast(self, *, final: bool = False) -> None:
-        self._broadcast_at = self._now_ms() + self._broadcast_ms
-        new = TimelineBroadcast(tuple(self._new_samples), tuple(self._new_events), final)
-        self._new_samples.clear()
-        self._new_events.clear()
-        if new.samples or new.events or final:
-            for subscriber in self._subscribers:
-                _put(subscriber, new)
 
 
 def _sample(
@@ -331,14 +272,3 @@ def _sample(
     # More digits would only be measurement noise, and make the files larger.
     cpu = None if load.cpu is None else round(load.cpu, 2)
     return TimelineSample(t_ms, cpu, ram, load.gpus, rank, busy)
-
-
-def _put(subscriber: queue.Queue[TimelineBroadcast], new: TimelineBroadcast) -> None:
-    while True:
-        try:
-            return subscriber.put_nowait(new)
-        except queue.Full:
-            try:
-                subscriber.get_nowait()
-            except queue.Empty:
-                continue

@@ -184,15 +184,6 @@ def known_util(gpu: GpuSnapshot) -> float | None:
     return None if gpu.util is None else finite(gpu.util)
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineBroadcast:
-    """The records since the last broadcast; `final` marks the last one before a stop."""
-
-    samples: tuple[TimelineSample, ...]
-    events: tuple[TimelineEvent, ...]
-    final: bool = False
-
-
 class IdleGap(NamedTuple):
     """A time in which a device was idle, in milliseconds."""
 

@@ -126,32 +126,15 @@ class TrainerHandle:
         return self._averages
 
     @property
-    def avg_count(self) -> int:
-        """The same as :attr:`version`."""
-        return self._averages
-
-    @property
     def abort_count(self) -> int:
         """Averages that were skipped because a rank was late."""
         return self._aborts
-
-    def architecture_svg(self) -> str | None:
-        """Return the drawing of a flodl graph as SVG text; None for any other model."""
-        return self._model.svg().decode() if isinstance(self._model, Graph) else None
 
     def poll_metrics(self) -> list[EpochMetrics]:
         """Return the epochs that were not returned before, and mark them as returned."""
         taken = list(self._unread)
         self._unread.clear()
         return taken
-
-    def next_metrics(self) -> EpochMetrics | None:
-        """Return the next epoch and mark it as returned; None after the last one."""
-        return self._unread.popleft() if self._unread else None
-
-    def setup_monitor(self, monitor: Monitor) -> None:
-        """Describe the model to a monitor, before you log its epochs by hand."""
-        introduce(self._model, monitor)
 
     def join(self) -> TrainedState:
         """Return the trained parameters and buffers after the last step."""

@@ -28,21 +28,6 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         return _parsed(file.read(length), size - PREFIX_BYTES - length, str(path))
 
 
-def parse_header(data: bytes | memoryview, where: str) -> tuple[dict[str, StoredTensor], int]:
-    """The tensors of a file in memory, by key, and the position of the first of them.
-
-    Args:
-        data: The whole file.
-        where: The name of the file in messages.
-
-    Raises:
-        CheckpointFormatError: It is not a valid safetensors file.
-    """
-    length = _header_length(bytes(data[:PREFIX_BYTES]), len(data), where)
-    body = PREFIX_BYTES + length
-    return _parsed(bytes(data[PREFIX_BYTES:body]), len(data) - body, where), body
-
-
 def _header_length(prefix: bytes, size: int, where: str) -> int:
     if size == 0:
         raise CheckpointFormatError(f"{where} is empty: fetch or save it again")

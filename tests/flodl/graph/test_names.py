@@ -57,7 +57,6 @@ def model():
         lambda graph, name: graph.trends(name),
         lambda graph, name: graph.collected(name),
         lambda graph, name: graph.flush(name),
-        lambda graph, name: graph.reset_trend(name),
     ],
 )
 def test_a_metric_nobody_recorded_is_an_error_with_a_suggestion(model, ask):
@@ -185,9 +184,6 @@ def test_metrics_reach_into_a_labelled_graph(model):
     assert dict(model.latest_metrics()).keys() == {
         *("enc.loss", "enc.level", "enc.part_0", "enc.part_1"),
     }
-    model.reset_trend("enc.loss")
-    assert encoder.trend("loss").values == []
-    assert encoder.trend("level").values == [1]
     with pytest.raises(KeyError, match=r"did you mean enc\.loss"):
         model.trend("enc.los")
 

@@ -223,8 +223,6 @@ def test_names_may_come_as_a_list(heads, tmp_path):
     assert (tmp_path / "some.csv").read_text().startswith("epoch,loss,head_1\n")
     heads.plot_html(tmp_path / "some.html", ["loss", "head"])
     assert "head_2" in (tmp_path / "some.html").read_text()
-    heads.reset_trend([])
-    assert len(heads.trend("loss").values) == 2
 
 
 @pytest.mark.case("runtime", 28)
@@ -370,24 +368,6 @@ def test_a_metric_flushed_once_has_not_stalled(graph):
     graph.record_scalar("loss", 0.5)
     graph.flush()
     assert graph.trend("loss").stalled(10, 1e-4) is False
-
-
-def test_reset_forgets_points_and_nothing_else(heads):
-    heads(torch.ones(1))
-    heads.collect("head")
-    heads.record_scalar("loss", 1)
-    heads.flush()
-    heads.record_scalar("loss", 3)
-    with pytest.raises(KeyError, match="unknown"):
-        heads.reset_trend("head", "unknown")
-    assert heads.latest_metrics() != [("loss", 1.0)]
-    heads.reset_trend("head")
-    assert heads.latest_metrics() == [("loss", 1.0)]
-    heads.reset_trend()
-    assert heads.latest_metrics() == []
-    assert heads.flush_count == 1
-    heads.flush()
-    assert heads.trend("loss").values == [3.0]
 
 
 @pytest.mark.case("runtime", 25)

@@ -50,11 +50,9 @@ def test_shares_and_speeds_follow_from_the_ranks():
     made = metrics()
     assert made.per_rank_throughput == (0.8, 0.32)
     assert made.per_rank_batch_share == (250 / 350, 100 / 350)
-    assert made.device_indices == (0, 3)
     idle = metrics(per_rank=(RankMetrics(math.nan), RankMetrics(math.nan, device="cuda")))
     assert all(math.isnan(value) for value in idle.per_rank_throughput)
     assert all(math.isnan(value) for value in idle.per_rank_batch_share)
-    assert idle.device_indices == (None, 0)
 
 
 def test_one_rank_shows_nothing_of_ranks(tmp_path):

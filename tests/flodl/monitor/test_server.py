@@ -393,7 +393,7 @@ def test_a_watched_graph_is_drawn_and_named(served):
     timed = get(served, "graph.svg")[2]
     assert timed != plain
     assert re.search(r"\d (µs|ms)", timed)
-    served.finish_with(graph)
+    served.finish()
     assert json.loads(get(served, "api/history")[2])[0]["epoch"] == 1
 
 

@@ -1,19 +1,17 @@
-"""The timeline: sampling on a thread, events from any thread, subscribers, questions."""
+"""The timeline: sampling on a thread, events from any thread, questions."""
 
 from __future__ import annotations
 
 import math
-import queue
 import threading
 
 import pytest
 from hypothesis import given, strategies as st
 
 from flodl.monitor.resources import GpuSnapshot, ResourceSample, ResourceSampler
-from flodl.monitor.timeline import SUBSCRIBER_CAPACITY, Timeline
+from flodl.monitor.timeline import Timeline
 from flodl.monitor.timeline_records import (
     EventKind,
-    TimelineBroadcast,
     TimelineEvent,
     TimelineSample,
 )
@@ -261,72 +259,6 @@ def test_a_sampler_that_raises_ends_the_sampling_with_one_warning(capsys):
     assert capsys.readouterr().err.count("no more samples, training continues") == 1
 
 
-def test_subscribers_get_everything_once_and_the_rest_at_the_stop(clock):
-    sampler = Counting(clock)
-    timeline = Timeline(1, 300, clock=clock, sampler=sampler)
-    subscriber = timeline.subscribe()
-    timeline.event("custom", label="before the start")
-    timeline.start()
-    wait_for(lambda: sampler.count >= 20)
-    timeline.stop()
-    broadcasts = [subscriber.get_nowait() for _ in range(subscriber.qsize())]
-    assert len(broadcasts) > 3
-    assert [one.final for one in broadcasts] == [False] * (len(broadcasts) - 1) + [True]
-    samples = [sample for one in broadcasts for sample in one.samples]
-    assert samples == timeline.samples
-    assert len(samples) == sampler.count
-    assert [event.fields["label"] for event in broadcasts[0].events] == ["before the start"]
-    # A broadcast follows 300 ms after the one before: with samples 100 ms apart, every third.
-    assert {len(one.samples) for one in broadcasts[1:-1]} == {3}
-
-
-def test_a_late_subscriber_begins_with_what_is_new(clock):
-    timeline = Timeline(1, 1e9, clock=clock, sampler=Counting(clock))
-    early = timeline.subscribe()
-    timeline.event("custom", label="old")
-    late = timeline.subscribe()
-    gone = timeline.subscribe()
-    timeline.unsubscribe(gone)
-    timeline.event("custom", label="new")
-    timeline.start()
-    wait_for(lambda: timeline.sample_count)
-    timeline.stop()
-
-    def labels(subscriber):
-        broadcasts = [subscriber.get_nowait() for _ in range(subscriber.qsize())]
-        return [event.fields["label"] for one in broadcasts for event in one.events]
-
-    assert labels(early) == ["old", "new"]
-    assert labels(late) == ["new"]
-    assert gone.empty()
-
-
-def test_a_subscriber_that_does_not_read_loses_the_oldest_and_holds_nobody_up(clock):
-    sampler = Counting(clock)
-    timeline = Timeline(0.01, 0.01, clock=clock, sampler=sampler)
-    subscriber = timeline.subscribe()
-    timeline.start()
-    wait_for(lambda: sampler.count > SUBSCRIBER_CAPACITY + 50)
-    timeline.stop()
-    assert subscriber.qsize() == SUBSCRIBER_CAPACITY
-    kept = [subscriber.get_nowait() for _ in range(SUBSCRIBER_CAPACITY)]
-    assert kept[-1].final
-    assert [sample for one in kept for sample in one.samples][-1] == timeline.samples[-1]
-    with pytest.raises(queue.Empty):
-        subscriber.get_nowait()
-
-
-def test_drain_takes_everything_out():
-    samples, events = utilisations([1.0, 2.0]), [TimelineEvent(5.0, "sync_start")]
-    timeline = Timeline.from_samples(samples, events)
-    taken = timeline.drain()
-    assert list(taken.events) == events
-    assert [sample.t_ms for sample in taken.samples] == [0.0, 100.0]
-    assert taken.samples[0].gpus == (gpu(1.0),)
-    assert timeline.drain() == TimelineBroadcast((), ())
-    assert timeline.sample_count == 0
-
-
 def test_memory_is_bounded_and_the_newest_stay(clock):
     sampler = Counting(clock)
     timeline = Timeline(0.01, clock=clock, sampler=sampler, max_samples=10)
@@ -344,7 +276,6 @@ def test_memory_is_bounded_and_the_newest_stay(clock):
 
 def test_events_from_many_threads_are_all_there_in_the_order_of_time():
     timeline = Timeline(1, sampler=Counting())
-    subscriber = timeline.subscribe()
 
     def emit(rank):
         for _ in range(200):
@@ -362,8 +293,6 @@ def test_events_from_many_threads_are_all_there_in_the_order_of_time():
     assert times == sorted(times)
     ranks = [event.fields["rank"] for event in timeline.events]
     assert [ranks.count(rank) for rank in range(6)] == [200] * 6
-    heard = [subscriber.get_nowait() for _ in range(subscriber.qsize())]
-    assert [event for one in heard for event in one.events] == timeline.events
 
 
 def test_records_come_into_the_order_of_time():
@@ -375,7 +304,7 @@ def test_records_come_into_the_order_of_time():
     assert timeline.elapsed_ms == 700.0
 
 
-@each_row("name", ["poll_interval_ms", "broadcast_interval_ms", "max_samples"])
+@each_row("name", ["poll_interval_ms", "max_samples"])
 def test_a_setting_that_is_not_positive_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} of a timeline must be above 0, not 0"):
         Timeline(**{name: 0})

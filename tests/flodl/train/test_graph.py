@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -56,19 +54,6 @@ def test_a_graph_trains_the_same_by_builder_and_by_set_up() -> None:
     assert model.training_step == model.step_count == 9
     assert isinstance(handle.model, Graph)
     assert (handle.model.step_count, handle.model.epoch_count) == (9, 3)
-
-
-def test_a_trained_graph_hands_out_its_drawing_and_another_model_none() -> None:
-    def drawing(make: Callable[[], nn.Module]) -> str | None:
-        builder = Trainer.builder(lambda _: make(), sgd, squared_error).dataset(line(4))
-        return builder.batch_size(4).num_epochs(1).device("cpu").run().architecture_svg()
-
-    drawn = drawing(graph)
-    assert drawn is not None
-    root = ElementTree.fromstring(drawn)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert "sequential_2: sequential" in drawn
-    assert drawing(lambda: nn.Linear(1, 1)) is None
 
 
 def test_label_hash_and_recorded_metrics_of_a_graph_reach_the_run(tmp_path: Path) -> None:

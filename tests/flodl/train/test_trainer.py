@@ -156,14 +156,12 @@ def test_set_up_attaches_the_optimizer_to_a_model_that_wants_it() -> None:
 
 def test_the_handle_hands_out_metrics_once_and_the_state_as_copies() -> None:
     handle = training(epochs=3).run()
-    first = handle.next_metrics()
-    assert first is not None
+    first, *others = handle.poll_metrics()
     assert first.epoch == 0
     assert first.epoch_ms > 0
     assert first.throughput == pytest.approx(9 / first.epoch_ms)
-    assert [metrics.epoch for metrics in handle.poll_metrics()] == [1, 2]
+    assert [metrics.epoch for metrics in others] == [1, 2]
     assert handle.poll_metrics() == []
-    assert handle.next_metrics() is None
 
     state = handle.join()
     kept = [tensor.clone() for tensor in state.params]
@@ -406,8 +404,7 @@ def test_a_monitor_gets_every_epoch_and_the_identity_of_the_model() -> None:
 def test_the_epochs_can_also_be_logged_by_hand(capfd: pytest.CaptureFixture[str]) -> None:
     handle = training().run()
     monitor = Monitor(2)
-    handle.setup_monitor(monitor)
-    while (metrics := handle.next_metrics()) is not None:
+    for metrics in handle.poll_metrics():
         monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
     monitor.finish()
     assert "epoch 2/2  loss=" in capfd.readouterr().out
