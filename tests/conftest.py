@@ -16,7 +16,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import settings
 
-from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
+from fdl.planning.heap import TUNABLES_VARIABLE, tunables
 from flodl_shared.masking import KNOWN
 from tests import fork_server, later, surroundings, typed
 
@@ -157,5 +157,4 @@ def torch_fdl(tmp_path: Path) -> Fdl:
 
 def training_path(env: Mapping[str, str]) -> str:
     """A PATH where the programs that fdl starts are forks, if fdl keeps their heap: with flodl."""
-    heap = ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items())
-    return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: heap})
+    return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: tunables()})
