@@ -2,7 +2,7 @@
 
 Three models train in each situation with plain torch as it comes, with one thread, with sleeping
 threads (``OMP_WAIT_POLICY=passive``), and with the Trainer's engines. Each training has a process
-of its own. ``--spins`` measures plain torch with different spin counts instead.
+of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -36,7 +36,7 @@ from benchmarks.measure import (
 )
 from benchmarks.rows import Kept
 from benchmarks.shared_machine_subject import DEFAULT, MODELS, OURS
-from flodl.openmp import SPIN_COUNT, VARIABLES
+from flodl.openmp import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,12 +57,6 @@ WAYS: dict[str, dict[str, str]] = {
     DEFAULT: {},
 }
 """Way -> variables of its process."""
-
-SPINS: dict[str, dict[str, str]] = {
-    **{f"spin {count}": {"GOMP_SPINCOUNT": count} for count in ("0", "1000", "10000", "100000")},
-    "passive": {"OMP_WAIT_POLICY": "passive"},
-    AS_IT_COMES: {},
-}
 
 BUSY = "while True: pass"
 
@@ -194,30 +188,18 @@ def measure(
 Rounds = dict[str, dict[str, list[Taken]]]
 
 
-@dataclass(slots=True)
-class Found:
-    """All figures of the JSON file beside the page.
-
-    Attributes:
-        trainings: Model -> situation -> way -> rounds.
-        spins: The same for plain torch with different spin counts.
-    """
-
-    trainings: dict[str, Rounds] = field(default_factory=dict)
-    spins: dict[str, Rounds] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rows: Mapping[str, Any]) -> Found:
-        """Read the rows that are kept."""
-        return cls(**{part: _models(rows[part], lambda one: Taken(*one)) for part in rows})
-
-    def rows(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return {"trainings": _models(self.trainings, _row), "spins": _models(self.spins, _row)}
-
-
 def _row(taken: Taken) -> list[object]:
     return [round(taken.seconds, 4), round(taken.total, 4), taken.ended]
+
+
+def kept_of(models: Mapping[str, Rounds]) -> dict[str, Any]:
+    """The figures as JSON values."""
+    return {"trainings": _models(models, _row)}
+
+
+def read(rows: Mapping[str, Any]) -> dict[str, Rounds]:
+    """The figures that are kept: model -> situation -> way -> rounds."""
+    return _models(rows.get("trainings", {}), lambda one: Taken(*one))
 
 
 def _models(models: Mapping[str, Any], convert: Any) -> dict[str, Any]:
@@ -286,51 +268,21 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
     return table(header, rows)
 
 
-def spins_table(models: Mapping[str, Rounds]) -> str:
-    """Seconds of plain torch for each way of waiting; then the largest regret of each."""
-    ways = list(SPINS)
-    regrets: dict[str, list[float]] = {way: [] for way in ways}
-    rows = []
-    for model, rounds in models.items():
-        for situation, found in rounds.items():
-            middles = {way: statistics.median(seconds(found[way])) for way in ways}
-            for way in ways:
-                regrets[way].append(middles[way] / min(middles.values()))
-            rows.append([model, situation, *(shown(found[way]) for way in ways)])
-    worst = [f"{max(regrets[way]):.2f}" for way in ways]
-    rows.append(["**largest regret**", "", *worst])
-    return table(["model", "situation", *(f"{way}, s" for way in ways)], rows)
-
-
-def text_of(found: Found, options: Namespace) -> str:
+def text_of(trainings: Mapping[str, Rounds], options: Namespace) -> str:
     """The page."""
-    parts = []
-    if found.trainings:
-        parts += [
-            "*As it comes*, *one thread* and *passive* are plain loops of torch; *auto* and "
-            "*eager* are the Trainer with these engines; eager is the default. *auto* is in its "
-            "first run, so it finds no decision. Seconds are those of the training, without "
-            "imports. The best plain way is the one with the smallest median. *Two busy* are two "
-            "processes of Python that count. Of two trainings at once, the slower one counts. A "
-            f"training that takes longer than {options.limit:g} s is ended there, and shown as "
-            f"`>{options.limit:g}`.",
-            trainings_table(found.trainings),
-        ]
-    if found.spins:
-        parts += [
-            "## How long threads spin",
-            "The same trainings with plain torch and other settings of libgomp. The regret of a "
-            "setting is its time divided by the time of the best setting in that row. On a busy "
-            f"machine, flodl sets `GOMP_SPINCOUNT={SPIN_COUNT}`. Its largest regret was smallest "
-            "when it was chosen.",
-            spins_table(found.spins),
-        ]
     return page(
         options,
         "A shared machine",
         f"{options.rounds} rounds in turns, medians; ratios are medians of the ratios within a "
         "round, with the range of all rounds.",
-        *parts,
+        "*As it comes*, *one thread* and *passive* are plain loops of torch; *auto* and "
+        "*eager* are the Trainer with these engines; eager is the default. *auto* is in its "
+        "first run, so it finds no decision. Seconds are those of the training, without "
+        "imports. The best plain way is the one with the smallest median. *Two busy* are two "
+        "processes of Python that count. Of two trainings at once, the slower one counts. A "
+        f"training that takes longer than {options.limit:g} s is ended there, and shown as "
+        f"`>{options.limit:g}`.",
+        trainings_table(trainings),
     )
 
 
@@ -340,18 +292,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="length of the trainings")
     parser.add_argument("--limit", type=float, default=8.0, help="seconds of a training")
     parser.add_argument("--only", choices=MODELS, action="append", help="measure these models")
-    parser.add_argument("--spins", action="store_true", help="measure spin counts instead")
     options = read_options(parser, argv, rounds=1, scale=0.02, limit=2.0, only=[MODELS[0]])
-    # The page holds what several calls with --only and --spins have measured.
+    # The page holds what several calls with --only have measured.
     options.command = f"{parser.prog}{' --quick' if options.quick else ''}"
     kept = Kept.beside(options.output)
-    found = Found.of(kept.rows)
+    found = read(kept.rows)
     for model in options.only or MODELS:
-        if options.spins:
-            found.spins[model] = measure(SPINS, model, options)
-        else:
-            found.trainings[model] = measure(WAYS, model, options)
-        kept.rows = found.rows()
+        found[model] = measure(WAYS, model, options)
+        kept.rows = kept_of(found)
         kept.write()
     publish(text_of(found, options), options.output)
 

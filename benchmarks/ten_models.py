@@ -41,7 +41,7 @@ from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_page import Row, page
 from benchmarks.ten_models_subject import BY_HAND, TOTAL_STEPS
 from benchmarks.ten_models_tuned import Recipe, variants
-from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
+from fdl.planning.heap import TUNABLES_VARIABLE, tunables
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
 COLUMNS = {"auto": "flodl", "pure": "pure"}
@@ -66,7 +66,7 @@ class Player:
     ) -> None:
         env = {name: value for name, value in os.environ.items() if name != TUNABLES_VARIABLE}
         if kept_heap:
-            env[TUNABLES_VARIABLE] = ":".join(f"{key}={value}" for key, value in KEPT_HEAP.items())
+            env[TUNABLES_VARIABLE] = tunables()
         # Every process decides for itself, and the user's own decisions stay as they are.
         self._cache = tempfile.TemporaryDirectory(prefix="ten-models-")
         env["FLODL_CACHE_DIR"] = self._cache.name

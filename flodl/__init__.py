@@ -3,11 +3,10 @@
 Each public name is imported when it is first used. ``__init__.pyi`` lists them.
 """
 
-from flodl import openmp as _openmp, terminal as _terminal
-from flodl.collector import LastingImport as _LastingImport, paused as _paused
+from flodl import terminal as _terminal
 
 try:
-    with _LastingImport("torch"), _terminal.importing("torch"), _openmp.waiting_shortly():
+    with _terminal.importing("torch"):
         import torch as _torch  # noqa: F401
 except ModuleNotFoundError as _missing:
     if _missing.name != "torch":
@@ -23,7 +22,6 @@ from lazy_loader import attach_stub as _attach_stub
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
-__getattr__ = _paused()(__getattr__)
 # A star import would replace the importer's own ``nn``, which is usually torch's.
 _modules = {module.name for module in _iter_modules(__path__)}
 __all__ = [name for name in __all__ if name not in _modules]

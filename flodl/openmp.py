@@ -7,19 +7,15 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Each of them says how threads wait. If the user sets one, nothing is added."""
-
-SPIN_COUNT = "1000"
-"""Turns of the waiting loop before a thread sleeps, on a busy machine. libgomp's own value is
-300000: its threads start faster, and hold a core for milliseconds."""
+"""Each of them says how threads wait."""
 
 _LEAST_OF_A_THREAD = 1 << 15
 """Elements for which torch uses one more thread."""
@@ -37,35 +33,6 @@ _LIBRARIES = {
 
 _HOLDERS = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
 """A library that has torch's OpenMP in reach, on Linux, macOS and Windows."""
-
-_added: dict[str, str] = {}
-"""What was in the environment only while this process loaded torch."""
-
-
-@contextmanager
-def waiting_shortly() -> Iterator[None]:
-    """Let threads of OpenMP spin shortly, if torch is loaded inside the context on a busy machine.
-
-    After each operation of torch, its other threads wait for the next one. A thread that spins
-    starts again within a microsecond, but keeps a core busy, which another program may need. The
-    environment is as before at the end: programs that this process starts choose for
-    themselves. Nothing happens if the user has chosen, or if torch is loaded already.
-    """
-    added = {} if "torch" in sys.modules else chosen(os.environ)
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-        _added.update(added)
-
-
-def chosen(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add; none if the user has chosen, or if the machine is idle."""
-    if any(environ.get(name) for name in VARIABLES) or not other_programs_run():
-        return {}
-    return {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
 def other_programs_run() -> bool:
@@ -89,21 +56,17 @@ def _runnable_threads() -> int:
 
 
 def openmp_report(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return how threads of OpenMP wait for work in this process, and who has chosen that.
+    """Return how threads of OpenMP wait for work in this process.
 
     Args:
         environ: The environment variables of the process.
 
     Returns:
-        ``library`` (``libgomp``, ``libomp`` or ``libiomp5``; None if it is unknown), ``waiting``
-            (variables and their values; empty for the library's own choice) and ``chosen_by``:
-            ``flodl``, ``you`` for a variable that the user has set, ``default`` for the library.
+        ``library`` (``libgomp``, ``libomp`` or ``libiomp5``; None if it is unknown) and ``waiting``
+            (variables and their values; empty for the library's own choice).
     """
     waiting = {name: environ[name] for name in VARIABLES if environ.get(name)}
-    by = "you"
-    if not waiting:
-        waiting, by = dict(_added), "flodl" if _added else "default"
-    return {"library": _library(), "waiting": waiting, "chosen_by": by}
+    return {"library": _library(), "waiting": waiting}
 
 
 def use_one_thread() -> None:

@@ -19,7 +19,6 @@ from flodl.distributed.plain_loop.setup import (
 )
 from flodl.log import msg
 from flodl.train.builder import TrainerBuilder
-from flodl.train.compiler_import import postpone_compiler
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from flodl.train.engines.base import TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
-
-# A program may make its optimizer before it calls the Trainer.
-postpone_compiler()
 
 
 @final

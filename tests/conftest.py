@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from fdl.base.masking import KNOWN
-from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
+from fdl.planning.heap import TUNABLES_VARIABLE, tunables
 from tests import fork_server, later, surroundings, typed
 
 pytest_plugins = ["tests.skipped"]
@@ -157,5 +157,4 @@ def torch_fdl(tmp_path: Path) -> Fdl:
 
 def training_path(env: Mapping[str, str]) -> str:
     """A PATH where the programs that fdl starts are forks, if fdl keeps their heap: with flodl."""
-    heap = ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items())
-    return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: heap})
+    return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: tunables()})

@@ -30,20 +30,34 @@ TUNABLES_VARIABLE = "GLIBC_TUNABLES"
 AUTO, KEEP, DEFAULT = MODES = ("auto", "keep", "default")
 """Programs that use flodl keep their heap; every program does; none does."""
 
-KEPT_HEAP = {
-    # Back large parts of the heap with huge pages: one fault for 2 MiB instead of 512.
-    "glibc.malloc.hugetlb": "1",
-    # Blocks below 1 GiB come from the heap, which is kept. Tensors of a step are not larger.
-    "glibc.malloc.mmap_threshold": str(1 << 30),
-    # Free memory at the end of the heap is returned only above 16 GiB.
-    "glibc.malloc.trim_threshold": str(16 << 30),
-    # The heap grows by at least 64 MiB, not page by page.
-    "glibc.malloc.top_pad": str(64 << 20),
-}
-"""Tunable -> value in bytes, or a switch. The number of arenas is left to glibc."""
+_MOST = 1 << 30
+"""Bytes that stay in a program at most; less on a machine with less than 16 GiB of memory."""
+
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Of NVIDIA, of AMD, and of either in Windows' Linux."""
 
 # Older versions keep a threshold of 128 KiB if the given one is above 32 MiB.
 _FIRST_VERSION = (2, 35)
+
+
+def tunables(given: str = "") -> str:
+    """The user's tunables, plus those of a kept heap that the user does not set."""
+    most = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16, _MOST)
+    kept = {
+        # Smaller blocks come from the heap, which is kept. Tensors of a step are rarely larger.
+        "glibc.malloc.mmap_threshold": most,
+        # Free memory at the end of the heap is returned only above this.
+        "glibc.malloc.trim_threshold": most,
+        # The heap grows by at least 64 MiB, not page by page. Pages that nobody uses are not there.
+        "glibc.malloc.top_pad": min(64 << 20, most),
+    }
+    settings = given.split(":") if given else []
+    if not all("=" in setting for setting in settings):
+        # glibc ignores a text that it cannot parse. fdl does not repair it.
+        return given
+    named = {setting.partition("=")[0] for setting in settings}
+    ours = [f"{name}={value}" for name, value in kept.items() if name not in named]
+    return ":".join([*settings, *ours])
 
 
 def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> None:
@@ -55,7 +69,7 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
         UsageError: ``FDL_MEMORY`` is not a known word.
     """
     mode = _mode(plan, scopes, shell)
-    if mode == DEFAULT or not (plan.service or _glibc_can()):
+    if mode == DEFAULT or not (plan.service or _glibc_can()) or _trains_on_gpu():
         return
     if mode == AUTO:
         from fdl.planning.imports import uses_flodl
@@ -63,7 +77,7 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
         if not uses_flodl(plan):
             return
     given = plan.env.get(TUNABLES_VARIABLE) or shell.get(TUNABLES_VARIABLE, "")
-    merged = _merged(given)
+    merged = tunables(given)
     if merged == given:
         return
     losers = [(given, _origin(plan, TUNABLES_VARIABLE))] if given else []
@@ -96,6 +110,11 @@ def _origin(plan: Plan, name: str) -> str:
     return next((one.origin for one in plan.variables if one.name == name), "shell")
 
 
+def _trains_on_gpu() -> bool:
+    """Whether there is a driver of a GPU: a training there has its large tensors elsewhere."""
+    return any(map(os.path.exists, _DRIVERS))
+
+
 def _glibc_can() -> bool:
     """Whether this machine's C library is a glibc that handles the tunables as intended."""
     try:
@@ -104,14 +123,3 @@ def _glibc_can() -> bool:
         return name == "glibc" and tuple(map(int, version.split("."))) >= _FIRST_VERSION
     except (AttributeError, ValueError, OSError):
         return False
-
-
-def _merged(given: str) -> str:
-    """The user's tunables, plus those of `KEPT_HEAP` that the user does not set."""
-    settings = given.split(":") if given else []
-    if not all("=" in setting for setting in settings):
-        # glibc ignores a text that it cannot parse. fdl does not repair it.
-        return given
-    named = {setting.partition("=")[0] for setting in settings}
-    ours = [f"{name}={value}" for name, value in KEPT_HEAP.items() if name not in named]
-    return ":".join([*settings, *ours])

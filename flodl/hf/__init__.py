@@ -14,7 +14,4 @@ needed.
 
 from lazy_loader import attach_stub as _attach_stub
 
-from flodl.collector import paused as _paused
-
 __getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
-__getattr__ = _paused()(__getattr__)

@@ -18,7 +18,6 @@ from typing import TypedDict, cast
 
 import torch
 
-from flodl import collector
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.configs.labels import Labels
@@ -163,7 +162,6 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
     )
 
 
-@collector.paused()
 def open_model(
     src: Source,
     kind: HeadKind | None,

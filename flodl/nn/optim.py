@@ -2,7 +2,7 @@
 
 Each class inherits from torch's: same signature, same results, same ``state_dict``. Schedulers,
 hooks, pickling and ``torch.compile`` work as before. New are the methods of :class:`RateControl`
-and parameter groups built step by step::
+and parameter groups built step by step. They do not import torch's compiler::
 
     optimizer = AdamW.with_groups(weight_decay=0.05).group(body, 1e-5).group(head, 1e-3).build()
     optimizer.set_group_lr(1, 5e-4)
@@ -22,6 +22,8 @@ from typing import Any, Generic, Self, TypeVar, cast, final
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from flodl.nn.without_compiler import without_compiler
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741 - it stands for an optimizer
 Group = dict[str, Any]
@@ -253,12 +255,14 @@ def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
             yield entry[1] if isinstance(entry, tuple) else entry
 
 
+@without_compiler
 class SGD(RateControl, torch.optim.SGD):
     """:class:`torch.optim.SGD` with :class:`RateControl`."""
 
 
 @_wants_pair_of_betas
 @_fused_on_cuda
+@without_compiler
 class Adam(RateControl, torch.optim.Adam):
     """:class:`torch.optim.Adam` with :class:`RateControl`.
 
@@ -272,23 +276,28 @@ class Adam(RateControl, torch.optim.Adam):
 
 @_wants_pair_of_betas
 @_fused_on_cuda
+@without_compiler
 class AdamW(RateControl, torch.optim.AdamW):
     """:class:`torch.optim.AdamW` with :class:`RateControl`; ``fused`` and ``betas`` as in Adam."""
 
 
+@without_compiler
 class RMSprop(RateControl, torch.optim.RMSprop):
     """:class:`torch.optim.RMSprop` with :class:`RateControl`."""
 
 
+@without_compiler
 class Adagrad(RateControl, torch.optim.Adagrad):
     """:class:`torch.optim.Adagrad` with :class:`RateControl`."""
 
 
 @_wants_pair_of_betas
+@without_compiler
 class RAdam(RateControl, torch.optim.RAdam):
     """:class:`torch.optim.RAdam` with :class:`RateControl`; ``betas`` as in Adam."""
 
 
 @_wants_pair_of_betas
+@without_compiler
 class NAdam(RateControl, torch.optim.NAdam):
     """:class:`torch.optim.NAdam`, momentum decay included; ``betas`` as in Adam."""

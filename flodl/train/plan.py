@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from flodl.launch.settings import DdpRunConfig
-from flodl.train.compiler_import import postpone_compiler
 from flodl.train.learning_rate import set_rate
 
 if TYPE_CHECKING:
@@ -170,7 +169,6 @@ def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
         TypeError: The factory returned something that is not a module.
         ValueError: Some parameters have no shape yet.
     """
-    postpone_compiler()  # a factory may make more than the model, such as an optimizer for a critic
     model = factory(device)
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -201,7 +199,6 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.
     Raises:
         TypeError: The factory returned something that is not an optimizer.
     """
-    postpone_compiler()  # again: the program may have defined its optimizer since the first call
     optimizer = factory(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(

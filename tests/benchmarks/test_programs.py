@@ -29,6 +29,7 @@ LONG = [  # they start processes, or measure for seconds
     "fuzz_manifests",
     "gradient_checkpointing",
     "ghost",
+    "heap_memory",
     "hetero",
     "hf",
     "hf_memory",

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import hf, rows
 from benchmarks.huggingface.rates import Measured
 from benchmarks.rows import Kept, continued
-from benchmarks.shared_machine import Found
+from benchmarks.shared_machine import kept_of, read
 from tests.rows import each_row
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
@@ -81,4 +81,4 @@ def test_the_rows_beside_every_page_are_read_and_written_unchanged(file, tmp_pat
 
 def test_the_rounds_of_a_shared_machine_are_read_back():
     form = json.loads((PAGES / "shared_machine.json").read_text(encoding="utf-8"))
-    assert Found.of(form).rows() == form
+    assert kept_of(read(form)) == form

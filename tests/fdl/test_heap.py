@@ -9,11 +9,14 @@ import sys
 
 import pytest
 
-from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE as TUNABLES
+from fdl.planning import heap
+from fdl.planning.heap import TUNABLES_VARIABLE as TUNABLES, tunables
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
+from tests.rows import each_row
 
-OURS = ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items())
+OURS = tunables()
+FIRST = OURS.partition("=")[0]
 ENTRY = "entry: python main.py\n"
 PROJECT = {
     "fdl.yml": "commands: {train: , shell: {run: 'echo [$GLIBC_TUNABLES]'}}",
@@ -22,13 +25,10 @@ PROJECT = {
 }
 
 GLIBC = pytest.mark.skipif(
-    not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    if "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
-    else True,
-    reason="the tunables are glibc's",
+    not heap._glibc_can() or heap._trains_on_gpu(), reason="the tunables are glibc's"
 )
 
-# Frees a block of 200 MB and says how much of it the process still holds, and how many blocks it
+# Frees a block of 50 MB and says how much of it the process still holds, and how many blocks it
 # has taken from the system one by one.
 MEASURE = """
 import ctypes, os
@@ -40,7 +40,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 before = resident()
-size = 200_000_000
+size = 50_000_000
 block = libc.malloc(size)
 libc.memset(block, 1, size)
 libc.free(block)
@@ -99,7 +99,7 @@ def test_a_run_command_gets_nothing(project, fdl):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0:" + OURS.partition(":")[2]),
+        (f"{FIRST}=1", f"{FIRST}=1:" + OURS.partition(":")[2]),
         ("glibc.malloc.arena_max=1", f"glibc.malloc.arena_max=1:{OURS}"),
         (OURS, OURS),
         ("nonsense", "nonsense"),
@@ -114,15 +114,15 @@ def test_what_the_user_has_set_stays(project, fdl, given, expected):
 @GLIBC
 def test_the_plan_keeps_the_users_value_as_the_one_it_extends(project, fdl):
     project(PROJECT)
-    known = plan(fdl, "train", GLIBC_TUNABLES="glibc.malloc.hugetlb=0")[TUNABLES]
-    assert known["losers"] == [{"value": "glibc.malloc.hugetlb=0", "origin": "shell"}]
+    known = plan(fdl, "train", GLIBC_TUNABLES="glibc.malloc.top_pad=1")[TUNABLES]
+    assert known["losers"] == [{"value": "glibc.malloc.top_pad=1", "origin": "shell"}]
 
 
 @GLIBC
 def test_a_manifests_own_value_is_extended_too(project, fdl):
     project({**PROJECT, "train/fdl.yml": ENTRY + "env: {GLIBC_TUNABLES: glibc.malloc.top_pad=1}"})
     known = plan(fdl, "train")[TUNABLES]
-    assert known["value"].startswith("glibc.malloc.top_pad=1:glibc.malloc.hugetlb=1:")
+    assert known["value"].startswith("glibc.malloc.top_pad=1:glibc.malloc.mmap_threshold=")
     assert known["value"].count("top_pad") == 1
     assert known["losers"] == [{"value": "glibc.malloc.top_pad=1", "origin": "train/fdl.yml:2:23"}]
 
@@ -170,6 +170,7 @@ def test_an_unknown_word_is_refused(project, fdl):
     assert "train/fdl.yml:2:9: `memory` must be `auto`, `keep` or `default`" in session.err
 
 
+@GLIBC
 @pytest.mark.parametrize(
     ("asked", "seen"), [("", OURS), ("default", None)], ids=["kept", "declined"]
 )
@@ -194,14 +195,18 @@ def test_a_container_gets_the_same(project, tmp_path_factory, asked, seen):
     assert [name for name in passed if name in (TUNABLES, "FDL_MEMORY")] == named
 
 
-def test_where_the_library_is_not_glibc_nothing_is_set(project):
-    folder = project(PROJECT)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "def refuse(name): raise ValueError('unrecognized name')\nos.confstr = refuse",
+        "import fdl.planning.heap as heap\nheap._DRIVERS = ('/dev/none', '/dev/null')",
+    ],
+    ids=["another library", "a GPU"],
+)
+def test_where_it_does_not_help_nothing_is_set(project, change):
+    folder = project({**PROJECT, "train/fdl.yml": ENTRY + "memory: keep"})
     program = (
-        "import os, sys\n"
-        "def refuse(name): raise ValueError('unrecognized configuration name')\n"
-        "os.confstr = refuse\n"
-        "from fdl.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
+        f"import os, sys\n{change}\nfrom fdl.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     env = {name: value for name, value in os.environ.items() if name != TUNABLES}
     done = subprocess.run(
@@ -224,3 +229,18 @@ def test_only_programs_that_use_flodl_or_ask_keep_their_heap(project, fdl):
     assert TUNABLES in plan(fdl, "train")
     project({"train/part/model.py": "", "train/fdl.yml": ENTRY + "memory: keep"})
     assert TUNABLES in plan(fdl, "train")
+
+
+@each_row(
+    ("memory", "most"),
+    [(64 << 30, 1 << 30), (16 << 30, 1 << 30), (8 << 30, 512 << 20), (1 << 29, 1 << 25)],
+)
+def test_at_most_a_sixteenth_of_the_memory_and_a_gibibyte_is_kept(memory, most, monkeypatch):
+    sizes = {"SC_PHYS_PAGES": memory // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    found = dict(one.split("=") for one in tunables().split(":"))
+    assert found == {
+        "glibc.malloc.mmap_threshold": str(most),
+        "glibc.malloc.trim_threshold": str(most),
+        "glibc.malloc.top_pad": str(min(64 << 20, most)),
+    }

@@ -15,7 +15,7 @@ TRAINING = """
 import torch
 before = set(sys.modules)
 from torch import nn
-from flodl import FlowBuilder, RunDirectory, Trainer, digits, entry
+from flodl import AdamW, FlowBuilder, RunDirectory, Trainer, digits, entry
 
 def step(model, batch):
     return nn.functional.cross_entropy(model(batch["image"]), batch["label"])
@@ -23,7 +23,7 @@ def step(model, batch):
 def main(folder):
     trainer = Trainer.builder(
         lambda device: FlowBuilder.from_(nn.Flatten()).through(nn.Linear(64, 10)).build(),
-        torch.optim.AdamW, step,
+        AdamW, step,
     )
     trainer.dataset(digits("test")).batch_size(64).num_epochs(2).live(0)
     trainer.eval_fn(lambda model: {"norm": float(next(model.parameters()).norm())})

@@ -1,4 +1,4 @@
-"""Threads of OpenMP: who has chosen how they wait, and one thread for work in the background."""
+"""Threads of OpenMP: how they wait, and one thread for work in the background."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import torch
 
 from flodl.environment import environment_report
 from flodl.openmp import (
-    SPIN_COUNT,
     VARIABLES,
     ShortSpin,
-    chosen,
     openmp_report,
     other_programs_run,
     use_one_thread,
-    waiting_shortly,
 )
 from flodl.worker import CpuWorker
 from tests.rows import each_row
@@ -116,19 +113,11 @@ def eventually(holds):
     return holds()
 
 
-@each_row("name", VARIABLES)
-def test_a_choice_of_the_user_stays(name, monkeypatch):
-    monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: 3)
-    assert chosen({name: "1"}) == {}
-    assert openmp_report({name: "1"})["waiting"] == {name: "1"}
-    assert openmp_report({name: "1"})["chosen_by"] == "you"
-
-
 @each_row(("looks", "busy"), [([3, 3, 3], True), ([1], False), ([2, 3, 1], False), ([0], False)])
 def test_a_machine_is_busy_if_others_run_at_every_look(monkeypatch, looks, busy):
     seen = iter(looks)
     monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: next(seen))
-    assert chosen({}) == ({"GOMP_SPINCOUNT": SPIN_COUNT} if busy else {})
+    assert other_programs_run() is busy
 
 
 @LINUX
@@ -143,27 +132,12 @@ def test_a_program_that_keeps_a_core_busy_is_seen():
             other.kill()
 
 
-@each_row("busy", [False, True])
-def test_threads_spin_shortly_on_a_busy_machine_while_torch_is_loaded(monkeypatch, busy):
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("flodl.openmp._added", {})
-    monkeypatch.setattr("flodl.openmp._runnable_threads", lambda: 3 if busy else 1)
-    with waiting_shortly():  # torch is loaded already
-        assert "GOMP_SPINCOUNT" not in os.environ
-    assert openmp_report(os.environ)["chosen_by"] == "default"
-    with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, "torch")
-        with waiting_shortly():
-            assert os.environ.get("GOMP_SPINCOUNT") == (SPIN_COUNT if busy else None)
-    assert "GOMP_SPINCOUNT" not in os.environ
-    assert openmp_report(os.environ)["chosen_by"] == ("flodl" if busy else "default")
-
-
 def test_the_environment_report_says_how_threads_wait():
     told = environment_report()["openmp"]
-    assert told.keys() == {"library", "waiting", "chosen_by"}
+    assert told.keys() == {"library", "waiting"}
     assert told["library"] in ("libgomp", "libomp", "libiomp5", None)
+    for name in VARIABLES:
+        assert openmp_report({name: "1"})["waiting"] == {name: "1"}
 
 
 def test_a_folder_of_torch_that_cannot_be_read_is_no_error(monkeypatch):

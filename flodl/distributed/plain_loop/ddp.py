@@ -12,15 +12,11 @@ from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.plain_loop.shared_loop import joined
 from flodl.launch.begun import mark_begun, mark_watched
 from flodl.launch.settings import Backend
-from flodl.train.compiler_import import postpone_compiler
 
 if TYPE_CHECKING:
     import torch
 
     from flodl.launch.group import Group
-
-# The program makes its optimizer itself.
-postpone_compiler()
 
 
 @final

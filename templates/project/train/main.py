@@ -4,10 +4,9 @@ import sys
 from functools import partial
 
 from fdl import FdlArgs, option
-from flodl import Batch, DataLoader, RunDirectory, Trainer, digits, entry
+from flodl import AdamW, Batch, DataLoader, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import AdamW
 from torch.types import Device
 
 
