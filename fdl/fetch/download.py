@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -123,9 +121,7 @@ class _Download:
                 length = part.version.length
                 self.ensure(max(0, length - max(options.tail, ENDING)), length)
                 with _Arriving(self) as source:
-                    unpacked = self.job.unpack(
-                        cast(IO[bytes], source), part.path, where, self._rest
-                    )
+                    unpacked = self.job.unpack(source, part.path, where, self._rest)
             except ChangedError as change:
                 reason = str(change)
                 part.remove()
@@ -250,29 +246,22 @@ class _Download:
         )
 
 
-class _Arriving(io.RawIOBase):
-    """The archive as zipfile reads it; what is missing is downloaded first."""
+class _Arriving(io.FileIO):
+    """The part file as zipfile reads it; what is missing is downloaded first.
+
+    Its end is there, so it has its whole length.
+    """
 
     def __init__(self, download: _Download) -> None:
+        super().__init__(download.part.path)
         self._download = download
-        self._length = download.part.version.length
-        self._file = download.part.path.open("rb")
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        return self._file.seek(offset + self._length * (whence == os.SEEK_END))
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def read(self, size: int = -1, /) -> bytes:
-        at = self._file.tell()
-        end = self._length if size < 0 else min(at + size, self._length)
+    def read(self, size: int | None = -1, /) -> bytes:
+        at, part = self.tell(), self._download.part
+        end = part.version.length if size is None or size < 0 else at + size
+        end = min(end, part.version.length)
         if end - at > self._download.job.options.largest_directory:
-            where, megabytes = shown(self._download.part.url), (end - at) // 1_000_000
-            raise ArchiveError(f"{where} has a directory of {megabytes} MB; it is refused")
+            large = f"has a directory of {(end - at) // 1_000_000} MB; it is refused"
+            raise ArchiveError(f"{shown(part.url)} {large}")
         self._download.ensure(at, end)
-        return self._file.read(max(end - at, 0))
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+        return super().read(max(end - at, 0))
