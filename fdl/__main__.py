@@ -81,7 +81,7 @@ def _answer(arguments: list[str], host: Host | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     if invocation is not None and sys.stderr.isatty():
-        from fdl.update.at_exit import at_exit
+        from fdl.update import at_exit
 
         at_exit(invocation, in_container=host.in_container if host else None)
     return code

@@ -12,7 +12,7 @@ import typer
 from fdl import output
 from fdl.commands.verb import Call, DryRun, Group, Verb
 from fdl.libtorch.store import locate
-from fdl.self_install import look, path_hint, write
+from fdl.self_install import link, look, path_hint
 from fdl.setup import report
 from fdl.setup.execute import execute
 from fdl.setup.facts import gather
@@ -72,8 +72,8 @@ def _offer_install(questions: Questions) -> None:
     if place.kind != "free":
         return
     if questions.confirm(f"Put fdl on your PATH, as {place.shown}?", default=False):
-        write(place)
-        output.write(sys.stdout, f"Wrote {place.shown}.\n")
+        link(place)
+        output.write(sys.stdout, f"Linked {place.shown} to {place.script}.\n")
         hint = path_hint(place, os.environ)
         if hint:
             output.write(sys.stdout, f"{hint}\n")

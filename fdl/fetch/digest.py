@@ -8,7 +8,8 @@ BLAKE3 does that as safely and about eight times as fast.
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, NamedTuple, Protocol, get_args
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
 
 Algorithm = Literal["blake3", "sha256"]
 
@@ -30,20 +31,15 @@ class Digest(NamedTuple):
         return f"{self.algorithm.upper()} {self.value}"
 
 
-class Hasher(Protocol):
-    """An object that computes a digest."""
+def digest_of(file: Path, algorithm: Algorithm) -> Digest:
+    """The digest of a file.
 
-    def update(self, data: bytes, /) -> object:
-        """Add the next data."""
+    Raises:
+        OSError: It cannot be read.
+    """
+    if algorithm == "blake3":
+        from blake3 import blake3
 
-    def hexdigest(self) -> str:
-        """The digest of all data so far, in hexadecimal."""
-
-
-def hasher(algorithm: Algorithm) -> Hasher:
-    """A new hasher for an algorithm."""
-    if algorithm == "sha256":
-        return hashlib.sha256()
-    import blake3
-
-    return blake3.blake3()
+        return Digest(algorithm, blake3().update_mmap(file).hexdigest())
+    with file.open("rb") as stream:
+        return Digest(algorithm, hashlib.file_digest(stream, algorithm).hexdigest())

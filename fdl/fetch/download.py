@@ -1,47 +1,40 @@
-"""Download an archive and unpack it while it arrives."""
+"""Download an archive into its part file, then unpack it."""
 
 from __future__ import annotations
 
+import io
+import random
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
 
 from fdl.errors import FetchError
-from fdl.fetch import directory
-from fdl.fetch.archive import (
-    Unpacked,
-    planning,
-    read_at,
-    read_listing,
-    space,
-    summary,
-    unpack_whole,
-)
-from fdl.fetch.arrival import Arrival
-from fdl.fetch.client import Client
-from fdl.fetch.digest import Algorithm, Digest
+from fdl.fetch.answer import Answer, get, open_client, shown
+from fdl.fetch.archive import ENDING, Job, Select, Unpacked
+from fdl.fetch.digest import Algorithm
 from fdl.fetch.failures import (
     ArchiveError,
     ChangedError,
+    TransientError,
     UnreachableError,
     disk_failure,
     require_space,
 )
 from fdl.fetch.options import Options
-from fdl.fetch.part import Journal, Part, Saver, Span, source, write_all
-from fdl.fetch.plan import Places, Select, plan
-from fdl.fetch.remote import Answer, TransientError, get, shown
-from fdl.fetch.together import Job, together
-from fdl.fetch.transfer import Retries, Transfer
-from fdl.fetch.tree import Tree
-from fdl.fetch.unpack import Unpacking, digest
-from fdl.fetch.walk import Found, Walk, agrees
-from fdl.fetch.zip_format import LARGEST_ENDING
+from fdl.fetch.part import Part, Span
 from fdl.output import note
 from fdl.progress import Progress
+
+_LONG = 5.0
+"""Pauses longer than this, in seconds, are reported."""
+
+_LEAST = 64 << 10
+"""Bytes that must arrive within the time that is watched."""
 
 
 def unpack_url(
@@ -55,11 +48,12 @@ def unpack_url(
     progress: Progress,
     environ: Mapping[str, str],
     options: Options = Options(),  # noqa: B008 - frozen
+    typed: str = "",
 ) -> Unpacked:
-    """Download a zip archive and unpack it while it arrives.
+    """Download a zip archive and unpack it.
 
-    If the server supports ranges, the directory is read first, and the rest arrives over several
-    connections. Otherwise everything arrives as one stream. However this call ends, a later call
+    If the server supports ranges, the directory is read first: all members are checked, and the
+    space for archive and tree, before the rest is downloaded. However this call ends, a later call
     does not download the bytes in the part file again, if the file on the server is still the
     same. Two calls must not use the same part file at the same time.
 
@@ -74,248 +68,200 @@ def unpack_url(
             the same folder.
         sha256: The expected digest of the archive; None for any.
         algorithm: The digest to compute if none is expected.
-        progress: Receives how much of the archive is there.
+        progress: Receives how much of the archive is there, then how much is unpacked.
         environ: The environment variables; those of proxies are taken from this process.
         options: Sizes, times and limits.
+        typed: The command that continues the download, for hints.
 
     Raises:
         FetchError: No address provides the archive; it is damaged, unsafe, or has another digest
             than expected; or the disk is full.
     """
-    kept = Part(part)
-    algorithm = "sha256" if sha256 else algorithm
+    job = Job(target, select, sha256, algorithm, progress, options)
     # An address with a part file from an earlier call comes first.
-    ordered = sorted(urls, key=lambda url: kept.load(url) is None)
+    parts = sorted((Part(part, url) for url in urls), key=lambda one: not one.version.length)
     failures: list[FetchError] = []
-    with closing(Client(environ, options)) as client:
-        for url in ordered:
-            download = Download(
-                client, url, kept, Tree(target), select, sha256, algorithm, progress, options
-            )
+    with open_client(environ, options) as client:
+        for one in parts:
             try:
-                return download.run()
+                return _Download(client, one, job, typed).run()
             except UnreachableError as error:
                 failures.append(error)
-                if url != ordered[-1]:
+                if one is not parts[-1]:
                     note(f"{error.message}; trying the next address")
-                    download.tree.clear()
     if len(failures) == 1:
         raise failures[0]
-    listed = "; ".join(error.message for error in failures)
+    reasons = "; ".join(error.message for error in failures)
     raise UnreachableError(
-        f"none of {len(urls)} addresses gives the archive: {listed}", hint=failures[-1].hint
+        f"none of {len(urls)} addresses gives the archive: {reasons}", hint=failures[-1].hint
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    """One archive from one address, unpacked to an empty folder."""
+@dataclass(slots=True)
+class _Download:
+    """One archive from one address."""
 
-    client: Client
-    url: str
+    client: httpx2.Client
     part: Part
-    tree: Tree
-    select: Select
-    sha256: str | None
-    algorithm: Algorithm
-    progress: Progress
-    options: Options
+    job: Job
+    typed: str
+    _failures: int = 0
+    _watched_since: float = field(default_factory=time.monotonic)
+    _watched_bytes: int = 0
 
     def run(self) -> Unpacked:
-        """Download and unpack.
-
-        Raises:
-            FetchError: It failed; the part file is kept unless the archive is bad.
-        """
-        for _ in range(self.options.restarts):
+        """Download and unpack; the part file is kept unless the archive is bad."""
+        part, options, where, reason = self.part, self.job.options, shown(self.part.url), ""
+        for restart in range(options.restarts + 1):
+            if restart:
+                note(f"fetching {where} from the beginning: {reason}")
             try:
-                return self._run()
+                while not part.version.length:
+                    self._request(None)
+                length = part.version.length
+                self.ensure(max(0, length - max(options.tail, ENDING)), length)
+                with _Arriving(self) as source:
+                    unpacked = self.job.unpack(source, part.path, where, self._rest)
             except ChangedError as change:
-                note(f"fetching {shown(self.url)} from the beginning: {change}")
-                self.tree.clear()
-                self.part.remove()
-        try:
-            return self._run()
-        except ChangedError as change:
-            raise UnreachableError(
-                f"cannot fetch {shown(self.url)}: {change}, again and again",
-                hint="try again later, or take another source",
-            ) from None
+                reason = str(change)
+                part.remove()
+            except ArchiveError:
+                part.remove()
+                raise
+            except OSError as error:
+                raise disk_failure(part.path, error) from None
+            else:
+                part.remove()
+                return unpacked
+        raise UnreachableError(
+            f"cannot fetch {where}: {reason}, again and again",
+            hint="try again later, or take another source",
+        )
 
-    def _run(self) -> Unpacked:
-        try:
-            unpacked = self._continue()
-        except ArchiveError:
-            self.part.remove()
-            raise
-        except OSError as error:
-            raise disk_failure(self.part.path, error) from None
-        self.part.remove()
-        return unpacked
-
-    def _continue(self) -> Unpacked:
-        journal = self.part.load(self.url)
-        retries = Retries(self.url, Arrival(), self.options, keeps=journal is not None)
-        while True:
-            missing = self._missing_of_directory(journal) if journal else None
-            if journal and missing is None:
-                return self._in_ranges(journal)
-            span = f"{missing[0]}-{missing[1] - 1}" if missing else f"-{self._tail}"
-            known = journal.version if journal else None
-            try:
-                with get(self.client, self.url, span, known) as answer:
-                    if answer.whole:
-                        return self._as_it_comes(answer)
-                    before = journal.size if journal else 0
-                    journal = self._receive(answer, journal or self._begin(answer), missing)
-            except TransientError as failure:
-                retries.failed(failure)
-                continue
-            if journal.size > before:
-                retries.succeeded()
-            retries.keeps = journal.size > 0
-            if not journal.size or (missing and journal.gaps(*missing)):
-                retries.failed(TransientError("the connection broke off"))
-
-    @property
-    def _tail(self) -> int:
-        return max(self.options.tail, LARGEST_ENDING)
-
-    def _missing_of_directory(self, journal: Journal) -> Span | None:
-        """The first missing bytes of the archive's directory, which is at its end."""
-        length = journal.length
-        gaps = journal.gaps(max(0, length - self._tail), length)
-        if not gaps:
-            read = partial(read_at, self.part.path)
-            found = directory.ending(read, length, self.options, shown(self.url))
-            gaps = journal.gaps(found.offset, length)
-        return gaps[0] if gaps else None
-
-    def _begin(self, answer: Answer) -> Journal:
-        version = answer.version
-        self.part.begin()
-        return Journal(source(self.url), version.etag, version.modified, version.length or 0)
-
-    def _receive(self, answer: Answer, journal: Journal, wanted: Span | None) -> Journal:
-        """Store an answer, which may break off, and return the journal with what came.
+    def ensure(self, begin: int, end: int) -> None:
+        """Download what is missing between two offsets.
 
         Raises:
-            TransientError: The server sends more than it was asked for.
-            ChangedError: The server sends something else than it was asked for.
+            ChangedError: The server has another state of the file, or starts it again.
+            UnreachableError: The server is given up.
         """
-        at, end = answer.start, wanted[1] if wanted else journal.length
-        if wanted and at != wanted[0]:
-            raise ChangedError("the server cannot continue where it broke off")
-        saver = Saver(self.part, self.options)
-        self.progress.start(journal.length, journal.size)
+        while gap := self.part.gap(begin, end):
+            self._request(gap)
+
+    def _rest(self, unpacked: int) -> None:
+        length = self.part.version.length
+        require_space(self.job.target, unpacked, self.part.path, length - self.part.size)
+        self.ensure(0, length)
+
+    def _request(self, gap: Span | None) -> None:
+        """Ask once for missing bytes, or for the end of an archive whose length is not known.
+
+        Servers without ranges send the whole archive.
+        """
+        before = self.part.size
+        span = f"{gap[0]}-{gap[1] - 1}" if gap else f"-{max(self.job.options.tail, ENDING)}"
         try:
-            with self.part.writer() as file, suppress(TransientError):
+            with get(self.client, self.part.url, span, self.part.version) as answer:
+                if gap is None:
+                    self.part.begin(answer.version)
+                    gap = answer.start, answer.version.length
+                    require_space(self.job.target, 0, self.part.path, gap[1] - gap[0])
+                if answer.start != gap[0]:
+                    raise ChangedError("the server cannot continue where it broke off")
+                self._receive(answer, *gap)
+            if self.part.size == before:
+                raise TransientError("the connection broke off")
+        except TransientError as failure:
+            if self.part.size > before:
+                self._failures = 0
+                if not self.part.version.length:
+                    raise ChangedError(failure.reason) from None
+            self._failed(failure)
+
+    def _receive(self, answer: Answer, at: int, end: int) -> None:
+        """Write an answer, which may break off, to the part file and into its journal."""
+        begin, saved, when = at, at, time.monotonic()
+        before = self.part.size
+        self.job.progress.start(self.part.version.length, before)
+        try:
+            with self.part.path.open("r+b") as file:
                 file.seek(at)
                 for block in answer.blocks():
-                    write_all(file, block[: end - at])
-                    journal = journal.with_bytes((at, min(at + len(block), end)))
-                    at += len(block)
-                    saver.arrived(len(block), journal.with_bytes)
-                    self.progress.update(journal.size)
-                    if at > end:
+                    at += file.write(block[: end - at] if end else block)
+                    often = time.monotonic() - when >= self.job.options.journal_seconds
+                    if often or at - saved >= self.job.options.journal_every:
+                        file.flush()
+                        self.part.add(begin, at)
+                        saved, when = at, time.monotonic()
+                    self.job.progress.update(before + at - begin)
+                    self._watch(len(block))
+                    if at == end:
                         break
+            if not end:
+                # Without a length, the end of the connection is the end of the file.
+                self.part.version = self.part.version._replace(length=at)
         finally:
-            self.part.save(journal)
-        if at > end:
-            raise TransientError("the server sends more than it was asked for")
-        return journal
+            # Closing the file has written all of it.
+            with suppress(OSError):
+                self.part.add(begin, at)
 
-    def _in_ranges(self, journal: Journal) -> Unpacked:
-        """Download the missing bytes before the end, and unpack by the directory meanwhile."""
-        path, options, length = self.part.path, self.options, journal.length
-        listed = read_listing(path, length, self.select, options, shown(self.url))
-        missing = length - journal.size
-        require_space(self.tree.root, space(listed.chosen), path, missing)
-        self.progress.start(length, length - missing)
-        arrival = Arrival(length, journal.prefix)
-        transfer = self._transfer(journal, arrival)
-        unpacking = Unpacking(path, arrival, self.tree, options)
-        jobs: list[Job] = [
-            planning(listed, self.select, unpacking),
-            partial(digest, path, arrival, self.algorithm),
-            *[transfer.chunks] * options.connections,
-            *unpacking.jobs(),
-        ]
-        members, actual, *_ = self._together(jobs, arrival, transfer)
-        self.tree.finish(members, modes=False)
-        return summary(members, actual, self.sha256, shown(self.url))
+    def _watch(self, arrived: int) -> None:
+        """Give up a server that sends too little for a while."""
+        self._watched_bytes += arrived
+        now = time.monotonic()
+        if self._watched_bytes >= _LEAST:
+            self._watched_since, self._watched_bytes = now, 0
+        elif now - self._watched_since > self.job.options.watched:
+            raise self._given_up(
+                f"only {self._watched_bytes} bytes arrived in {self.job.options.watched:.0f} s"
+            )
 
-    def _as_it_comes(self, answer: Answer) -> Unpacked:
-        """Download everything as one stream, and unpack from its beginning meanwhile."""
-        self.part.begin()
-        path, length = self.part.path, answer.version.length
-        if length is None:
-            length = self._drain(answer)
-            return self._whole(length, None)
-        require_space(self.tree.root, 0, path, length)
-        self.progress.start(length)
-        version = answer.version
-        journal = Journal(source(self.url), version.etag, version.modified, length)
-        arrival = Arrival(length)
-        transfer = self._transfer(journal, arrival)
-        unpacking = Unpacking(path, arrival, self.tree, self.options)
-        places = Places(self.select)
-        walk = Walk(path, arrival, places, self.tree, unpacking.backlog, self.options)
-        jobs: list[Job] = [
-            partial(digest, path, arrival, self.algorithm),
-            walk.run,
-            partial(transfer.stream, answer),
-            *unpacking.jobs(),
-        ]
-        actual, found, *_ = self._together(jobs, arrival, transfer)
-        return self._whole(length, (actual, found))
+    def _failed(self, failure: TransientError) -> None:
+        """Wait before the next attempt.
 
-    def _whole(
-        self, length: int, walked: tuple[Digest, dict[int, Found] | None] | None
-    ) -> Unpacked:
-        """Unpack the complete archive, unless that was done while it arrived."""
-        path, where = self.part.path, shown(self.url)
-        listed = read_listing(path, length, self.select, self.options, where)
-        actual, found = walked or (None, None)
-        if actual is not None and found is not None:
-            members = plan(listed.entries, listed.offset, self.select, self.options)
-            if agrees(found, members):
-                self.tree.finish(members, modes=True)
-                return summary(members, actual, self.sha256, where)
-        self.tree.clear()
-        require_space(self.tree.root, space(listed.chosen), path, 0)
-        digesting = partial(digest, path, algorithm=self.algorithm)
-        members, computed = unpack_whole(
-            path, length, listed, self.select, self.tree, digesting, self.options
-        )
-        self.tree.finish(members, modes=False)
-        return summary(members, computed, self.sha256, where)
+        Raises:
+            UnreachableError: There were too many failures.
+        """
+        self._failures += 1
+        if self._failures >= self.job.options.attempts:
+            raise self._given_up(f"{failure.reason} ({self._failures} attempts)")
+        if failure.silent:
+            self._watch(0)
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311
+        pause = max(self.job.options.backoff * 2 ** (self._failures - 1) * jitter, failure.after)
+        pause = min(pause, self.job.options.longest_backoff)
+        if pause >= _LONG:
+            host = urlsplit(self.part.url).hostname
+            note(f"{host}: {failure.reason}; trying again in {pause:.0f} s")
+        time.sleep(pause)
+        if not failure.silent:
+            self._watched_since, self._watched_bytes = time.monotonic(), 0
 
-    def _drain(self, answer: Answer) -> int:
-        """Download a stream of unknown length; returns its length."""
-        done = 0
-        self.progress.start(0)
-        with self.part.writer() as file:
-            try:
-                for block in answer.blocks():
-                    write_all(file, block)
-                    done += len(block)
-                    self.progress.update(done)
-            except TransientError as failure:
-                raise ChangedError(failure.reason) from None
-        return done
-
-    def _transfer(self, journal: Journal, arrival: Arrival) -> Transfer:
-        return Transfer(
-            self.client, self.url, self.part, journal, arrival, self.progress, self.options
+    def _given_up(self, reason: str) -> UnreachableError:
+        kept = "; what was fetched is kept" if self.part.size else ""
+        typed = f": {self.typed}" if self.typed else ""
+        return UnreachableError(
+            f"cannot fetch {shown(self.part.url)}: {reason}",
+            hint=f"check the network and type the same command again{kept}{typed}",
         )
 
-    def _together(self, jobs: Sequence[Job], arrival: Arrival, transfer: Transfer) -> list[Any]:
-        def stop() -> None:
-            arrival.stop()
-            self.client.hang_up()
 
-        try:
-            return together(jobs, stop)
-        finally:
-            transfer.save()
+class _Arriving(io.FileIO):
+    """The part file as zipfile reads it; what is missing is downloaded first.
+
+    Its end is there, so it has its whole length.
+    """
+
+    def __init__(self, download: _Download) -> None:
+        super().__init__(download.part.path)
+        self._download = download
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        at, part = self.tell(), self._download.part
+        end = part.version.length if size is None or size < 0 else at + size
+        end = min(end, part.version.length)
+        if end - at > self._download.job.options.largest_directory:
+            large = f"has a directory of {(end - at) // 1_000_000} MB; it is refused"
+            raise ArchiveError(f"{shown(part.url)} {large}")
+        self._download.ensure(at, end)
+        return super().read(max(end - at, 0))

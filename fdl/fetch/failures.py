@@ -23,16 +23,27 @@ class ChangedError(Exception):
     """The part file cannot be continued, so the download starts from zero; the text says why."""
 
 
+class TransientError(Exception):
+    """A failure that may pass.
+
+    Attributes:
+        reason: What happened, for the message if it does not pass.
+        after: Seconds that the server asks to wait.
+        silent: Whether the server sent nothing for a while.
+    """
+
+    def __init__(self, reason: str, after: float = 0.0, *, silent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.after, self.silent = reason, after, silent
+
+
 def disk_failure(path: Path | str, error: OSError) -> FetchError:
     """The error for a file that cannot be written; downloaded bytes are kept."""
+    kept = "what was fetched so far is kept"
     if error.errno in _FULL:
-        return FetchError(
-            f"the disk is full: cannot write {path}",
-            hint="free some space and type the same command again; what was fetched so far is kept",
-        )
-    return FetchError(
-        f"cannot write {path}: {error.strerror}", hint="what was fetched so far is kept"
-    )
+        hint = f"free some space and type the same command again; {kept}"
+        return FetchError(f"the disk is full: cannot write {path}", hint=hint)
+    return FetchError(f"cannot write {path}: {error.strerror}", hint=kept)
 
 
 def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None:
@@ -50,6 +61,7 @@ def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise FetchError(
+                f"the archive takes {_amount(fetched)} more and its files {_amount(unpacked)}: "
                 f"{folder} needs {_amount(needed)} and has {_amount(free)} left: "
                 f"{_amount(needed - free)} are missing",
                 hint="free some space there and type the same command again",

@@ -9,17 +9,11 @@ from dataclasses import dataclass
 class Options:
     """Options of downloading and unpacking; sizes in bytes, times in seconds."""
 
-    connections: int = 2
-    """Simultaneous connections to a server that supports ranges."""
-
-    chunk: int = 8 << 20
-    """Size of one request."""
-
     tail: int = 1 << 20
     """Size of the first request, at the end of the file; the directory of an official archive has
     this size."""
 
-    journal_every: int = 1 << 20
+    journal_every: int = 8 << 20
     """Number of new bytes after which the journal is updated. If the process is killed, at most
     as many are lost."""
 
@@ -29,11 +23,11 @@ class Options:
     connect_timeout: float = 15.0
     """Time for a server to accept a connection."""
 
-    stall_timeout: float = 30.0
-    """Time without data after which a connection is given up."""
+    stall_timeout: float = 20.0
+    """Time without data after which a connection is replaced by another one."""
 
     watched: float = 60.0
-    """Time within which 64 KiB must arrive, else the server is given up: it drips."""
+    """Time within which 64 KiB must arrive, else the server is given up: it stalls or drips."""
 
     attempts: int = 6
     """Failures in a row, with no bytes in between, after which a server is given up."""
@@ -47,15 +41,6 @@ class Options:
 
     longest_backoff: float = 30.0
     """The longest pause, even if a server asks for a longer one."""
-
-    workers: int = 2
-    """Members that are unpacked at the same time."""
-
-    read: int = 256 << 10
-    """Bytes read from the part file at once."""
-
-    inflate: int = 512 << 10
-    """Maximum bytes inflated before they are written; limits the memory for a member."""
 
     largest_directory: int = 64 << 20
     """Maximum size of the list of members: about 600 thousand members."""

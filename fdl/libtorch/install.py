@@ -163,7 +163,10 @@ def _with_archs(contents: Contents, folder: Path) -> Contents:
         return contents
     from fdl.libtorch.prove import facts_of
 
-    found = " ".join(map(str, facts_of(folder).architectures))
+    found = ""
+    # Only libraries for Linux can be read.
+    with suppress(LibtorchError):
+        found = " ".join(map(str, facts_of(folder).architectures))
     if not found:
         # The archive of the same version and variant, if there is one.
         with suppress(FdlError):

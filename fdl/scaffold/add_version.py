@@ -17,11 +17,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdl.errors import ScaffoldError
+from fdl.installed import packages
 from fdl.scaffold import add_pyproject
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.project import is_released
-from fdl.update.installed import packages
-from fdl.update.versions import is_stable
 from fdl.version import __version__
 
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
@@ -30,6 +29,7 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 _PYPROJECT = "pyproject.toml"
 _VERSION = "version"
 _FOREIGN = ("git", "path", "url")
+_STABLE = re.compile(r"[0-9]+(\.[0-9]+)*\Z")
 _EGG = re.compile(r"(\S+)#(?:.*&)?egg=flodl(?![\w.-])")
 
 
@@ -119,7 +119,7 @@ def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
         version = source.get(_VERSION)
         if isinstance(version, str):
             # A plain version is exact; carets and wildcards are not interpreted here.
-            exact = f"=={version}" if is_stable(version) else ""
+            exact = f"=={version}" if _STABLE.match(version) else ""
             found += parse_all([f"{NAME}{exact}"])
         elif place := _foreign(source):
             # A path here may be relative; in the text of a requirement it may not.
@@ -212,4 +212,4 @@ def _table(document: Any, *path: str) -> dict[str, Any]:
 
 
 def _example() -> str:
-    return __version__ if is_stable(__version__) else "X.Y.Z"
+    return __version__ if _STABLE.match(__version__) else "X.Y.Z"

@@ -22,8 +22,6 @@ _PROCESSORS = {
     "EM_PPC64": "ppc64",
     "EM_RISCV": "riscv",
 }
-_PE_PROCESSORS = {0x8664: "x86_64", 0xAA64: "arm64", 0x14C: "x86"}
-_MACH_PROCESSORS = {0x01000007: "x86_64", 0x0100000C: "arm64"}
 
 # A damaged file may give any number of sections; this limits the time to read it.
 _MOST_SECTIONS = 4096
@@ -48,9 +46,8 @@ class Binary:
     """The facts in the headers of a library file.
 
     Attributes:
-        format: Its format; for formats other than ELF, only the processor is read.
-        processor: ``x86_64``, ``arm64`` …; all processors of a universal file, separated by ``+``;
-            empty if unknown.
+        format: Its format; nothing is read of a file that is not ELF.
+        processor: ``x86_64``, ``arm64`` …; empty if unknown.
         soname: The name it is loaded under; empty without one.
         needed: Names of the libraries it is linked to.
         rpath: Folders that are searched for these before the user's; as written, with ``$ORIGIN``.
@@ -65,7 +62,7 @@ class Binary:
     """
 
     path: Path
-    format: Literal["elf", "pe", "mach-o", "unknown"] = "unknown"
+    format: Literal["elf", "unknown"] = "unknown"
     processor: str = ""
     soname: str = ""
     needed: tuple[str, ...] = ()
@@ -84,11 +81,6 @@ class Binary:
         """The file's name."""
         return self.path.name
 
-    @property
-    def os(self) -> str:
-        """The operating system its format belongs to; empty when unknown."""
-        return {"elf": "linux", "pe": "windows", "mach-o": "macos"}.get(self.format, "")
-
 
 def read(path: Path) -> Binary:
     """Read a library; on failure, ``problem`` says why, and no error is raised."""
@@ -103,20 +95,15 @@ def read(path: Path) -> Binary:
 
 
 def _parse(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
-    start = data[:4]
-    if start == b"\x7fELF":
-        try:
-            return _elf(path, stream, data)
-        # pyelftools does not check for damaged files and can raise nearly any exception for them.
-        # All of these mean the same.
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-            return Binary(path, "elf", problem=f"its ELF headers are damaged: {reason}")
-    if start[:2] == b"MZ":
-        return Binary(path, "pe", _pe_processor(data))
-    if start in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
-        return Binary(path, "mach-o", _mach_processor(data))
-    return Binary(path, problem="it is neither an ELF, a PE nor a Mach-O file")
+    if data[:4] != b"\x7fELF":
+        return Binary(path, problem="it is not an ELF file")
+    try:
+        return _elf(path, stream, data)
+    # pyelftools does not check for damaged files and can raise nearly any exception for them.
+    # All of these mean the same.
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        return Binary(path, "elf", problem=f"its ELF headers are damaged: {reason}")
 
 
 def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
@@ -210,21 +197,3 @@ def _abi(strings: Any, data: mmap.mmap) -> Abi:
     if new:
         return "cxx11"
     return "pre-cxx11" if old else ""
-
-
-def _pe_processor(data: mmap.mmap) -> str:
-    header = int.from_bytes(data[0x3C:0x40], "little")
-    if data[header : header + 4] != b"PE\0\0":
-        return ""
-    return _PE_PROCESSORS.get(int.from_bytes(data[header + 4 : header + 6], "little"), "")
-
-
-def _mach_processor(data: mmap.mmap) -> str:
-    if data[:4] == b"\xcf\xfa\xed\xfe":
-        return _MACH_PROCESSORS.get(int.from_bytes(data[4:8], "little"), "")
-    count = min(int.from_bytes(data[4:8], "big"), 16)
-    found = [
-        _MACH_PROCESSORS.get(int.from_bytes(data[at : at + 4], "big"), "")
-        for at in range(8, 8 + 20 * count, 20)
-    ]
-    return "+".join(name for name in found if name)

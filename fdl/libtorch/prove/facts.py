@@ -12,14 +12,15 @@ from pathlib import Path
 from fdl.errors import LibtorchError
 from fdl.hardware.container import read as read_file
 from fdl.libtorch.active import read_facts
-from fdl.libtorch.architectures import Architecture, recorded
+from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.catalog import driver_floor, numbers
 from fdl.libtorch.layout import installed_version, version_facts
 from fdl.libtorch.prove.binary import Binary, read
 from fdl.libtorch.prove.fatbin import Image
 from fdl.libtorch.prove.ptx import cuda_of
 
-_LIBRARY = re.compile(r".+\.(so(\.\d+)*|dylib|dll)\Z")
+_LIBRARY = re.compile(r".+\.so(\.\d+)*\Z")
+_UNPROVEN = {".dylib": "macOS", ".dll": "Windows"}
 _OWN = ("libtorch", "libc10", "torch", "c10")
 _RUNTIME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d+(?:\.\d+)*)\Z")
 _LOCAL = re.compile(r"\+cu(\d+)(\d)\b")
@@ -80,24 +81,17 @@ class Facts:
         torch: Version of torch with its local part (``2.10.0+cu128``); empty if unknown.
         declared_cuda: CUDA version that the folder's text files name, with the name of that file;
             None if they name none.
-        declared_archs: The architectures in ``.arch``.
     """
 
     folder: Path
     libraries: tuple[Binary, ...]
     torch: str = ""
     declared_cuda: Cuda | None = None
-    declared_archs: tuple[Architecture, ...] = ()
 
     @property
     def is_libtorch(self) -> bool:
         """Whether torch's own libraries are among them."""
         return any(one.name.startswith(_OWN) for one in self.libraries)
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the libraries have the format whose GPU code can be read."""
-        return self.os == "linux"
 
     @cached_property
     def carriers(self) -> tuple[Binary, ...]:
@@ -119,11 +113,8 @@ class Facts:
         """The architectures the folder was built for, as to be written to ``archs`` in ``.arch``.
 
         Left out are architectures that only a few kernels have, and those that one of the deciding
-        libraries cannot serve. If there is PTX, the mark ``+PTX`` is set. For formats that cannot
-        be read, these are the architectures in ``.arch``.
+        libraries cannot serve. If there is PTX, the mark ``+PTX`` is set.
         """
-        if not self.is_read:
-            return self.declared_archs
         found: dict[tuple[int, int, str], Architecture] = {}
         for image in sorted(self._general()):
             one = image.architecture
@@ -147,17 +138,18 @@ class Facts:
     @property
     def driver(self) -> str | None:
         """The oldest NVIDIA driver for :attr:`cuda`; None without CUDA or if unknown."""
-        return driver_floor(self.cuda.version, self.os or "linux") if self.cuda else None
+        return driver_floor(self.cuda.version, "linux") if self.cuda else None
 
     @property
     def os(self) -> str:
-        """``linux``, ``macos`` or ``windows``; empty if the format of the files is unknown."""
-        return _most_common(one.os for one in self.libraries)
+        """``linux``; empty if no file is an ELF library."""
+        return "linux" if any(one.format == "elf" for one in self.libraries) else ""
 
     @property
     def processor(self) -> str:
         """``x86_64``, ``arm64`` …; empty if unknown."""
-        return _most_common(one.processor for one in self.libraries)
+        counts = Counter(one.processor for one in self.libraries if one.processor)
+        return counts.most_common(1)[0][0] if counts else ""
 
     @property
     def abi(self) -> str:
@@ -196,20 +188,19 @@ def facts_of(folder: Path) -> Facts:
     its ``lib``. Libraries that cannot be read are included, with their ``problem``.
 
     Raises:
-        LibtorchError: The folder does not exist, or has no libraries.
+        LibtorchError: The folder does not exist, or has no libraries for Linux.
     """
     place = folder / "lib" if (folder / "lib").is_dir() else folder
     try:
-        files = sorted(one for one in place.iterdir() if _is_library(one))
+        there = sorted(place.iterdir())
     except OSError as error:
         raise LibtorchError(f"cannot read {place}: {error.strerror}", hint=_HINT) from None
-    libraries = tuple(read(file) for file in files)
+    libraries = tuple(read(file) for file in there if _is_library(file))
     if not libraries:
-        raise LibtorchError(f"{place} has no libraries (.so, .dylib or .dll)", hint=_HINT)
+        raise _nothing_to_read(place, there)
     papers = place.parent if place.name == "lib" else folder
     torch, declared = _papers(papers)
-    archs = recorded(read_facts(str(papers)).get("archs", ""))
-    return Facts(folder, libraries, torch, declared, archs)
+    return Facts(folder, libraries, torch, declared)
 
 
 def images(library: Binary) -> frozenset[Image]:
@@ -235,6 +226,17 @@ def _served(library: Binary, capability: tuple[int, int]) -> tuple[int, int]:
         elif forms:
             jit += count
     return native, jit
+
+
+def _nothing_to_read(place: Path, files: Iterable[Path]) -> LibtorchError:
+    other = next((one for one in files if one.suffix in _UNPROVEN), None)
+    if other is None:
+        return LibtorchError(f"{place} has no libraries (.so)", hint=_HINT)
+    return LibtorchError(
+        f"{place} has libraries for {_UNPROVEN[other.suffix]}, such as {other.name}; "
+        "only libraries for Linux can be proved",
+        hint="what is known of an installed variant: fdl libtorch info",
+    )
 
 
 def _is_library(file: Path) -> bool:
@@ -280,8 +282,3 @@ def _compiled_cuda(carriers: Sequence[Binary]) -> Cuda | None:
         if cuda_of(isa):
             return Cuda(cuda_of(isa), f"PTX {isa[0]}.{isa[1]} in {one.name}")
     return None
-
-
-def _most_common(values: Iterable[str]) -> str:
-    counts = Counter(value for value in values if value)
-    return counts.most_common(1)[0][0] if counts else ""

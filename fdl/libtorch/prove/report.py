@@ -67,7 +67,7 @@ def examine(
 ) -> Report:
     """Judge a folder for some GPUs, with their driver if it is known, and for this machine."""
     here = (facts.os, facts.processor) == (loader.operating_system(), loader.processor())
-    links = loader.links(facts.libraries, environ) if here and facts.os == "linux" else None
+    links = loader.links(facts.libraries, environ) if here else None
     verdicts = tuple(judge(gpu, facts, nvidia) for gpu in gpus)
     problems = [*_of_files(facts, variant), *_of_papers(facts, variant), *_of_machine(facts)]
     if links:
@@ -84,13 +84,6 @@ def _of_files(facts: Facts, variant: str) -> Iterator[Problem]:
             yield Problem(
                 "error", f"{one.path} is for {one.processor}, the others for {facts.processor}"
             )
-    unread = {"windows": "PE", "macos": "Mach-O"}.get(facts.os)
-    if unread:
-        yield Problem(
-            "note",
-            f"of libraries in the {unread} format only the processor is read, not the GPU code "
-            "nor what they need",
-        )
     if facts.is_libtorch and facts.abi == "mixed":
         yield Problem(
             "error",
@@ -121,7 +114,7 @@ def _of_machine(facts: Facts) -> Iterator[Problem]:
     ours = loader.operating_system(), loader.processor()
     if not all(made):
         return
-    if made[0] != ours[0] or ours[1] not in made[1].split("+"):
+    if made != ours:
         yield Problem(
             "error",
             f"the libraries are for {machine(*made)}, this machine is {machine(*ours)}",

@@ -63,7 +63,8 @@ def judge(gpu: Gpu, facts: Facts, nvidia: Nvidia | None = None) -> Verdict:
     if old:
         return Verdict(gpu, "impossible", "", "", old, "driver")
     if not facts.carriers:
-        return _by_record(gpu, facts)
+        reason = "no library that can be read has GPU code: this is a build for the CPU"
+        return Verdict(gpu, "impossible", "", "", reason, "code")
     each = [_by_library(gpu, one, nvidia) for one in facts.carriers]
     return max(each, key=lambda one: _ORDER.index(one.outcome))
 
@@ -89,20 +90,6 @@ def remedy(verdicts: Sequence[Verdict], facts: Facts, nvidia: Nvidia | None = No
         flags = " ".join(f"-gencode arch=compute_{one},code=sm_{one}" for one in numbers)
         return f"compile it for these GPUs: nvcc {flags}"
     return catalog.build_command(gpus)
-
-
-def _by_record(gpu: Gpu, facts: Facts) -> Verdict:
-    """The verdict on libraries without readable GPU code."""
-    if facts.is_read:
-        reason = "no library that can be read has GPU code: this is a build for the CPU"
-        return Verdict(gpu, "impossible", "", "", reason, "code")
-    source = "its .arch file, for lack of proof,"
-    fitting = [one for one in facts.architectures if one.runs_on(gpu.capability)]
-    if not fitting:
-        return Verdict(gpu, "impossible", "", "", f"{source} names no code for {gpu.sm}", "code")
-    native = any(one.is_native_on(gpu.capability) for one in fitting)
-    outcome: Outcome = "native" if native else "jit"
-    return Verdict(gpu, outcome, fitting[-1].sm, "", f"{source} names {fitting[-1]}")
 
 
 def _by_library(gpu: Gpu, library: Binary, nvidia: Nvidia | None) -> Verdict:

@@ -5,24 +5,35 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fdl.errors import FetchError, LibtorchError
+from fdl.errors import LibtorchError
+from fdl.fetch.archive import DAMAGE
 from fdl.libtorch import layout
 from fdl.libtorch.catalog import numbers
 from fdl.libtorch.layout import Contents
-from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_known, slot
-from fdl.progress import Progress
+from fdl.libtorch.sources.base import (
+    Bench,
+    Source,
+    Wanted,
+    finish,
+    nothing_known,
+    slot,
+    unpack,
+)
 
 _VERSIONS = tuple(f"{root}{layout.BUILD_VERSION}" for root in ("libtorch/", "torch/", ""))
 _PACKAGE = "torch/version.py"
 """Members that give the version: those of an archive, and that of a wheel."""
 
-_CUDA = re.compile(rb"\blib/\w*torch_cuda")
-"""The name of a library of CUDA in a directory."""
+_CUDA = re.compile(r"\blib/\w*torch_cuda")
+"""The name of a library of CUDA."""
+
+_SMALL = 1 << 20
 
 
 def local_archive(file: Path, wanted: Wanted) -> Source:
@@ -38,12 +49,9 @@ def local_archive(file: Path, wanted: Wanted) -> Source:
 
 
 def _stage_archive(file: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:
-    from fdl.fetch import extract_file
-
     folder = bench.room("libtorch")
     # A file that somebody has chosen on this machine is compared with nothing.
-    with Progress(f"unpacking {file.name}") as progress:
-        extract_file(file, folder, select=layout.place, progress=progress)
+    unpack(file, folder, layout.place)
     return folder, finish(folder, wanted, str(file), bench, links=file.parent)
 
 
@@ -63,23 +71,26 @@ def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:
     """The contents of an archive, without unpacking it."""
-    from fdl.fetch.archive import read_members
-
     try:
-        members, directory = read_members(file, [*_VERSIONS, _PACKAGE])
-        package = members.get(_PACKAGE, b"").decode()
-        build_version = next((members[name] for name in _VERSIONS if name in members), b"").decode()
-    except (FetchError, UnicodeDecodeError):
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            texts = {
+                name: archive.read(name).decode()
+                for name in (*_VERSIONS, _PACKAGE)
+                if name in archive.NameToInfo and archive.getinfo(name).file_size <= _SMALL
+            }
+    except (OSError, *DAMAGE):
         # Unpacking it gives a detailed error.
         return None
-    facts = layout.version_facts(package)
+    facts = layout.version_facts(texts.get(_PACKAGE, ""))
+    build_version = next((texts[name] for name in _VERSIONS if name in texts), "")
     version = build_version.strip() or str(facts.get("__version__") or "")
     if not version:
         return None
     found = layout.identify(
         version,
         cuda=str(facts["cuda"]) if facts.get("cuda") else None,
-        has_cuda=_CUDA.search(directory) is not None,
+        has_cuda=any(map(_CUDA.search, names)),
         wanted=wanted.variant,
         where=str(file),
     )

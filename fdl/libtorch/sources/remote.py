@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from fdl.libtorch.sources.base import (
     without_password,
 )
 from fdl.progress import Progress
+from fdl.shell_words import join
 
 if TYPE_CHECKING:
     from fdl.fetch import Algorithm, Unpacked
@@ -145,7 +147,7 @@ def _fetch(
     sha256: str | None,
     algorithm: Algorithm,
 ) -> Unpacked:
-    from fdl.fetch import unpack_url
+    from fdl.fetch.download import unpack_url
 
     with Progress(title) as progress:
         return unpack_url(
@@ -157,4 +159,5 @@ def _fetch(
             algorithm=algorithm,
             progress=progress,
             environ=bench.environ,
+            typed=join(["fdl", *map(without_password, sys.argv[1:])]),
         )

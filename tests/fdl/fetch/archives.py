@@ -14,7 +14,6 @@ from typing import Any
 from fdl.fetch import Options
 
 QUICK = Options(
-    chunk=128 << 10,
     tail=1,
     journal_every=16 << 10,
     backoff=0.005,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.fetch import Options, Unpacked, unpack_url
+from fdl.fetch import Options, Unpacked
+from fdl.fetch.download import unpack_url
 from fdl.progress import Progress
 from tests.fdl.fetch.archives import QUICK, Tree, inside, tree
 from tests.fdl.fetch.server import Server
@@ -47,6 +48,7 @@ class Fetch:
         select=inside,
         target: Path | None = None,
         part: Path | None = None,
+        typed: str = "",
     ) -> Unpacked:
         self.calls += 1
         target = target or self.target
@@ -61,6 +63,7 @@ class Fetch:
                 progress=progress,
                 environ=os.environ,
                 options=options,
+                typed=typed,
             )
 
 

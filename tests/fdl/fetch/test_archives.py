@@ -7,7 +7,6 @@ import random
 import stat
 import struct
 import zipfile
-import zlib
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,8 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fdl.errors import FetchError
-from fdl.fetch import Options, Unpacked, inflate, unpack_file, unpack_url
+from fdl.fetch import Options, Unpacked, unpack_file
+from fdl.fetch.download import unpack_url
 from fdl.progress import Progress
 from tests.fdl.fetch.archives import QUICK, expected, library, member, pack, tree
 from tests.fdl.fetch.server import Server
@@ -109,13 +109,6 @@ def test_a_wrong_digest_of_a_file_is_refused_and_the_file_stays(tmp_path):
     assert (tmp_path / "a.zip").exists()
 
 
-def test_the_interpreters_own_zlib_does_as_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(inflate, "_decompressor", zlib.decompressobj)
-    archive = pack(library())
-    unpack(archive, tmp_path)
-    assert tree(tmp_path / "out") == expected(archive, everything)
-
-
 NAMES = st.from_regex(r"[a-zA-Zé0-9_. -]{0,9}[a-z0-9]", fullmatch=True)
 CONTENTS = st.one_of(
     st.binary(max_size=300),
@@ -150,7 +143,7 @@ def pack_drawn(drawn, seekable: bool, zip64: bool) -> bytes:
 def test_any_archive_unpacks_as_python_reads_it(drawn, seekable, zip64):
     archive = pack_drawn(drawn, seekable, zip64)
     with TemporaryDirectory() as folder:
-        done = unpack(archive, Path(folder), read=4096, inflate=5000)
+        done = unpack(archive, Path(folder))
         assert tree(Path(folder, "out")) == expected(archive, everything)
         assert done.digest.value == blake3(archive).hexdigest()
 

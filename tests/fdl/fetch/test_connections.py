@@ -16,8 +16,6 @@ import pytest
 from blake3 import blake3
 
 from fdl.errors import FetchError
-from fdl.fetch.client import Client
-from fdl.fetch.options import Options
 from tests.fdl.fetch.archives import QUICK, library, pack
 from tests.fdl.fetch.server import Server
 
@@ -26,58 +24,9 @@ BLAKE3 = ("blake3", blake3(ARCHIVE).hexdigest())
 IMPATIENT = replace(QUICK, attempts=1, restarts=0)
 
 
-def test_connections_are_used_again(server, fetch):
-    server.put("/a.zip", ARCHIVE)
-    fetch(server.url("/a.zip"))
-    server.settle()
-    assert len(server.requests) > 10
-    assert server.connections <= 2
-
-
 def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(server, fetch):
     server.put("/a.zip", ARCHIVE, hangs_up=True)
     assert fetch(server.url("/a.zip"), options=IMPATIENT).digest == BLAKE3
-
-
-def test_a_connection_that_is_closed_on_the_second_request_is_replaced(monkeypatch):
-    """The moment nobody sees coming: the pool looks, the server closes, the request goes."""
-    monkeypatch.setenv("no_proxy", "*")
-    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    served = []
-
-    def serve(listener):
-        for answers in (1, 2):
-            connection, _ = listener.accept()
-            with connection:
-                for _ in range(answers):
-                    served.append(connection.recv(4096))
-                    connection.sendall(reply)
-                if answers == 1:
-                    served.append(connection.recv(4096))  # and hangs up
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        client = Client({}, Options())
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        for _ in range(3):
-            with client.get(url, {}) as response:
-                assert response.read() == b"ok"
-        thread.join(20)
-        client.close()
-    assert len(served) == 4
-    assert all(request.startswith(b"GET / HTTP/1.1") for request in served)
-
-
-@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "stream"])
-def test_a_failure_does_not_wait_for_a_connection_that_is_silent(server, fetch, ranges):
-    """Neither the time-out nor the server would ever end this."""
-    altered = bytearray(ARCHIVE)
-    altered[500] ^= 0x10
-    server.put("/a.zip", bytes(altered), ranges=ranges, stall=1_200_000)
-    with pytest.raises(FetchError, match="damaged"):
-        fetch(server.url("/a.zip"), options=replace(QUICK, stall_timeout=3600))
 
 
 def test_a_redirect_is_followed(server, fetch):

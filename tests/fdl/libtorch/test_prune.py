@@ -29,7 +29,7 @@ def part(at):
         folder.mkdir(parents=True)
         file = folder / "archive.part"
         file.write_bytes(b"12345")
-        journal = {"source": "", "etag": "", "modified": "", "length": 9}
+        journal = {"source": "", "version": ["", "", 9]}
         if prefix is not None:
             text = json.dumps({**journal, "held": [[0, prefix]]})
             (folder / "archive.part.json").write_text(text)

@@ -7,7 +7,7 @@ import pytest
 from fdl.errors import UsageError
 from fdl.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
-from fdl.libtorch.architectures import Architecture, parse
+from fdl.libtorch.architectures import parse
 from fdl.libtorch.prove.binary import Binary
 from fdl.libtorch.prove.facts import Cuda, Facts
 from fdl.libtorch.prove.fatbin import Image
@@ -186,19 +186,6 @@ def test_libraries_that_are_no_libtorch_are_to_be_compiled_again():
         "compile it for these GPUs: nvcc -gencode arch=compute_80,code=sm_80 "
         "-gencode arch=compute_90,code=sm_90"
     )
-
-
-def test_where_the_format_is_not_read_the_record_is_quoted_as_such():
-    dll = Binary(Path("torch_cuda.dll"), "pe", "x86_64")
-    windows = Facts(
-        Path("libtorch"), (dll,), "2.10.0+cu128", CUDA_128, (Architecture(8, 0, ptx=True),)
-    )
-    assert judge(card("8.6"), windows).outcome == "native"
-    assert judge(card("9.0"), windows).outcome == "jit"
-    assert judge(card("7.5"), windows).outcome == "impossible"
-    assert "its .arch file, for lack of proof," in judge(card("8.6"), windows).reason
-    report = examine(windows, [card("8.6")], None, {})
-    assert any("PE format only the processor is read" in one.message for one in report.problems)
 
 
 def test_libraries_for_another_machine_are_an_error(monkeypatch):

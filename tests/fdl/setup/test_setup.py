@@ -421,7 +421,7 @@ def test_a_person_is_asked_about_mixed_cards_and_about_the_path(terminal, tmp_pa
         session.read_until("Put fdl on your PATH, as ~/.local/bin/fdl? [y/N] ")
         session.press("y\r")
         assert session.finish() == 0
-    assert "Wrote ~/.local/bin/fdl." in session.text
+    assert "Linked ~/.local/bin/fdl to " in session.text
     assert "is not on your PATH" in session.text
     assert os.access(tmp_path / "home/.local/bin/fdl", os.X_OK)
     assert (tmp_path / "home/.flodl/libtorch/.active").read_text() == "precompiled/cpu\n"

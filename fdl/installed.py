@@ -1,11 +1,11 @@
-"""Which of our packages are installed where, and what upgrades them there.
+"""Which of our packages are installed where, and what upgrades fdl.
 
 Read off the file names of ``site-packages``: ``importlib.metadata`` would cost every command its
 start-up time.
 """
 
 # pathlib as well.
-# ruff: noqa: PTH113, PTH118, PTH123
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -13,7 +13,7 @@ import sys
 
 from fdl.light_record import Record
 from fdl.shell_words import join
-from fdl.venv import listed, project_prefix, python_of, site_packages
+from fdl.venv import listed, project_prefix, site_packages
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -59,15 +59,18 @@ def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
     return [own, *others]
 
 
-def upgrade_command(prefix: str, names: list[str], *, is_own: bool) -> str:
-    """What to type to upgrade packages of one environment, by the tool that made it."""
-    if is_own and os.path.isfile(os.path.join(prefix, "uv-receipt.toml")):
-        return join(["uv", "tool", "upgrade", *names])
-    if is_own and os.path.isfile(os.path.join(prefix, "pipx_metadata.json")):
-        return join(["pipx", "upgrade", *names])
-    if _made_by_uv(prefix):
-        return join(["uv", "pip", "install", "--python", prefix, "--upgrade", *names])
-    return join([python_of(prefix), "-m", "pip", "install", "--upgrade", *names])
+def upgrade_command() -> str:
+    """What to type to upgrade this fdl: the command of the tool that installed it."""
+    code = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if os.path.basename(code) not in ("site-packages", "dist-packages"):
+        return join(["git", "-C", code, "pull"])
+    if os.path.isfile(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return f"uv tool upgrade {OWN_NAME}"
+    if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return f"pipx upgrade {OWN_NAME}"
+    if _made_by_uv(sys.prefix):
+        return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
+    return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
 
 
 def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
