@@ -153,7 +153,6 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         tunings are:
 
         - a fused optimizer step
-        - a kept heap
         - another memory layout of the weights
         - another library for matrix products
         - fewer threads
@@ -180,7 +179,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         return self._set("deterministic", bool(on))
 
     def memory(self, policy: Literal["auto", "default"]) -> Self:
-        """Let the engine arrange memory if that is faster (auto), or never (default)."""
+        """Let the engine change the memory layout of weights if that is faster (auto), or never."""
         return self._choose("memory", policy, ("auto", "default"))
 
     def accumulate(self, batches: int) -> Self:

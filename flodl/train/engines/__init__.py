@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.train.engines.auto import AutoEngine as AutoEngine
-from flodl.train.engines.auto_policy import AutoPolicy as AutoPolicy
+from flodl.train.engines.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
 from flodl.train.engines.base import StepEngine as StepEngine, StepSettings as StepSettings
 from flodl.train.engines.closure import ClosureEngine as ClosureEngine
 from flodl.train.engines.compiled import CompiledEngine as CompiledEngine
@@ -30,7 +29,6 @@ def make_engine(
     *,
     device: torch.device,
     total_steps: int,
-    memory: bool = True,
     layout: bool = True,
     pure: bool = False,
 ) -> StepEngine:
@@ -43,9 +41,8 @@ def make_engine(
         settings: The settings of a step.
         device: The device of the model and the batches.
         total_steps: Optimizer steps of the rest of the run; they decide which preparation pays.
-        memory: Let "auto" keep the heap and change the memory layout of weights if that is faster.
-        layout: False if other code reads weights between two steps, besides the owner of the
-            engine.
+        layout: Let "auto" change the memory layout of weights. False if other code reads weights
+            between two steps, besides the owner of the engine.
         pure: The step may run again on copies, so "auto" may compile it.
 
     Raises:
@@ -61,7 +58,6 @@ def make_engine(
             optimizer,
             settings,
             total_steps=total_steps,
-            memory=memory,
             layout=layout,
             pure=pure,
         )

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from flodl.train.engines.products import PRODUCT_CALLS, Products, tensors_in
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 def _names(text: str) -> frozenset[str]:
@@ -83,7 +81,6 @@ class StepWatch(TorchFunctionMode):
     def __init__(self, restore: Callable[[], None]) -> None:
         super().__init__()
         self.reason = ""
-        self.products = Products()
         self._weights: set[int] = set()
         self._used: set[int] = set()
         self._restore = restore
@@ -140,8 +137,6 @@ class StepWatch(TorchFunctionMode):
             self._look_at_weights(name, tensors)
         if name == "backward":
             self.look_back(tensors[0])
-        if not self._guards and name in PRODUCT_CALLS:
-            self.products.add(name, tensors)
         result = self._carry_out(name, tensors, func, args, kwargs)
         for value in (result,) if isinstance(result, Tensor) else tensors_in((result,), None):
             if value.dim() >= 2:
@@ -183,6 +178,17 @@ class StepWatch(TorchFunctionMode):
             self.refuse(f"the step reads a weight ({name})")
             if self._guards:
                 self._restore()
+
+
+def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
+    """Return the tensors among the arguments of a call, including those in lists."""
+    found: list[Tensor] = []
+    for value in (*args, *(kwargs.values() if kwargs else ())):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [one for one in value if isinstance(one, Tensor)]
+    return found
 
 
 def _name_of(func: Any) -> str:

@@ -20,7 +20,12 @@ from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
 
 ONLY_LAYOUT = AutoPolicy(
-    least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
+    least_steps=1,
+    least_seconds=0.0,
+    cost=1e9,
+    gain=-1e9,
+    block=1,
+    only=frozenset({"fused", "channels_last"}),
 )
 
 
