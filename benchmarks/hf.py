@@ -34,7 +34,8 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from flodl.train.engines.onednn import MEDIUM, onednn_refusal, time_through_onednn
+from flodl.hf.predict.products import time_through_onednn
+from flodl.train.engines.onednn import MEDIUM, onednn_refusal
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 

@@ -236,7 +236,8 @@ def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[Non
     if sum(sizes) * texts < _WORTH_A_PROBE:
         return nullcontext()
     # Imported here, because a single prediction must not wait for it.
-    from flodl.train.engines.onednn import routed, time_through_onednn
+    from flodl.hf.predict.products import time_through_onednn
+    from flodl.train.engines.onednn import routed
 
     shapes = Counter(
         (_ROWS, one.in_features, one.out_features)

@@ -29,7 +29,6 @@ def make_engine(
     *,
     device: torch.device,
     total_steps: int,
-    layout: bool = True,
     pure: bool = False,
 ) -> StepEngine:
     """Make the engine of a training.
@@ -41,8 +40,6 @@ def make_engine(
         settings: The settings of a step.
         device: The device of the model and the batches.
         total_steps: Optimizer steps of the rest of the run; they decide which preparation pays.
-        layout: Let "auto" change the memory layout of weights. False if other code reads weights
-            between two steps, besides the owner of the engine.
         pure: The step may run again on copies, so "auto" may compile it.
 
     Raises:
@@ -51,14 +48,13 @@ def make_engine(
     if needs_closure(optimizer) and name in ("auto", "eager"):
         return ClosureEngine(model, optimizer, settings)
     if name == "auto" and any(map(is_sharded, model.parameters())):
-        name = "eager"  # fully_shard's tensors can be neither copied nor given another layout
+        name = "eager"  # fully_shard's tensors cannot be copied
     if name == "auto":
         return AutoEngine(
             model,
             optimizer,
             settings,
             total_steps=total_steps,
-            layout=layout,
             pure=pure,
         )
     if name == "eager":

@@ -15,13 +15,12 @@ from flodl.monitor.formats import format_duration
 from flodl.train.engines.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
-from flodl.train.engines.layout import laid_out_weights, layout_refusal
+from flodl.train.engines.layout import has_hooks, rows_of_layers
 from flodl.train.engines.live_steps import Taken, measure, median_of_steps, step_clock
 from flodl.train.engines.onednn import onednn_refusal
 from flodl.train.engines.threads import fewer_threads, waited_seconds
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, thread_words
-from flodl.train.engines.watch import compiled_frames, watching_refusal
 
 if TYPE_CHECKING:
     from flodl.train.engines.base import StepSettings
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 _FIRST = 5
 """Plain steps that measure the time of a step."""
-
-_OBSERVED = 3
-"""Plain steps whose calls of torch are observed."""
 
 _WAITS = 0.1
 """A training that waits for a core in more than this part of the time shares its machine."""
@@ -96,8 +92,6 @@ class AutoEngine(TunedEngine):
         optimizer: Over the parameters of the model.
         settings: The settings of a step.
         total_steps: Optimizer steps of the rest of the run.
-        layout: Try another memory layout of weights; False if other code reads weights between two
-            steps.
         pure: The step may run again on copies, so compiling is tried, too, and on a GPU a CUDA
             graph of the step.
         policy: Limits that decide when a trial pays.
@@ -112,14 +106,12 @@ class AutoEngine(TunedEngine):
         settings: StepSettings,
         *,
         total_steps: int,
-        layout: bool = True,
         pure: bool = False,
         policy: AutoPolicy | None = None,
     ) -> None:
         super().__init__(model, optimizer, settings)
         self._policy = policy or AutoPolicy()
         self._steps = self._steps_left = total_steps
-        self._layout = layout and settings.scaler is None
         self._pure = pure
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._notes: dict[str, object] = {}
@@ -127,7 +119,6 @@ class AutoEngine(TunedEngine):
         self._stretch: Tuning | None = None
         self._plain_seconds = self._seconds = self._cost = 0.0
         self._clock = step_clock(self._device)
-        self._frames = compiled_frames()
         self._key: dict[str, str] = {}
         self._resumed: Decision | None = None
         self._decision: Decision | None = None
@@ -191,7 +182,7 @@ class AutoEngine(TunedEngine):
             log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
 
     def close(self) -> None:
-        """Stop trials, and restore the layout of weights."""
+        """Stop trials, and free a graph."""
         self._course = None
         super().close()
 
@@ -199,7 +190,7 @@ class AutoEngine(TunedEngine):
 
     def _begin(self, batch: Any) -> None:
         """Use a decision that is known for this training, or start the trials."""
-        options = f"layout={self._layout} pure={self._pure}"
+        options = f"pure={self._pure}"
         self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
         changed, self._source = "", "checkpoint"
@@ -234,12 +225,8 @@ class AutoEngine(TunedEngine):
         A stored decision stays: in the next run, the same step shows the same.
         """
         reason = "the program sets the number of threads"
-        for name, why in (
-            ("channels last", self.layout_refusal),
-            ("CUDA graph", self.capture_refusal),
-        ):
-            if why and name in decision.tuning.names():
-                self._notes[name] = reason = why
+        if decision.tuning.captured and not self.tuning.captured:
+            self._notes["CUDA graph"] = reason = self.capture_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         if self._source == "measured":
             self._decision.store()
@@ -252,7 +239,7 @@ class AutoEngine(TunedEngine):
         on_cpu = self._device.type == "cpu"
         found = [
             Candidate("fused optimizer", {"fused": True}, self._fused_refusal),
-            Candidate("channels last", {"channels_last": True}, self._layout_refusal),
+            Candidate("channels last", {"channels_last": True}, self._row_refusal),
         ]
         if on_cpu:
             found += [Candidate("oneDNN products", {"onednn": True}, lambda _: onednn_refusal())]
@@ -261,10 +248,8 @@ class AutoEngine(TunedEngine):
                 Candidate(thread_words(count), {"threads": count}, lambda _: "")
                 for count in fewer_threads(single=single)
             ]
-        # No guard can watch a graph or compiled code.
         if self._pure and captures_on(self._device):
-            change = {"captured": True, "channels_last": False}
-            found += [Candidate("CUDA graph", change, self._capture_refusal)]
+            found += [Candidate("CUDA graph", {"captured": True}, self._capture_refusal)]
         if self._pure:
             change = {"compiled": True, "channels_last": False}
             found += [Candidate("compiled", change, self._compile_refusal)]
@@ -298,8 +283,6 @@ class AutoEngine(TunedEngine):
         """Measure a candidate, and return the better tuning."""
         tuning, name, policy = replace(best, **candidate.change), candidate.name, self._policy
         taken = yield
-        if tuning.channels_last and not self.layout_refusal:
-            yield from self._observe()
         budget = policy.cost * self._left() - self._cost
         if reason := self._too_expensive(tuning, budget) or candidate.refusal(taken.batch):
             self._notes[name] = reason
@@ -316,8 +299,7 @@ class AutoEngine(TunedEngine):
         )
         self._cost += found.cost
         if math.isinf(found.ratio):
-            refusals = {"channels last": self.layout_refusal, "CUDA graph": self.capture_refusal}
-            self._notes[name] = refusals.get(name) or "the program sets the number of threads"
+            self._notes[name] = self.capture_refusal or "the program sets the number of threads"
         else:
             self._notes[name] = f"{found.ratio:.3f}x"
         if found.ratio + found.noise <= bar:
@@ -334,28 +316,16 @@ class AutoEngine(TunedEngine):
             return f"{format_duration(self._left())} left: compiling would not pay"
         return ""
 
-    def _observe(self) -> Steps[None]:
-        """Observe the calls of some plain steps, which tell whether another layout is safe."""
-        weights = laid_out_weights(self._model)
-        refusal = layout_refusal(self._model, self._optimizer)
-        self.layout_refusal = refusal or watching_refusal(self._model, self._frames)
-        if self.layout_refusal:
-            return
-        watch = self.observe(True)
-        for _ in range(_OBSERVED):
-            yield
-        self.observe(False)
-        if not self.layout_refusal and watch.unused(weights):
-            self.layout_refusal = "a weight is used where the engine does not see it"
-
     def _fused_refusal(self, _: object) -> str:
         if self.settings.scaler is not None:
             return "a gradient scaler steps the optimizer"
         kind = type(self._optimizer).__name__
         return "" if fused_step(self._optimizer) is not None else f"{kind} has no fused step"
 
-    def _layout_refusal(self, _: object) -> str:
-        return self.layout_refusal if self._layout else "other code reads the weights"
+    def _row_refusal(self, _: object) -> str:
+        if has_hooks(self._model):
+            return "the model has hooks"
+        return "" if rows_of_layers(self._model) else "the model has no row of image layers"
 
     def _capture_refusal(self, _: object) -> str:
         self.present()

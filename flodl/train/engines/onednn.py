@@ -9,8 +9,6 @@ float64 decides, not the features that a processor reports.
 from __future__ import annotations
 
 import functools
-import math
-import time
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
@@ -36,7 +34,6 @@ MEDIUM = (384, 768, 768)
 # Sizes for which libraries choose other kernels: also one row, odd numbers, many short sums, few
 # long sums.
 _SIZES = (MEDIUM, (1, 512, 512), (33, 65, 129), (1024, 32, 128), (64, 4096, 64))
-_ROUNDS = 5
 
 _lock = Lock()
 _users = 0
@@ -85,7 +82,7 @@ def onednn_refusal() -> str:
 def inexact(multiply: Multiply) -> str:
     """Return why products of a function are not those of float32; empty if they are."""
     for size in _SIZES:
-        left, right = _factors(size)
+        left, right = factors(size)
         exact = left.double() @ right.double()
         error = float((multiply(left, right).double() - exact).norm() / exact.norm())
         if not error <= _TOLERANCE:
@@ -94,31 +91,8 @@ def inexact(multiply: Multiply) -> str:
     return ""
 
 
-@functools.cache
-@torch.no_grad()
-def time_through_onednn(products: tuple[Product, ...]) -> float:
-    """Return the time of products through oneDNN, divided by the usual time.
-
-    It is infinite where oneDNN must not be used. The products are computed a few times.
-    """
-    if not products or onednn_refusal():
-        return math.inf
-    ways: tuple[Multiply, Multiply] = (torch.matmul, routed_product)
-    total = [0.0, 0.0]
-    for size in products:
-        left, right = _factors(size)
-        least = [math.inf, math.inf]  # least disturbed by other programs
-        for _ in range(_ROUNDS):
-            for way, multiply in enumerate(ways):
-                start = time.perf_counter()
-                multiply(left, right)
-                least[way] = min(least[way], time.perf_counter() - start)
-        total = [seconds + more for seconds, more in zip(total, least, strict=True)]
-    return total[1] / total[0]
-
-
-def _factors(size: Product) -> tuple[Tensor, Tensor]:
-    """Draw two matrices with a generator of their own."""
+def factors(size: Product) -> tuple[Tensor, Tensor]:
+    """Return the matrices of a product, drawn by a generator of their own."""
     draw = torch.Generator("cpu").manual_seed(0)
     rows, inner, columns = size
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -18,12 +18,11 @@ from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.capturing import Capturing
 from flodl.train.engines.forward import forward_function, scalar_loss, without_backward
 from flodl.train.engines.fused import fused_step, place_step_counts
-from flodl.train.engines.layout import laid_out_weights, lay_out, layout_refusal
+from flodl.train.engines.layout import ChannelsLast
 from flodl.train.engines.onednn import routed
 from flodl.train.engines.threads import ThreadLimit
 from flodl.train.engines.tuning import Tuning
 from flodl.train.engines.update import Update
-from flodl.train.engines.watch import StepWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
-_AS_IT_IS = nullcontext()
 
 
 class TunedEngine(StepEngine):
@@ -51,7 +49,6 @@ class TunedEngine(StepEngine):
 
     Attributes:
         hides_gradients: A captured step is taken even if somebody watches gradients.
-        layout_refusal: Why weights must keep the user's memory layout.
         compile_seconds: What compiling has taken.
         replayed_steps: Steps that were taken by a CUDA graph.
     """
@@ -65,7 +62,6 @@ class TunedEngine(StepEngine):
         self.settings = settings
         self.global_step = self.replayed_steps = 0
         self.tuning = Tuning()
-        self.layout_refusal = ""
         self.compile_seconds = 0.0
         self._model = model
         self._optimizer = optimizer
@@ -75,9 +71,6 @@ class TunedEngine(StepEngine):
         self._update = Update(model, optimizer, settings)
         self._lap = settings.ledger.lap if settings.ledger is not None else None
         self._looked = False
-        self._watch: StepWatch | None = None
-        self._observes = False
-        self._lies_otherwise = False
         self._thread_limit: ThreadLimit | None = None
         self._capturing: Capturing | None = None
         self._captured_tuning = Tuning()
@@ -85,16 +78,11 @@ class TunedEngine(StepEngine):
     def use(self, tuning: Tuning) -> None:
         """Use this tuning for the next steps; call it only between two optimizer steps.
 
-        Channels last is left out if :attr:`layout_refusal` has a reason against it, and a CUDA
-        graph if :attr:`capture_refusal` has one.
+        A CUDA graph is left out if :attr:`capture_refusal` has a reason against it.
 
         Raises:
             ValueError: ``compiled`` before :meth:`compile`.
         """
-        if tuning.channels_last and not (self.layout_refusal or self._lies_otherwise):
-            self.layout_refusal = layout_refusal(self._model, self._optimizer)
-        if self.layout_refusal:
-            tuning = replace(tuning, channels_last=False)
         if self.capture_refusal:
             tuning = replace(tuning, captured=False)
         before, self.tuning = self.tuning, tuning
@@ -104,8 +92,6 @@ class TunedEngine(StepEngine):
         self._forward = compiled if compiled is not None else self._plain_forward
         if tuning.threads != before.threads:
             self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
-        if not tuning.channels_last:
-            self.present()
         if tuning.fused != before.fused:
             mine = self._update.step
             self._update.step = fused_step(self._optimizer) if tuning.fused else None
@@ -113,7 +99,6 @@ class TunedEngine(StepEngine):
                 place_step_counts(self._optimizer, fused=False)
         if tuning.captured or before.captured:
             self._switch_graph(tuning)
-        self._watch_as_needed()
 
     def _switch_graph(self, tuning: Tuning) -> None:
         capturing = self._capturing = self._capturing or Capturing(
@@ -151,39 +136,21 @@ class TunedEngine(StepEngine):
         return reason
 
     def present(self) -> None:
-        """Restore the user's memory layout of parameters, gradients and optimizer state."""
+        """Expect that code outside of the steps changes the model or its optimizer now."""
         if self._capturing is not None:
             self._capturing.look_again()
-        if self._lies_otherwise:
-            self._lies_otherwise = False
-            lay_out(self._model, self._optimizer, torch.contiguous_format)
-
-    def observe(self, on: bool) -> StepWatch:
-        """Watch the calls of torch in the next steps, or stop doing so; return the watch."""
-        self._observes = on
-        watch = self._watch = self._watch or StepWatch(self.present)
-        self._watch_as_needed()
-        return watch
-
-    def _watch_as_needed(self) -> None:
-        if not self._observes and not self.tuning.channels_last:
-            self._watch = None
-        elif self._watch is None:
-            self._watch = StepWatch(self.present)
 
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
         if self.tuning.captured and parts == 1 and closes and self._by_graph(batch, losses):
             return
-        if self.tuning.channels_last and not self._lies_otherwise:
-            self._lie_otherwise()
         limit = self._thread_limit
-        if limit is None and self._watch is None:
+        if limit is None:
             self._carry_out(batch, losses, parts, closes)
             return
-        with limit or _AS_IT_IS:
-            self._watched(batch, losses, parts, closes)
-        if limit is not None and limit.overruled:
+        with limit:
+            self._carry_out(batch, losses, parts, closes)
+        if limit.overruled:
             self.use(replace(self.tuning, threads=0))
 
     def _by_graph(self, batch: Any, losses: LossLog) -> bool:
@@ -219,29 +186,11 @@ class TunedEngine(StepEngine):
         self._inside(_backward, loss)
         return loss.detach()
 
-    def _watched(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
-        """Take a step whose calls are watched."""
-        watch = self._watch
-        if watch is None:
-            self._carry_out(batch, losses, parts, closes)
-            return
-        watch.begin_step(laid_out_weights(self._model), guards=self._lies_otherwise)
-        try:
-            self._carry_out(batch, losses, parts, closes)
-        except BaseException:
-            self.present()
-            raise
-        finally:
-            watch.end_step()
-            self.layout_refusal = watch.reason or self.layout_refusal
-        if closes and self.layout_refusal and self.tuning.channels_last:
-            self.use(replace(self.tuning, channels_last=False))
-
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
         if self._looked:
             loss = self._inside(self._forward, self._model, batch)
-        else:  # outside of what watches the forward pass, because it looks at gradients
+        else:
             self._looked = True
             forward = partial(self._inside, self._forward)
             loss = without_backward(forward, self._optimizer)(self._model, batch)
@@ -254,23 +203,20 @@ class TunedEngine(StepEngine):
             loss = loss / parts
         if self.settings.scaler is not None:
             loss = self.settings.scaler.scale(loss)
-        if self._watch is not None:
-            self._watch.look_back(loss)
         self._inside(_backward, loss)
         if lap is not None:
             lap(_BACKWARD)
         if closes:
-            self._update.apply(self.global_step)
-            self.global_step += 1
+            self.follow()
             if lap is not None:
                 lap(_OPTIMIZER)
 
     def watch_gradients(self, watch: GradientWatch) -> None:
-        """Show the gradients of each step, in the memory layout of the step."""
+        """Show the gradients of each step."""
         self._update.watch = watch
 
     def follow(self) -> None:
-        """Take an optimizer step with gradients of other ranks."""
+        """Take an optimizer step with the gradients that are there."""
         self._update.apply(self.global_step)
         self.global_step += 1
 
@@ -283,41 +229,24 @@ class TunedEngine(StepEngine):
         return {"engine": self.name, "tuning": self.tuning.names()}
 
     def close(self) -> None:
-        """Restore the layout of weights that other code expects, and free a graph."""
-        self._observes = False
-        self.use(replace(self.tuning, channels_last=False, captured=False))
+        """Free a graph."""
+        self.use(replace(self.tuning, captured=False))
         if self._capturing is not None:
             self._capturing.drop()
         if self._update.step is not None:
             place_step_counts(self._optimizer, fused=False)
 
-    def _lie_otherwise(self) -> None:
-        """Change the layout of the weights, unless code that may read them has appeared."""
-        if reason := layout_refusal(self._model, self._optimizer):
-            self.layout_refusal = reason
-            self.use(replace(self.tuning, channels_last=False))
-            return
-        lay_out(self._model, self._optimizer, torch.channels_last)
-        self._lies_otherwise = True
-
     def _inside(self, function: Callable[..., T], *args: Any) -> T:
         """Run a half of a step: forward, or backward, in which checkpointing runs forward again."""
-        if not self.tuning.onednn and self._watch is None:
+        if not (self.tuning.onednn or self.tuning.channels_last):
             return function(*args)
         with ExitStack() as stack:
             if self.tuning.onednn:
                 stack.enter_context(routed())
-            if self._watch is not None:
-                stack.enter_context(self._watch)
+            if self.tuning.channels_last:
+                stack.enter_context(ChannelsLast(self._model))
             return function(*args)
 
 
 def _backward(loss: Tensor) -> None:
-    if torch._C._len_torch_function_stack() == 0:
-        loss.backward()  # type: ignore[no-untyped-call]
-        return
-    # The same as loss.backward(), which would hide the calls of the backward pass from the watch.
-    torch.autograd.graph._engine_run_backward(
-        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True,
-        accumulate_grad=True,
-    )  # fmt: skip
+    loss.backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,8 @@ from benchmarks.hf import minilm
 from benchmarks.huggingface import cold, material, rates, residence, training
 from benchmarks.huggingface.rates import OURS, REFERENCE, Measured
 from benchmarks.measure import median_ratio
-from flodl.train.engines.onednn import MEDIUM, time_through_onednn
+from flodl.hf.predict.products import time_through_onednn
+from flodl.train.engines.onednn import MEDIUM
 
 pytestmark = [
     pytest.mark.slow,

@@ -181,32 +181,6 @@ def test_an_implementation_the_user_chose_is_left_alone():
     assert same_weights(model, other)
 
 
-def test_channels_last_changes_the_layout_and_nothing_else():
-    data = batches(8, 3, 5, 5)
-    mine, theirs = images(), images()
-    optimizer = adam(mine)
-    engine = TunedEngine(mine, optimizer, StepSettings(train_fn=loss_fn))
-    first = trained(engine, data[:3])
-    weight = mine[0].weight
-    engine.use(Tuning(fused=True, channels_last=True))
-    assert weight.is_contiguous()  # until a step needs it
-    second = trained(engine, data[3:5])
-    assert mine[0].weight is weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert optimizer.state[weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
-    engine.present()
-    assert weight.is_contiguous()
-    assert optimizer.state[weight]["exp_avg"].is_contiguous()
-    second += trained(engine, data[5:6])
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    engine.use(Tuning())
-    assert weight.is_contiguous()
-    third = trained(engine, data[6:])
-    expected = plain_losses(theirs, adam(theirs), data)
-    assert first + second + third == pytest.approx(expected, rel=1e-5)
-    assert close_weights(mine, theirs, 1e-4)
-
-
 def precision() -> str:
     return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
 

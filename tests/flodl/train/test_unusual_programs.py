@@ -23,7 +23,6 @@ from flodl.train.engines import (
     StepEngine,
     StepSettings,
 )
-from flodl.train.engines.layout import layout_refusal
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
@@ -262,61 +261,6 @@ def test_an_optimizer_whose_step_was_replaced_keeps_its_own():
     engine.use(Tuning(fused=True))
     trained(engine, batches(4))
     assert len(steps) == 4
-
-
-# --- Layout of weights ----------------------------------------------------------------------------
-
-
-def images() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
-
-
-def test_the_end_of_a_training_gives_the_layout_of_weights_back():
-    model = images()
-    optimizer = adam(model)
-    engine = TunedEngine(model, optimizer, StepSettings(train_fn=lambda m, b: m(b["x"]).mean()))
-    engine.use(Tuning(channels_last=True))
-    trained(engine, [Batch((torch.ones(2, 3, 4, 4),), ("x",))])
-    assert not model[0].weight.is_contiguous()
-    engine.close()
-    assert nn.utils.parameters_to_vector(model.parameters()).numel() == 168
-    assert optimizer.state[model[0].weight]["exp_avg"].is_contiguous()
-
-
-def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
-    def refusal(model: nn.Module, optimizer: Any = adam) -> str:
-        return layout_refusal(model, optimizer(model))
-
-    assert refusal(images()) == ""
-    assert refusal(mlp()) == "the model has no convolutions over images"
-    own = images().to(memory_format=torch.channels_last)
-    assert refusal(own) == "the weights have a layout of their own"
-    tied = images()
-    tied[1].weight.data = tied[0].weight.data
-    assert refusal(tied) == "a weight shares its memory"
-    lbfgs = lambda model: torch.optim.LBFGS(model.parameters())  # noqa: E731
-    assert refusal(images(), lbfgs) == "the step of LBFGS may depend on the layout"
-
-
-@each_row(
-    "hook",
-    [
-        lambda model: model[1].register_forward_hook(lambda *_: None),
-        lambda model: model[1].register_full_backward_hook(lambda *_: None),
-        lambda model: model[0].weight.register_hook(lambda _: None),
-        lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
-        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
-    ],
-    ids=["forward", "backward", "gradient", "accumulated", "all modules"],
-)
-def test_weights_that_hooks_may_read_are_not_laid_out(hook):
-    model = images()
-    optimizer = adam(model)
-    handle = hook(model)
-    assert "hooks" in layout_refusal(model, optimizer)
-    handle.remove()
-    assert layout_refusal(model, optimizer) == ""
 
 
 # --- Optimizers -----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.hf.predict import products
 from flodl.hf.predict.batching import fastest_products, running
-from flodl.train.engines import onednn
 from flodl.train.engines.onednn import routed
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +24,7 @@ def setting() -> str:
 @pytest.fixture
 def takes(monkeypatch):
     """Let products take this part of the usual time."""
-    return lambda part: monkeypatch.setattr(onednn, "time_through_onednn", lambda _: part)
+    return lambda part: monkeypatch.setattr(products, "time_through_onednn", lambda _: part)
 
 
 def inside(model: nn.Module, texts: int) -> str:
@@ -41,9 +41,9 @@ def test_large_work_goes_where_products_are_faster(takes):
 
 def test_nothing_changes_where_it_is_not_faster_or_not_exact(takes, monkeypatch):
     with monkeypatch.context() as inexact:
-        inexact.setattr(onednn, "onednn_refusal", lambda: "it is not exact here")
-        assert onednn.time_through_onednn(((3, 4, 5),)) == math.inf
-    onednn.time_through_onednn.cache_clear()
+        inexact.setattr(products, "onednn_refusal", lambda: "it is not exact here")
+        assert products.time_through_onednn(((3, 4, 5),)) == math.inf
+    products.time_through_onednn.cache_clear()
     for part in (0.95, math.inf):
         takes(part)
         assert inside(nn.Linear(20, 20), LARGE) == setting()
@@ -51,7 +51,7 @@ def test_nothing_changes_where_it_is_not_faster_or_not_exact(takes, monkeypatch)
 
 def test_nothing_is_measured_for_little_work(monkeypatch):
     asked = []
-    monkeypatch.setattr(onednn, "time_through_onednn", lambda _: asked.append(1))
+    monkeypatch.setattr(products, "time_through_onednn", lambda _: asked.append(1))
     assert inside(nn.Linear(20, 20), 3) == setting()
     assert inside(nn.Linear(20, 20).double(), LARGE) == setting()
     assert asked == []
