@@ -114,7 +114,7 @@ class AutoEngine(TunedEngine):
         self._steps = self._steps_left = total_steps
         self._pure = pure
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._notes: dict[str, object] = {}
+        self._notes: dict[str, str] = {}
         self._stretches: list[tuple[int, str]] = []
         self._stretch: Tuning | None = None
         self._plain_seconds = self._seconds = self._cost = 0.0
@@ -271,13 +271,11 @@ class AutoEngine(TunedEngine):
         if busy:  # there a step with too many threads takes two to ten times as long
             found.sort(key=lambda one: "threads" not in one.change)
         for candidate in found:
-            if "threads" not in candidate.change or busy or self._is_short():
+            short = self._plain_seconds <= self._policy.short_step
+            if "threads" not in candidate.change or busy or short:
                 best = yield from self._try(candidate, best)
         self.use(best)
         self._decide(best)
-
-    def _is_short(self) -> bool:
-        return self._plain_seconds <= self._policy.short_step
 
     def _try(self, candidate: Candidate, best: Tuning) -> Steps[Tuning]:
         """Measure a candidate, and return the better tuning."""
@@ -361,9 +359,7 @@ class AutoEngine(TunedEngine):
         """Print the decision and its measurements; at VERBOSE also what was not tried, and why."""
         verbose = log.enabled(log.Verbosity.VERBOSE)
         told = [
-            f"{name} {note}"
-            for name, note in self._notes.items()
-            if verbose or str(note).endswith("x")
+            f"{name} {note}" for name, note in self._notes.items() if verbose or note.endswith("x")
         ]
         tried = f" ({', '.join(told)})" if told else ""
         if best == Tuning():

@@ -78,18 +78,6 @@ def refusal_beside_plain_steps(
             return "the learning rate is a tensor"
         if group.get("capturable") or group.get("differentiable"):
             return "the program has chosen how the optimizer computes"
-    return memory_refusal(device)
-
-
-def memory_refusal(device: torch.device) -> str:
-    """Return why a graph does not fit into memory beside plain steps; empty if it does."""
-    if device.type != "cuda":
-        return ""
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    needed = torch.cuda.max_memory_allocated(device)
-    if needed > free + cached:
-        return f"a graph needs {needed / 1e6:,.0f} MB of its own, and {free / 1e6:,.0f} MB are free"
     return ""
 
 
