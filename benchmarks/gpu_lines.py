@@ -35,11 +35,6 @@ ALSO: dict[str, dict[str, str]] = {
     "flodl/distributed/plain_loop/stopwatch.py": {"DeviceWatch": "made for a rank on a GPU"},
     "flodl/nn/optim.py": {"_fused_on_cuda.choosing": "chooses the fused optimizer on a GPU"},
     "flodl/train/engines/capturing.py": {"Capture": "made on a GPU"},
-    "flodl/train/engines/cuda_graph.py": {
-        "CudaGraphEngine.step": "past the refusal",
-        "CudaGraphEngine._body": "the captured step",
-        "_make_capturable": "only on a GPU",
-    },
 }
 """File -> function or class -> why only a GPU runs it, where the syntax does not show it."""
 

@@ -34,7 +34,8 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from flodl.train.engines.routing import route_verdict
+from flodl.hf.predict.products import time_through_onednn
+from flodl.train.engines.onednn import MEDIUM, onednn_refusal
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 
@@ -371,15 +372,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stderr.write(f"{name}\n")
             kept.rows[name] = added(kept.rows.get(name), PARTS[name].measure(bench))
             kept.write()  # after each part, so that an interrupted run has it
-    verdict = route_verdict()
+    refusal = onednn_refusal()
     intro = (
         "Float32 where nothing else is said; interleaved rounds, at least "
         "10 of whole processes; medians; ratios are medians of the ratios of each round. *Spread* "
         "is the middle 80 % of these ratios. A part is measured with `--only PART`; "
         "`--rounds` adds to the rounds that are kept. Memory has [its own page](hf_memory.md). A "
         "matrix product through oneDNN takes "
-        f"{verdict.forward:.2f} of the time of MKL on this machine"
-        f"{f' ({verdict.reason})' if verdict.reason else ''}."
+        f"{time_through_onednn((MEDIUM,)):.2f} of the time of MKL on this machine"
+        f"{f' ({refusal})' if refusal else ''}."
     )
     text = page(options, "Models of Hugging Face", intro, *sections(kept.rows), packages=PACKAGES)
     publish(text, options.output)

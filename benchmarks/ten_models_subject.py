@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from benchmarks.ten_models_networks import Benchmark, Pair, networks
 from benchmarks.ten_models_tuned import Recipe, variants
 from flodl.data import Batch
-from flodl.train.engines import StepSettings, make_engine, routing
+from flodl.train.engines import StepSettings, make_engine, onednn
+from flodl.train.engines.onednn import onednn_refusal
 from flodl.train.losses import loss_log
 
 BY_HAND = "by_hand:"
@@ -112,7 +113,7 @@ class ByHand(Subject):
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.data = [(self._laid_out(x), self._laid_out(y)) for x, y in self.data]
-        if recipe.route and device.type == "cpu" and route_is_exact():
+        if recipe.route and device.type == "cpu" and not onednn_refusal():
             # In this process nothing else multiplies.
             torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
         self.optimizer = torch.optim.Adam(
@@ -193,11 +194,6 @@ class Flodl(Subject):
         return self.engine.report()
 
 
-def route_is_exact() -> bool:
-    """Whether this machine multiplies float32 matrices through oneDNN as precisely as usual."""
-    return not routing.route_verdict().reason
-
-
 def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Subject:
     """Make plain PyTorch, a way of flodl, or a variant by hand: a named one, or by its number."""
     device = torch.device(options.device)
@@ -271,8 +267,8 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.no_routing:
-        # As on a machine whose processor forbids it.
-        routing._refusal = lambda: "switched off for this measurement"
+        # As on a machine whose processor multiplies less exactly.
+        onednn._TOLERANCE = -1.0
     benchmark = networks(small=options.small)[options.model]
     subject = make_subject(options.subject, benchmark, options)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""ModernBERT, with the parts of its speed told apart: sorting, padding, blocks, libraries, heap."""
+"""ModernBERT, with the parts of its speed told apart: sorting, padding, blocks, libraries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from benchmarks.huggingface.rates import OURS, REFERENCE, Measured, relative
 from benchmarks.measure import interleaved
 from flodl.hf import AutoModel, AutoModelForSequenceClassification, set_unpad
 from flodl.hf.models import local_attention
-from flodl.train.engines import heap
-from flodl.train.engines.routing import routed
+from flodl.train.engines.onednn import routed
 
 PADDED = f"{OURS}, padding computed"
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 SQUARE = f"{OURS}, all pairs of tokens"
-ROUTED, HEAP = f"{OURS}, products of oneDNN", f"{OURS}, kept heap"
-THEIRS = f"{REFERENCE}, products of oneDNN and kept heap"
+ROUTED = f"{OURS}, products of oneDNN"
+THEIRS = f"{REFERENCE}, products of oneDNN"
 
 
 Way = Callable[[], AbstractContextManager[None]]
@@ -87,22 +86,6 @@ def _states(model: Any, ids: Tensor, how: Way) -> Callable[[], Tensor]:
     return states
 
 
-@contextmanager
-def _kept_heap() -> Iterator[None]:
-    """Keep freed memory in the process, as the engine of the Trainer may do."""
-    heap.keep()
-    try:
-        yield
-    finally:
-        heap.release()
-
-
-@contextmanager
-def _tuned() -> Iterator[None]:
-    with _kept_heap(), routed():
-        yield
-
-
 def training_step(folder: Path, rounds: int) -> Measured:
     """Time a step of the same plain loop: rows of 16 to 128 tokens, AdamW.
 
@@ -139,9 +122,8 @@ def training_step(folder: Path, rounds: int) -> Measured:
         OURS: step(OURS, ours, nullcontext),
         PADDED: step(PADDED, padded, nullcontext),
         ROUTED: step(ROUTED, ours, routed),
-        HEAP: step(HEAP, ours, _kept_heap),
         REFERENCE: step(REFERENCE, theirs, nullcontext),
-        THEIRS: step(THEIRS, theirs, _tuned),
+        THEIRS: step(THEIRS, theirs, routed),
     }
     taken = interleaved(subjects, rounds, warmup=1)
     first = (PADDED, REFERENCE)  # the others continue the training of a model

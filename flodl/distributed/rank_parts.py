@@ -138,8 +138,6 @@ def engine_of_rank(
             settings,
             device=parts.loader.device,
             total_steps=parts.steps,
-            memory=plan.memory == "auto",
-            layout=False,  # averages read the weights while steps continue
             pure=plan.pure_step,
         )
     engine = EagerEngine(parts.model, parts.optimizer, settings)

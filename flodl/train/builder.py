@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
 import torch.utils.data
@@ -153,8 +153,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         tunings are:
 
         - a fused optimizer step
-        - a kept heap
-        - another memory layout of the weights
+        - another memory layout of values between image layers
         - another library for matrix products
         - fewer threads
 
@@ -178,10 +177,6 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         operation without a deterministic algorithm raises ``RuntimeError``.
         """
         return self._set("deterministic", bool(on))
-
-    def memory(self, policy: Literal["auto", "default"]) -> Self:
-        """Let the engine arrange memory if that is faster (auto), or never (default)."""
-        return self._choose("memory", policy, ("auto", "default"))
 
     def accumulate(self, batches: int) -> Self:
         """Make one optimizer step from this many batches: the step uses their mean loss.

@@ -44,7 +44,6 @@ def engine_of_loop(
         settings,
         device=parts.batches.device,
         total_steps=parts.steps - done,
-        memory=plan.memory == "auto",
         pure=plan.pure_step,
     )
     engine.global_step = done

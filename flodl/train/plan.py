@@ -122,7 +122,6 @@ class TrainingPlan:
     cache: bool | int = False
     engine: str = "eager"
     deterministic: bool = False
-    memory: str = "auto"
     pure_step: bool = False
     accumulate: int = 1
     guards: Guards | None = None

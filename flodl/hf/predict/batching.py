@@ -6,6 +6,7 @@ All predictions use this module. :func:`running` puts the model into evaluation 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -208,12 +209,15 @@ def encoded_batches(
         before += len(whole)
 
 
-# Parameters times texts. Measuring which library is faster takes about a second, once per machine;
-# work of this size takes several seconds.
+# Parameters times texts. Measuring which library is faster takes about a third of a second, once
+# per process; work of this size takes several seconds.
 _WORTH_A_PROBE = 10**10
 
 # Rows of a product: the tokens of a few texts together.
 _ROWS = 512
+
+# Kinds of products that are measured.
+_MOST_SHAPES = 4
 
 # Part of the time: on a busy machine, equally fast libraries can differ by this much.
 _NOT_WORTH_IT = 0.9
@@ -222,7 +226,7 @@ _NOT_WORTH_IT = 0.9
 def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[None]:
     """Use the faster of torch's two libraries for products, if measuring is worth the time.
 
-    Both compute in float32; see :mod:`flodl.train.engines.routing`.
+    Both compute in float32; see :mod:`flodl.train.engines.onednn`.
 
     Args:
         model: The model; without effect unless it is in float32 on the CPU.
@@ -232,8 +236,13 @@ def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[Non
     if sum(sizes) * texts < _WORTH_A_PROBE:
         return nullcontext()
     # Imported here, because a single prediction must not wait for it.
-    from flodl.train.engines.products import products_of_layers
-    from flodl.train.engines.routing import route_verdict, routed
+    from flodl.hf.predict.products import time_through_onednn
+    from flodl.train.engines.onednn import routed
 
-    verdict = route_verdict(products_of_layers(model, _ROWS))
-    return nullcontext() if verdict.reason or verdict.forward > _NOT_WORTH_IT else routed()
+    shapes = Counter(
+        (_ROWS, one.in_features, one.out_features)
+        for one in model.modules()
+        if isinstance(one, nn.Linear) and one.weight.dtype == torch.float32
+    )
+    products = tuple(shape for shape, _ in shapes.most_common(_MOST_SHAPES))
+    return nullcontext() if time_through_onednn(products) > _NOT_WORTH_IT else routed()

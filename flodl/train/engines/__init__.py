@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.train.engines.auto import AutoEngine as AutoEngine
-from flodl.train.engines.auto_policy import AutoPolicy as AutoPolicy
+from flodl.train.engines.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
 from flodl.train.engines.base import StepEngine as StepEngine, StepSettings as StepSettings
 from flodl.train.engines.closure import ClosureEngine as ClosureEngine
 from flodl.train.engines.compiled import CompiledEngine as CompiledEngine
@@ -30,8 +29,6 @@ def make_engine(
     *,
     device: torch.device,
     total_steps: int,
-    memory: bool = True,
-    layout: bool = True,
     pure: bool = False,
 ) -> StepEngine:
     """Make the engine of a training.
@@ -43,9 +40,6 @@ def make_engine(
         settings: The settings of a step.
         device: The device of the model and the batches.
         total_steps: Optimizer steps of the rest of the run; they decide which preparation pays.
-        memory: Let "auto" keep the heap and change the memory layout of weights if that is faster.
-        layout: False if other code reads weights between two steps, besides the owner of the
-            engine.
         pure: The step may run again on copies, so "auto" may compile it.
 
     Raises:
@@ -54,15 +48,13 @@ def make_engine(
     if needs_closure(optimizer) and name in ("auto", "eager"):
         return ClosureEngine(model, optimizer, settings)
     if name == "auto" and any(map(is_sharded, model.parameters())):
-        name = "eager"  # fully_shard's tensors can be neither copied nor given another layout
+        name = "eager"  # fully_shard's tensors cannot be copied
     if name == "auto":
         return AutoEngine(
             model,
             optimizer,
             settings,
             total_steps=total_steps,
-            memory=memory,
-            layout=layout,
             pure=pure,
         )
     if name == "eager":

@@ -127,12 +127,8 @@ class StepEngine(ABC):
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Use another schedule from now on; None does not change the learning rates."""
 
-    def present(self) -> None:  # noqa: B027 - most engines leave the layout alone
-        """Restore the user's memory layout of parameters, gradients and optimizer state.
-
-        Call it before code outside of a step may read them: callbacks, evaluation, checkpoints, and
-        when an exception ends the training. The next step changes the layout again.
-        """
+    def present(self) -> None:  # noqa: B027 - most engines rely on nothing
+        """Expect changes: call it before code outside of a step runs, such as callbacks."""
 
     def decision(self) -> Mapping[str, Any]:
         """Return the decision about the steps, as JSON values for a checkpoint."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import sys
 from pathlib import Path
-
-from flodl.processor import processor_facts
 
 
 def cache_folder() -> Path:
@@ -34,19 +30,3 @@ def project_folder() -> Path:
     if not root or os.environ.get("FLODL_CACHE_DIR"):
         return cache_folder()
     return Path(root) / ".fdl"
-
-
-# A hypervisor may give all processors of a vendor one name; family and model still differ.
-_PROCESSOR = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
-
-
-def machine_key(*more: str) -> str:
-    """Return a short name for the combination of the processor and ``more``."""
-    facts = processor_facts()
-    parts = (
-        *(facts.get(name, "") for name in _PROCESSOR),
-        platform.processor(),
-        platform.machine(),
-        *more,
-    )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Whole steps as CUDA graphs, beside plain steps of the same training.
 
 A graph repeats the kernels of one step in the memory of that step. So it can be used as long as
-model and optimizer keep their tensors and settings; :class:`Capturing` checks that. Between
-captured steps, model and optimizer look as plain steps leave them.
+model and optimizer keep their tensors and settings; :class:`Capture` checks that. Between captured
+steps, model and optimizer look as plain steps leave them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from flodl.checkpoint.generators import generator_states
 from flodl.data.structure import cloned, leaves_of, tensors_of
 from flodl.nn.cuda_graph import cuda_graph_capture
-from flodl.train.engines.fused import place_step_counts, runs_torchs_step
+from flodl.train.engines.fused import place_step_counts, replaces_step, runs_torchs_step
+from flodl.train.engines.layout import has_hooks, has_step_hooks
 from flodl.train.engines.random_state import same
-from flodl.train.engines.tuning import Tuning, has_hooks
 from flodl.train.metrics import RecordedValues, record_scalar, recording_into
 
 if TYPE_CHECKING:
@@ -32,54 +31,13 @@ if TYPE_CHECKING:
     from flodl.train.engines.base import StepSettings
 
 
-@final
-class Capture:
-    """A captured step and the tensors that it reads and writes."""
-
-    def __init__(self, batch: Any, body: Callable[[Any], Tensor]) -> None:
-        self._inputs = cloned(batch)
-        self._targets = tensors_of(self._inputs)
-        self._kinds = kinds(batch)
-        self._body = body
-        # The plain steps before it, with their own batches, were the warm-up.
-        self._graph = cuda_graph_capture(0, None, self._run)
-
-    def _run(self) -> None:
-        self._loss = self._body(self._inputs)
-
-    def fits(self, batch: Any) -> bool:
-        """Whether a batch has the captured shapes and dtypes."""
-        return kinds(batch) == self._kinds
-
-    def replay(self, batch: Any) -> Tensor:
-        """Copy a batch in and run the step; return its loss, which the next replay overwrites."""
-        for target, source in zip(self._targets, tensors_of(batch), strict=True):
-            target.copy_(source, non_blocking=True)
-        self._graph.replay()
-        return self._loss
-
-
-def kinds(batch: Any) -> list[object]:
-    """Return shape and dtype of each tensor, and None for each value that is missing."""
-    return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves_of(batch)]
-
-
-def batch_refusal(batch: Any) -> str:
-    """Return why a graph cannot take the place of a step with this batch; empty if it can."""
-    other = next((x for x in leaves_of(batch) if not isinstance(x, (Tensor, NoneType))), None)
-    return f"a batch holds a {type(other).__name__}, which a graph would keep" if other else ""
-
-
 def captures_on(device: torch.device) -> bool:
     """Whether a device has graphs."""
     return device.type == "cuda"
 
 
 def refusal(
-    model: nn.Module,
-    optimizer: Optimizer,
-    settings: StepSettings,
-    device: torch.device,
+    model: nn.Module, optimizer: Optimizer, settings: StepSettings, device: torch.device
 ) -> str:
     """Return why a step cannot be captured; empty if it may be tried."""
     if not captures_on(device):
@@ -105,8 +63,7 @@ def refusal_beside_plain_steps(
     """
     if reason := refusal(model, optimizer, settings, device):
         return reason
-    replaced = vars(optimizer).get("step")
-    if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
+    if replaces_step(optimizer):
         return "the program has replaced the optimizer's step"
     if not runs_torchs_step(optimizer):
         return f"{type(optimizer).__name__} is not one of torch's SGD, Adam and AdamW"
@@ -114,51 +71,46 @@ def refusal_beside_plain_steps(
         return "several ranks take one step together"
     if any(parameter.device != device for parameter in model.parameters()):
         return "the model is on several devices"
-    if has_hooks(model):
-        return "the model has hooks"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        return "the optimizer has hooks"
-    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
-        return "optimizers have hooks"
+    if has_hooks(model) or has_step_hooks(optimizer):
+        return "the model or the optimizer has hooks"
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             return "the learning rate is a tensor"
         if group.get("capturable") or group.get("differentiable"):
             return "the program has chosen how the optimizer computes"
-    return memory_refusal(device)
-
-
-def memory_refusal(device: torch.device) -> str:
-    """Return why a graph does not fit into memory beside plain steps; empty if it does."""
-    if device.type != "cuda":
-        return ""
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    needed = torch.cuda.max_memory_allocated(device)
-    if needed > free + cached:
-        return f"a graph needs {needed / 1e6:,.0f} MB of its own, and {free / 1e6:,.0f} MB are free"
     return ""
 
 
 @final
 class Capturing:
-    """The captured steps of a training, one for each tuning.
+    """The captured step of a training, which can alternate with plain steps.
 
     Args:
         model: In training mode, on its device.
-        optimizer: One of torch's own, see :func:`refusal_beside_plain_steps`.
+        optimizer: Over its parameters.
         settings: The settings of the step.
+        compute: ``batch -> loss``, forward and backward.
+        update: Clips and steps the optimizer, and clears the gradients; returns the norm of the
+            gradients before they were clipped, if they are.
 
     Attributes:
-        reasons: Why a tuning cannot be captured, or cannot be any longer.
+        reason: Why the step cannot be captured, or cannot be any longer.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: StepSettings) -> None:
-        self.reasons: dict[Tuning, str] = {}
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        settings: StepSettings,
+        compute: Callable[[Any], Tensor],
+        update: Callable[[], Tensor | None],
+    ) -> None:
+        self.reason = ""
         self._model, self._optimizer, self._settings = model, optimizer, settings
+        self._compute, self._update = compute, update
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._captures: dict[Tuning, _CapturedStep] = {}
-        self._warm: set[Tuning] = set()
+        self._capture: Capture | None = None
+        self._warm = False
         self._counts: dict[Tensor, Tensor] = {}
         self._rates: list[Tensor] = []
         self._set_rates: list[float] = []
@@ -166,7 +118,7 @@ class Capturing:
 
     def enter(self) -> None:
         """Let the next steps be captured ones, after plain steps."""
-        if self._captures:
+        if self._capture is not None:
             self._pin_counts()
 
     def leave(self) -> None:
@@ -178,100 +130,77 @@ class Capturing:
         """Check before the next replay whether code outside of the steps has changed anything."""
         self._doubts = True
 
-    def keep(self, tuning: Tuning | None) -> None:
-        """Free all graphs but that of one tuning."""
-        self._captures = {one: step for one, step in self._captures.items() if one == tuning}
+    def drop(self) -> None:
+        """Free the graph: the next captured step is another one."""
+        self._capture, self._warm = None, False
 
     @contextmanager
-    def warming(self, tuning: Tuning) -> Iterator[bool]:
+    def warming(self) -> Iterator[bool]:
         """Run a plain step inside, as a capture requires, unless one has run already.
 
         Yields:
             Whether a plain step is needed.
         """
-        if tuning in self._warm:
+        if self._warm:
             yield False
             return
-        self._warm.add(tuning)
-        with on_a_side_stream(self._device):
+        self._warm = True
+        with _on_a_side_stream(self._device):
             yield True
 
     def step(
-        self,
-        tuning: Tuning,
-        batch: Any,
-        compute: Callable[[Any], Tensor],
-        update: Callable[[], Tensor | None],
-        prepare: Callable[[], object],
+        self, batch: Any, prepare: Callable[[], object]
     ) -> tuple[Tensor, Tensor | None] | None:
         """Take a step by a graph.
 
         Args:
-            tuning: How the step is computed.
             batch: On the device.
-            compute: ``batch -> loss``, forward and backward.
-            update: Clips and steps the optimizer, and clears the gradients; returns the norm of
-                the gradients before they were clipped, if they are.
             prepare: Sets the learning rates of the step.
 
         Returns:
-            The loss and that norm, which the next step overwrites. None if this step must run
-            plainly: the batch has another shape, or the tuning has a reason in :attr:`reasons`.
+            The loss and the norm, which the next step overwrites. None if this step must run
+            plainly: the batch has another shape, or there is a :attr:`reason`.
         """
-        captured = self._captures.get(tuning)
-        if captured is None:
-            captured = self._capture(tuning, batch, compute, update)
-        elif not captured.fits(batch):
+        capture, looks = self._capture, self._doubts
+        if capture is None:
+            capture = self._capture = self._captured(batch)
+        elif not capture.fits(batch):
             return None
-        elif reason := captured.change(looks=self._doubts):
-            self._give_up(tuning, reason)
-            return None
+        else:
+            self.reason = capture.change(looks=looks)
         self._doubts = False
-        if captured is None:
+        if capture is None or self.reason:
+            self._capture = None
             return None
         prepare()
         self._refresh_rates()
-        return captured.replay(batch)
+        return capture.replay(batch)
 
-    def _capture(
-        self,
-        tuning: Tuning,
-        batch: Any,
-        compute: Callable[[Any], Tensor],
-        update: Callable[[], Tensor | None],
-    ) -> _CapturedStep | None:
+    def _captured(self, batch: Any) -> Capture | None:
         """Capture a step, which runs nothing: no value of model and optimizer changes."""
-        reason = batch_refusal(batch)
-        if not reason and any(one.device != self._device for one in tensors_of(batch)):
-            reason = f"a batch is not on {self._device} as a whole"
-        if reason:
-            self._give_up(tuning, reason)
-            return None
         self._optimizer.zero_grad()
         self._pin_counts()
         self._refresh_rates()
 
-        def capturable_update() -> Tensor | None:
+        def update() -> Tensor | None:
             with self._capturable():
-                return update()
+                return self._update()
 
         try:
-            captured = _CapturedStep(
-                self._model, self._optimizer, batch, compute, capturable_update
-            )
+            for leaf in leaves_of(batch):
+                if not isinstance(leaf, (Tensor, NoneType)):
+                    kind = type(leaf).__name__
+                    raise ValueError(f"a batch holds a {kind}, which a graph would keep")
+                if leaf is not None and leaf.device != self._device:
+                    raise ValueError(f"a batch is not on {self._device} as a whole")
+            return Capture(self._model, self._optimizer, batch, self._compute, update)
         except Exception as error:
             self._optimizer.zero_grad()
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             told = str(error).splitlines() or [type(error).__name__]
-            self._give_up(tuning, f"the step cannot be captured: {told[0]}")
+            self.reason = f"the step cannot be captured: {told[0]}"
             return None
-        self._captures[tuning] = captured
-        return captured
-
-    def _give_up(self, tuning: Tuning, reason: str) -> None:
-        self._captures.pop(tuning, None)
-        self.reasons[tuning] = reason
 
     def _pin_counts(self) -> None:
         """Let the state hold the step counts that graphs use, with today's values."""
@@ -302,15 +231,15 @@ class Capturing:
     def _capturable(self) -> Iterator[None]:
         """Let the optimizer read its learning rates and step counts on the device, inside only."""
         names = ("capturable", "lr")
-        groups = [group for group in self._optimizer.param_groups if _can_capture(group)]
-        before = [{name: group[name] for name in names} for group in groups]
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
-            if _can_capture(group):
-                group.update(capturable=True, lr=rate)
+        pairs = list(zip(self._optimizer.param_groups, self._rates, strict=True))
+        pairs = [(group, rate) for group, rate in pairs if _can_capture(group)]
+        before = [{name: group[name] for name in names} for group, _ in pairs]
+        for group, rate in pairs:
+            group.update(capturable=True, lr=rate)
         try:
             yield
         finally:
-            for group, values in zip(groups, before, strict=True):
+            for (group, _), values in zip(pairs, before, strict=True):
                 group.update(values)
 
 
@@ -320,8 +249,8 @@ def _can_capture(group: dict[str, Any]) -> bool:
 
 
 @final
-class _CapturedStep:
-    """A captured step with what it records, and with what must stay as it was."""
+class Capture:
+    """A captured step: the tensors that it reads and writes, and what must stay as it was."""
 
     def __init__(
         self,
@@ -333,10 +262,12 @@ class _CapturedStep:
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._compute, self._update = compute, update
-        self._norm: Tensor | None = None
+        self._inputs, self._kinds = cloned(batch), _kinds(batch)
+        self._targets = tensors_of(self._inputs)
         self._recorded: list[tuple[str, Tensor]] = []
         before, drawn = self._memory(), _host_states()
-        self._capture = Capture(batch, self._body)
+        # The plain steps before it, with their own batches, were the warm-up.
+        self._graph = cuda_graph_capture(0, None, self._run)
         self._found, self._settings = self._memory(), self._numbers()
         if self._found != before:
             raise ValueError("it replaces a tensor of the model or of its optimizer")
@@ -345,7 +276,7 @@ class _CapturedStep:
 
     def fits(self, batch: Any) -> bool:
         """Whether a batch has the captured shapes and dtypes."""
-        return self._capture.fits(batch)
+        return _kinds(batch) == self._kinds
 
     def change(self, *, looks: bool) -> str:
         """Return what has changed since the capture; empty if the graph is still right.
@@ -360,23 +291,24 @@ class _CapturedStep:
         return ""
 
     def replay(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        """Run the step; return its loss and norm, which the next replay overwrites."""
-        loss = self._capture.replay(batch)
+        """Copy a batch in and run the step; the next replay overwrites its loss and norm."""
+        for target, source in zip(self._targets, tensors_of(batch), strict=True):
+            target.copy_(source, non_blocking=True)
+        self._graph.replay()
         for name, value in self._recorded:
             record_scalar(name, value.clone())
-        return loss, self._norm
+        return self._loss, self._norm
 
-    def _body(self, batch: Any) -> Tensor:
+    def _run(self) -> None:
         values = RecordedValues()
         with recording_into(values):
-            loss = self._compute(batch)
+            self._loss = self._compute(self._inputs)
         self._recorded = []
         for name, value in values.calls:
-            if not isinstance(value, Tensor) or value.device != loss.device:
+            if not isinstance(value, Tensor) or value.device != self._loss.device:
                 raise ValueError("it records a number that is not on the device")
             self._recorded.append((name, value.detach()))
         self._norm = self._update()
-        return loss
 
     def _memory(self) -> list[object]:
         """Where the tensors are, and which parts of the model train."""
@@ -400,13 +332,18 @@ class _CapturedStep:
         ]
 
 
+def _kinds(batch: Any) -> list[object]:
+    """Return shape and dtype of each tensor, and None for each value that is missing."""
+    return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves_of(batch)]
+
+
 def _host_states() -> dict[str, Any]:
     """The states of the generators that no graph can draw from."""
     return {name: state for name, state in generator_states().items() if name != "cuda"}
 
 
 @contextmanager
-def on_a_side_stream(device: torch.device) -> Iterator[None]:
+def _on_a_side_stream(device: torch.device) -> Iterator[None]:
     """Run kernels on another stream, in order with those before and after the context."""
     if device.type != "cuda":
         yield

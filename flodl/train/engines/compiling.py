@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 import types
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from flodl import log
 from flodl.data import Batch
-from flodl.data.structure import cloned
 from flodl.train.engines.cache import cache_folder
 from flodl.train.engines.forward import forward_function
-from flodl.train.engines.tracing import trace_own_thread_only
+from flodl.train.engines.random_state import generators_kept
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
 
 if TYPE_CHECKING:
@@ -99,60 +97,14 @@ def compiled_forward(
     return call
 
 
-@final
-class BackgroundCompilation:
-    """Compiles in a thread, on a copy of the model, while training continues.
-
-    When a compilation ends, torch restores the random generators to their states at its beginning.
-    So use it only for steps without random numbers. Code that draws random numbers between steps
-    must protect its generators.
-
-    Args:
-        model: Copied at once.
-        settings: The training function and autocast.
-        batch: A typical batch; copied at once.
-
-    Attributes:
-        forward: The result of :func:`compiled_forward`; ready once :attr:`done`.
-        error: The exception, if there was one, once :attr:`done`.
-    """
-
-    def __init__(self, model: nn.Module, settings: StepSettings, batch: Any) -> None:
-        trace_own_thread_only()
-        self.forward = compiled_forward(model, settings)
-        self.error: Exception | None = None
-        self._model = copy.deepcopy(model)
-        self._batch = cloned(batch)
-        self._thread = threading.Thread(target=self._run, name="flodl-compile", daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether the compilation has ended, with or without an error."""
-        return not self._thread.is_alive()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the end."""
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        try:
-            warm(self.forward, self._model, self._batch)
-        except Exception as error:
-            self.error = error
-        # The copies are as large as the model, so free them.
-        del self._model, self._batch
-
-
 def warm(forward: Forward, model: nn.Module, batch: Any) -> None:
-    """Compile forward and backward now; only the model's gradients and buffers change.
+    """Compile forward and backward now, with a step of a copy, which must not count.
 
     Raises:
         Exception: Any exception of torch if it cannot compile the step.
     """
-    devices = {p.device for p in model.parameters() if p.is_cuda}
-    with torch.random.fork_rng(list(devices)), recording_into(RecordedValues()):
-        forward(model, batch).backward()  # type: ignore[no-untyped-call]
+    with generators_kept(), recording_into(RecordedValues()):
+        forward(copy.deepcopy(model), batch).backward()  # type: ignore[no-untyped-call]
 
 
 def first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -21,7 +21,7 @@ import torch
 from flodl.data.structure import named_tensors
 from flodl.files import replace_text
 from flodl.processor import processor_facts
-from flodl.train.engines.cache import machine_key, project_folder
+from flodl.train.engines.cache import project_folder
 from flodl.train.engines.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ _MOST = 50
 
 _DIGESTS = ("program", "model", "processor")
 """Parts of a key that say nothing to a reader."""
+
+
+# A hypervisor may give all processors of a vendor one name; family and model still differ.
+_PROCESSOR = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 
 
 @final
@@ -57,7 +61,7 @@ class Decision:
     tuning: Tuning
     plain_ms: float = 0.0
     step_ms: float = 0.0
-    trials: Mapping[str, object] = field(default_factory=dict)
+    trials: Mapping[str, str] = field(default_factory=dict)
     at_most: int = 0
 
     def suits(self, key: Mapping[str, str]) -> bool:
@@ -73,14 +77,7 @@ class Decision:
 
     def as_json(self) -> dict[str, Any]:
         """Return the decision as JSON values."""
-        return {
-            "key": dict(self.key),
-            "tuning": self.tuning.as_json(),
-            "plain_ms": self.plain_ms,
-            "step_ms": self.step_ms,
-            "trials": {name: str(note) for name, note in self.trials.items()},
-            "at_most": self.at_most,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, form: Any) -> Decision:
@@ -132,7 +129,7 @@ def stored_decision(key: Mapping[str, str], steps: int) -> tuple[Decision | None
             return (one, "") if one.holds_for(steps) else (None, "the training is longer")
     file = key["program"].rpartition(":")[0]
     same = [one.key for one in known if one.key["program"].rpartition(":")[0] == file]
-    nearest = max(reversed(same), key=lambda one: _equal_parts(one, key), default=None)
+    nearest = max(reversed(same), key=lambda one: len(one.items() & key.items()), default=None)
     return None, _changes(nearest, key) if nearest is not None else ""
 
 
@@ -144,10 +141,6 @@ def was_told() -> bool:
 def remember_told() -> bool:
     """Remember that a run has named the engine ``auto``; return whether that was possible."""
     return _write(stored_decisions(), told=True)
-
-
-def _equal_parts(one: Mapping[str, str], other: Mapping[str, str]) -> int:
-    return sum(one.get(name) == part for name, part in other.items())
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -213,7 +206,7 @@ def decision_key(
         "batch": ", ".join(f"{name} {_shape(tensor)}" for name, tensor in named_tensors(batch)),
         "dtype": " ".join([*dtypes, *autocast]),
         "device": _device_name(device),
-        "processor": machine_key(),
+        "processor": _digest([processor_facts().get(name, "") for name in _PROCESSOR]),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
     }

@@ -1,79 +1,120 @@
-"""Trials during a training: each is a generator, and each ``yield`` is one live step."""
+"""The one protocol of trials: two ways in turns, in live steps; each ``yield`` is one step."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, SupportsFloat, TypeAlias, TypeVar, final
+from collections.abc import Callable, Generator
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    SupportsFloat,
+    TypeAlias,
+    TypeVar,
+    final,
+)
 
 import torch
 
-from flodl.monitor.ledger import Account
+if TYPE_CHECKING:
+    from flodl.train.engines.tuned import TunedEngine
+    from flodl.train.engines.tuning import Tuning
 
 T = TypeVar("T")
+_NOTICEABLE = 0.5
+"""Seconds that a single round may cost before its result is believed."""
 
-PHASES = (Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER)
-"""The phases of a step, in order."""
+_HOPELESS, _EVIDENT = 1.1, 0.7
+"""If the ratios of two rounds are all above, or all below, more rounds tell nothing new."""
 
 
 class Taken(NamedTuple):
-    """A completed step: its time in seconds, its batch, and the seconds of its phases.
+    """A completed step: its time in seconds, and its batch.
 
     On a GPU, asking for the seconds waits until the step has run there.
     """
 
     seconds: SupportsFloat
     batch: Any
-    phases: Mapping[Account, float]
 
 
-@final
-class PhaseClock:
-    """Measures the phases of steps; a step calls it at the end of each phase.
+Steps: TypeAlias = Generator[None, Taken, T]
+"""A trial that runs during training: each ``yield`` is one step of the training and returns it."""
 
-    Args:
-        lap: Also called at the end of each phase.
+
+class Measured(NamedTuple):
+    """The result of a comparison.
+
+    Attributes:
+        ratio: Time of a step with the candidate, divided by the time without. It is infinite if the
+            engine could not use the candidate.
+        noise: Two standard errors of the ratio.
+        cost: Seconds that the comparison has cost the training.
     """
 
-    def __init__(self, lap: Callable[[Account], object] | None) -> None:
-        self._lap = lap
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._last = 0.0
-
-    def begin(self) -> None:
-        """Begin the first phase."""
-        self._last = time.perf_counter()
-
-    def __call__(self, phase: Account) -> None:
-        """End a phase, and begin the next one."""
-        now = time.perf_counter()
-        self._seconds[phase] += now - self._last
-        if self._lap is not None:
-            self._lap(phase)
-        self._last = time.perf_counter()
-
-    def take(self) -> Mapping[Account, float]:
-        """Return the seconds since the last call of this method, by phase."""
-        taken, self._seconds = self._seconds, dict.fromkeys(PHASES, 0.0)
-        return taken
+    ratio: float
+    noise: float
+    cost: float
 
 
-class StepClock(Protocol):
-    """Measures whole steps."""
+def measure(
+    engine: TunedEngine,
+    best: Tuning,
+    candidate: Tuning,
+    *,
+    bar: float,
+    block: int,
+    rounds: int,
+    budget: float,
+) -> Steps[Measured]:
+    """Compare a candidate with the best way so far, in alternating blocks of live steps.
 
-    def begin(self) -> None:
-        """Begin a step or a part of one."""
+    Args:
+        engine: Computes the steps.
+        best: The best way so far.
+        candidate: The way to compare.
+        bar: The ratio that decides.
+        block: Steps that are measured together.
+        rounds: Least number of rounds of two blocks; three times as many if noise hides the result.
+        budget: Seconds that the comparison may cost; one round is always made.
+    """
+    ratios: list[float] = []
+    cost = noise = 0.0
+    while True:
+        medians: dict[Tuning, float] = {}
+        for tuning in (best, candidate) if len(ratios) % 2 else (candidate, best):
+            if engine.tuning != tuning:
+                engine.use(tuning)
+                yield  # do not measure the first step after a change
+            medians[tuning] = yield from median_of_steps(block)
+            if engine.tuning != tuning:
+                return Measured(math.inf, 0.0, cost)
+        ratios.append(medians[candidate] / medians[best])
+        cost += max(0.0, medians[candidate] - medians[best]) * (block + 1)
+        median, count = statistics.median(ratios), len(ratios)
+        deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
+        noise = 2 * 1.2533 * deviation / math.sqrt(count)
+        far = min(ratios) > _HOPELESS or max(ratios) < _EVIDENT
+        clear = count >= rounds and abs(median - bar) >= noise
+        if (
+            (far and (count > 1 or cost > _NOTICEABLE))
+            or clear
+            or count >= 3 * rounds
+            or cost > budget
+        ):
+            return Measured(median, noise, cost)
 
-    def end(self) -> None:
-        """End a step or a part of one."""
 
-    def add(self, seconds: float) -> None:
-        """Count time of the host between two steps as time of the next one."""
-
-    def take(self) -> SupportsFloat:
-        """Return the seconds of the step that has just ended."""
+def median_of_steps(steps: int) -> Steps[float]:
+    """Take steps and return the median of their seconds."""
+    seconds: list[SupportsFloat] = []
+    while len(seconds) < steps:
+        taken = yield
+        seconds.append(taken.seconds)
+    return statistics.median(map(float, seconds))  # asked at the end: a GPU is waited for once
 
 
 @final
@@ -90,10 +131,6 @@ class HostClock:
     def end(self) -> None:
         """End a step or a part of one."""
         self._spent += time.perf_counter() - self._started
-
-    def add(self, seconds: float) -> None:
-        """Count time between two steps as time of the next one."""
-        self._spent += seconds
 
     def take(self) -> float:
         """Return the seconds of the step that has just ended."""
@@ -127,14 +164,10 @@ class DeviceClock:
 
     def begin(self) -> None:
         """Begin a step or a part of one."""
-        if self._last is None:
-            self._last = self._mark()
+        self._last = self._last or self._mark()
 
     def end(self) -> None:
         """End a step or a part of one."""
-
-    def add(self, seconds: float) -> None:
-        """Do nothing: time between two steps counts anyway."""
 
     def take(self) -> SupportsFloat:
         """Return the seconds of the step that has just ended."""
@@ -166,23 +199,3 @@ def step_clock(device: torch.device) -> HostClock | DeviceClock:
         return found
 
     return DeviceClock(mark)
-
-
-Steps: TypeAlias = Generator[None, Taken, T]
-"""A trial that runs during training: each ``yield`` is one step of the training and returns it."""
-
-
-def median_of_steps(steps: int) -> Steps[float]:
-    """Take steps and return the median of their seconds."""
-    seconds: list[SupportsFloat] = []
-    while len(seconds) < steps:
-        taken = yield
-        seconds.append(taken.seconds)
-    return statistics.median(map(float, seconds))  # asked at the end: a GPU is waited for once
-
-
-def is_clear(ratios: Sequence[float], bar: float) -> bool:
-    """Whether the median of the ratios is at least two of its standard errors away from the bar."""
-    median = statistics.median(ratios)
-    deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
-    return abs(median - bar) >= 2 * 1.2533 * deviation / math.sqrt(len(ratios))

@@ -1,39 +1,26 @@
-"""Random generators that a compiler in another thread rewinds."""
+"""States of random generators: compared, and kept while something runs beside the training."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from torch import Tensor, equal
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-@final
-class Rewinding:
-    """Undoes a rewind of the generators, so that no random number is drawn twice.
 
-    torch's compiler saves the states of the generators when it starts, and restores them when it
-    ends.
-    """
-
-    def __init__(self) -> None:
-        self._begun = generator_states()
-        self._latest: dict[str, Any] = {}
-
-    def undo(self) -> None:
-        """Give every rewound generator the state in which it was last seen.
-
-        Call it often: numbers drawn between the last call and a rewind may come again.
-        """
-        # Read once, and compare each generator on its own: the other thread does not wait in
-        # between.
-        now = generator_states()
-        moved = {name: state for name, state in now.items() if not same(state, self._begun[name])}
-        rewound = {name: state for name, state in self._latest.items() if name not in moved}
-        self._latest |= moved
-        if rewound:
-            set_generator_states({**now, **rewound})
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the generators of torch, Python and NumPy at the end of the context."""
+    states = generator_states()
+    try:
+        yield
+    finally:
+        set_generator_states(states)
 
 
 def same(one: object, other: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import final
 
 import torch
@@ -38,7 +40,14 @@ class ThreadLimit:
             torch.set_num_threads(self._before)
 
 
-def fewer_threads() -> list[int]:
-    """Return the numbers of threads that may make a short step faster, the larger one first."""
+def fewer_threads(*, single: bool) -> list[int]:
+    """Return the numbers of threads to try: half, and one if a step with one is short enough."""
     threads = torch.get_num_threads()
-    return sorted({1, threads // 2} - {0, threads}, reverse=True)
+    return sorted({threads // 2, *((1,) if single else ())} - {0, threads}, reverse=True)
+
+
+def waited_seconds() -> float:
+    """Return how long this thread was ready to run and had no core; 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
+    return 0.0

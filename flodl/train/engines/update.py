@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flodl.train.engines.base import GradientWatch, StepSettings
-    from flodl.train.engines.fused import OptimizerStep
+    from flodl.train.engines.fused import FusedStep
     from flodl.train.learning_rate import Schedule
 
 
@@ -33,7 +33,7 @@ class Update:
         watch: Reads the gradients of each step before they are clipped and used.
     """
 
-    step: OptimizerStep | None
+    step: FusedStep | None
     watch: GradientWatch | None
 
     def __init__(

@@ -14,7 +14,8 @@ from benchmarks.hf import minilm
 from benchmarks.huggingface import cold, material, rates, residence, training
 from benchmarks.huggingface.rates import OURS, REFERENCE, Measured
 from benchmarks.measure import median_ratio
-from flodl.train.engines.routing import route_verdict
+from flodl.hf.predict.products import time_through_onednn
+from flodl.train.engines.onednn import MEDIUM
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,8 +106,7 @@ def test_one_hidden_word_does_not_cost_the_scores_of_all_positions(tmp_path: Pat
 def test_sentences_are_classified_several_times_faster(
     bert: Path, request: pytest.FixtureRequest
 ) -> None:
-    verdict = route_verdict()
-    if verdict.reason or verdict.forward > 0.7:
+    if time_through_onednn((MEDIUM,)) > 0.7:
         reason = "torch's libraries multiply equally fast here: what is saved is the padding"
         request.applymarker(pytest.mark.xfail(reason=reason))
     found = rates.classification(bert, material.sentences(256, 5, 120), ROUNDS)

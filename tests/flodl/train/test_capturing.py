@@ -21,7 +21,11 @@ from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from .test_engines import CPU, Rate, adam, batches, close_weights, loss_fn, mlp, plain_losses
 
 POLICY = AutoPolicy(
-    least_steps=1, least_seconds=0.0, compile_seconds=1e9, only=frozenset({"fused", "captured"})
+    least_steps=1,
+    least_seconds=0.0,
+    cost=1e9,
+    compile_seconds=1e9,
+    only=frozenset({"fused", "captured"}),
 )
 
 
@@ -145,7 +149,7 @@ def test_a_graph_that_is_not_right_any_longer_is_given_up_with_the_reason(change
     change(engine)
     trained(engine, data)
     assert not engine.tuning.captured
-    assert told in engine.capture_refusal(Tuning(captured=True))
+    assert told in engine.capture_refusal
     assert (len(graphs), engine.global_step) == (3, 7)
 
 
@@ -163,13 +167,14 @@ def test_a_graph_reads_the_learning_rate_where_each_step_writes_it(graphs, monke
     def update() -> None:
         seen.append((group["capturable"], float(group["lr"])))
 
-    taking = capturing.Capturing(model, optimizer, StepSettings(train_fn=loss_fn))
+    settings = StepSettings(train_fn=loss_fn)
+    taking = capturing.Capturing(model, optimizer, settings, compute, update)
     for step in range(3):
 
         def prepare(step: int = step) -> None:
             group["lr"] = rate.lr(step)
 
-        assert taking.step(Tuning(captured=True), batches(1)[0], compute, update, prepare)
+        assert taking.step(batches(1)[0], prepare)
         assert (group["capturable"], group["lr"]) == (False, rate.lr(step))
     assert seen == [(True, pytest.approx(rate.lr(step))) for step in range(3)]
     assert len(graphs) == 3
@@ -182,10 +187,10 @@ def test_what_cannot_be_captured_runs_plainly_and_says_why(graphs, monkeypatch):
     monkeypatch.setattr(capturing, "cuda_graph_capture", refused)
     engine, reference, data = captured(), mlp(), batches(5)
     assert trained(engine, data) == plain_losses(reference, adam(reference), data)
-    assert "not permitted when stream is capturing" in engine.capture_refusal(Tuning(captured=True))
+    assert "not permitted when stream is capturing" in engine.capture_refusal
     number = captured()
     trained(number, [Batch((*one, 3.0), ("x", "y", "z")) for one in data])
-    assert "float" in number.capture_refusal(Tuning(captured=True))
+    assert "float" in number.capture_refusal
     assert graphs == []
 
 
@@ -225,7 +230,7 @@ def test_auto_goes_on_plainly_without_a_graph_and_names_the_reason(graphs, monke
     engine._model.register_forward_hook(lambda *_: None)
     trained(engine, batches(300))
     assert engine.decided
-    assert engine.report()["trials"]["CUDA graph"] == "the model has hooks"
+    assert engine.report()["trials"]["CUDA graph"] == "the model or the optimizer has hooks"
     assert graphs == []
     refused = "the step cannot be captured: no"
 
@@ -247,7 +252,7 @@ def test_a_clock_of_the_device_is_asked_once_for_a_block():
         clock.begin()
         clock.end()
         assert queue.waits == 0
-        taken = Taken(clock.take(), None, {})
+        taken = Taken(clock.take(), None)
         if step < 3:
             trial.send(taken)
     with pytest.raises(StopIteration) as end:

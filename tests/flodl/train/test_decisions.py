@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, pure
+from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.engines.decision import Decision, decision_key
-from flodl.train.engines.fused_check import disagreement_of_fused
 from flodl.train.engines.threads import ThreadLimit
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import training
-from tests.rows import each_row
 
 QUICK = AutoPolicy(
-    least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
+    least_steps=1, least_seconds=0.0, cost=1e9, gain=-1e9, block=1, only=frozenset({"fused"})
 )
 
 
@@ -288,8 +284,8 @@ def test_a_resumed_run_goes_on_with_the_decision_of_its_checkpoint(tmp_path, mon
     second = RunDirectory.create(tmp_path / "second")
     sources = Sources(second)
     steps: list[object] = []
-    direct = AutoEngine._direct
-    monkeypatch.setattr(AutoEngine, "_direct", lambda self: steps.append(1) or direct(self))
+    direct = AutoEngine._trials
+    monkeypatch.setattr(AutoEngine, "_trials", lambda self: steps.append(1) or direct(self))
     resumed = training(n=90, epochs=5).engine("auto").run_dir(second).callbacks(sources)
     resumed.resume(first.last_checkpoint).run()
     [again] = sources.seen
@@ -308,67 +304,6 @@ def test_a_deterministic_training_uses_nothing_that_was_timed(tmp_path):
     plain = training(n=90, epochs=4).engine("eager").run()
     states = (handle.model.state_dict().values() for handle in (again, plain))
     assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
-
-
-# --- The fused step -------------------------------------------------------------------------------
-
-OPTIMIZERS = [
-    lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True, weight_decay=0.1),
-    lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2), maximize=True),
-    lambda p: torch.optim.AdamW(p, lr=1e-5),
-    lambda p: torch.optim.SGD(p, lr=0.1),
-    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
-]
-
-
-@each_row("make", OPTIMIZERS)
-@each_row("steps", [0, 3])
-def test_a_fused_step_is_compared_with_the_plain_one_on_copies(
-    make: Callable[[Any], torch.optim.Optimizer], steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = mlp()
-    optimizer = make(model.parameters())
-    train(EagerEngine(model, optimizer, StepSettings(train_fn=loss_fn)), steps)
-    loss_fn(model, batches(1)[0]).backward()
-    before = [p.detach().clone() for p in model.parameters()]
-    state = {name: value for one in optimizer.state.values() for name, value in one.items()}
-    kept = {n: v.clone() if isinstance(v, Tensor) else v for n, v in state.items()}
-    monkeypatch.setattr("flodl.train.engines.fused_check._PIECE", 50)
-    assert disagreement_of_fused(optimizer) == ""
-    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
-    assert all(torch.equal(v, state[n]) for n, v in kept.items() if isinstance(v, Tensor))
-    assert not any(group["fused"] for group in optimizer.param_groups)
-
-
-def test_a_fused_step_that_moves_otherwise_is_not_used(monkeypatch):
-    real = torch._fused_adam_
-
-    def wrong(params: Any, grads: Any, *lists: Any, lr: Any, **more: Any) -> None:
-        real(params, grads, *lists, lr=lr * 1.001, **more)
-
-    monkeypatch.setattr(torch, "_fused_adam_", wrong)
-    engine = auto()
-    train(engine, 80)
-    assert engine.decided
-    assert engine.report()["tuning"] == []
-    assert "the fused step of a parameter" in engine.report()["trials"]["fused optimizer"]
-    plain = mlp()
-    train(EagerEngine(plain, adam(plain), StepSettings(train_fn=loss_fn)), 80)
-    states = (model.state_dict().values() for model in (engine._model, plain))
-    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
-
-
-def test_hooks_of_optimizers_are_not_called_for_the_comparison():
-    model, calls = mlp(), list[int]()
-    optimizer = adam(model)
-    optimizer.register_step_pre_hook(lambda *_: calls.append(1))
-    loss_fn(model, batches(1)[0]).backward()
-    handle = register_optimizer_step_post_hook(lambda *_: calls.append(2))
-    try:
-        assert disagreement_of_fused(optimizer) == ""
-    finally:
-        handle.remove()
-    assert calls == []
 
 
 # --- Threads --------------------------------------------------------------------------------------
@@ -412,29 +347,3 @@ def test_a_number_of_threads_that_the_step_sets_stays():
         assert engine.tuning == Tuning()
     finally:
         torch.set_num_threads(before)
-
-
-# --- Only a pure step is run on copies ------------------------------------------------------------
-
-
-def test_copies_are_not_made_where_they_do_not_fit(monkeypatch):
-    calls: list[int] = []
-
-    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
-        calls.append(1)
-        return loss_fn(model, batch)
-
-    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, block=1)
-    monkeypatch.setattr(pure, "free_bytes", lambda _: 1000)
-    model = mlp()
-    settings = StepSettings(train_fn=train_fn)
-    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
-    train(engine, 150)
-    assert engine.decided
-    assert "MB are free" in engine.report()["trials"]["compiled"]
-    assert len(calls) == 150
-
-
-def test_free_memory_of_this_machine_is_known():
-    free = pure.free_bytes(torch.device("cpu"))
-    assert free is None or free > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 
 import pytest
@@ -14,17 +13,9 @@ from torch.nn.functional import mse_loss
 from flodl.checkpoint.generators import generator_states
 from flodl.data import Batch
 from flodl.errors import DivergedError
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, heap, make_engine
-from flodl.train.engines.agreement import disagreement
-from flodl.train.engines.products import Product
+from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
+from flodl.train.engines.onednn import inexact, routed, routed_product
 from flodl.train.engines.random_state import same
-from flodl.train.engines.routing import (
-    OneDnnRoute,
-    RouteVerdict,
-    probe,
-    route_verdict,
-    routed_product,
-)
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
@@ -37,7 +28,7 @@ CPU = torch.device("cpu")
 with_routes = pytest.mark.skipif(
     not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch has no setting for it"
 )
-TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
+TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, cost=1e9, compile_seconds=1e9)
 
 
 def mlp() -> nn.Module:
@@ -190,37 +181,12 @@ def test_an_implementation_the_user_chose_is_left_alone():
     assert same_weights(model, other)
 
 
-def test_channels_last_changes_the_layout_and_nothing_else():
-    data = batches(8, 3, 5, 5)
-    mine, theirs = images(), images()
-    optimizer = adam(mine)
-    engine = TunedEngine(mine, optimizer, StepSettings(train_fn=loss_fn))
-    first = trained(engine, data[:3])
-    weight = mine[0].weight
-    engine.use(Tuning(fused=True, channels_last=True))
-    assert weight.is_contiguous()  # until a step needs it
-    second = trained(engine, data[3:5])
-    assert mine[0].weight is weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert optimizer.state[weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
-    engine.present()
-    assert weight.is_contiguous()
-    assert optimizer.state[weight]["exp_avg"].is_contiguous()
-    second += trained(engine, data[5:6])
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    engine.use(Tuning())
-    assert weight.is_contiguous()
-    third = trained(engine, data[6:])
-    expected = plain_losses(theirs, adam(theirs), data)
-    assert first + second + third == pytest.approx(expected, rel=1e-5)
-    assert close_weights(mine, theirs, 1e-4)
+def precision() -> str:
+    return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
 
 
 @with_routes
 def test_the_route_through_onednn_holds_for_our_steps_only():
-    def precision() -> str:
-        return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
-
     seen = []
 
     def watching(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -230,7 +196,7 @@ def test_the_route_through_onednn_holds_for_our_steps_only():
     model, before = mlp(), precision()
     engine = TunedEngine(model, adam(model), StepSettings(train_fn=watching))
     trained(engine, batches(1))
-    engine.use(Tuning(route_forward=True, route_backward=True))
+    engine.use(Tuning(onednn=True))
     trained(engine, batches(1))
     assert seen == [before, "bf16"]
     assert precision() == before
@@ -239,44 +205,10 @@ def test_the_route_through_onednn_holds_for_our_steps_only():
         raise RuntimeError("no")
 
     engine = TunedEngine(model, adam(model), StepSettings(train_fn=failing))
-    engine.use(Tuning(route_forward=True))
+    engine.use(Tuning(onednn=True))
     with pytest.raises(RuntimeError, match="no"):
         trained(engine, batches(1))
     assert precision() == before
-
-
-@with_routes
-def test_the_probe_measures_both_libraries_and_the_error():
-    before = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
-    generators = generator_states()
-    verdict = probe([Product(48, 200, 30), Product(7, 3000, 11)])
-    assert verdict.error > 0
-    assert verdict.reason == "" or verdict.error > 1e-5
-    assert (verdict.forward > 0) == (verdict.backward > 0) == (not verdict.reason)
-    assert same(generator_states(), generators)
-    assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == before
-
-
-@with_routes
-def test_the_verdict_about_a_machine_is_kept_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path))
-    route_verdict.cache_clear()
-    measured = iter([RouteVerdict(forward=0.5, error=1e-6), RouteVerdict(forward=0.7, error=1e-6)])
-    monkeypatch.setattr("flodl.train.engines.routing.probe", lambda _: next(measured))
-    products = (Product(4, 5, 6),)
-    assert route_verdict(products).forward == 0.5
-    route_verdict.cache_clear()
-    assert route_verdict(products).forward == 0.5
-    [kept] = tmp_path.iterdir()
-    for broken in ("{broken", "[1]", '{"forward": -1, "backward": 1, "error": 0, "reason": ""}'):
-        route_verdict.cache_clear()
-        kept.write_text(broken)
-        measured = iter([RouteVerdict(forward=0.7, error=1e-6)])
-        assert route_verdict(products).forward == 0.7
-    route_verdict.cache_clear()
-    measured = iter([RouteVerdict(forward=0.9, error=1e-6)])
-    assert route_verdict((Product(4, 5, 7),)).forward == 0.9
-    route_verdict.cache_clear()
 
 
 def in_bfloat16(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -289,55 +221,33 @@ def only_long_sums_in_bfloat16(left: torch.Tensor, right: torch.Tensor) -> torch
 
 
 @with_routes
-def test_precision_on_the_models_own_shapes_decides_about_routing():
-    shapes = [Product(40, 300, 20)]
-    assert "its relative error is" in probe(shapes, in_bfloat16).reason
-    assert probe(shapes, in_bfloat16).error > 1e-3
-    exact = probe(shapes, torch.matmul)
-    assert exact.reason == ""
-    assert 0 < exact.error < 2e-6
-    # Sizes that nobody has seen in the model are measured along.
-    assert probe(shapes, only_long_sums_in_bfloat16).reason
-    # A route that computes nonsense is refused as well.
-    assert probe(shapes, lambda left, right: (left @ right) * float("nan")).reason
+def test_a_library_multiplies_only_if_it_is_as_exact_as_float32():
+    before, generators = precision(), generator_states()
+    assert "the relative error of oneDNN is" in inexact(in_bfloat16)
+    assert inexact(torch.matmul) == ""
+    # Each size counts, and so does a way that computes nonsense.
+    assert inexact(only_long_sums_in_bfloat16)
+    assert inexact(lambda left, right: (left @ right) * float("nan"))
     assert torch.equal(routed_product(torch.ones(2, 3), torch.ones(3, 2)), torch.full((2, 2), 3.0))
+    assert same(generator_states(), generators)
+    assert precision() == before
 
 
-@pytest.mark.skipif(not heap.can_keep(), reason="needs glibc")
-def test_a_kept_heap_takes_fewer_pages_from_the_system():
-    def faults() -> int:
-        before = heap.page_faults()
-        for _ in range(10):
-            torch.ones(6_000_000)
-        return heap.page_faults() - before
-
-    heap.keep()
+@with_routes
+def test_the_route_can_be_nested_in_a_setting_of_the_users():
+    original = precision()
+    torch._C._set_fp32_precision_setter("mkldnn", "matmul", "ieee")
     try:
-        faults()
-        kept = faults()
+        with routed():
+            assert precision() == "bf16"
+        assert precision() == "ieee"
     finally:
-        heap.release()
-    assert kept < 1000  # 10 blocks of 24 MB are 58,000 pages
-    assert isinstance(faults(), int)
-
-
-def test_the_end_of_a_training_gives_the_heap_back(monkeypatch):
-    told = []
-    monkeypatch.setattr(heap, "keep", lambda: told.append("keep"))
-    monkeypatch.setattr(heap, "release", lambda: told.append("release"))
-    model = mlp()
-    engine = TunedEngine(model, adam(model), StepSettings(train_fn=loss_fn))
-    engine.use(Tuning(heap=True, fused=True))
-    trained(engine, batches(2))
-    engine.close()
-    engine.close()
-    assert told == ["keep", "release"]
+        torch._C._set_fp32_precision_setter("mkldnn", "matmul", original)
 
 
 def test_auto_keeps_what_is_faster_and_trains_the_same_model(capsys, monkeypatch):
-    # What the probe says of this machine decides how many steps the trials take.
-    no_route = RouteVerdict(reason="not on this machine")
-    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda _: no_route)
+    refused = "not on this machine"
+    monkeypatch.setattr("flodl.train.engines.auto.onednn_refusal", lambda: refused)
     mine, theirs, data = mlp(), mlp(), batches(900)
     engine = AutoEngine(
         mine, adam(mine), StepSettings(train_fn=loss_fn), total_steps=10_000, policy=TRY_ALL
@@ -349,7 +259,7 @@ def test_auto_keeps_what_is_faster_and_trains_the_same_model(capsys, monkeypatch
     report = engine.report()
     assert report["trials"]["fused optimizer"].endswith("x")
     assert "compiled" not in report["trials"]
-    assert report["trials"]["oneDNN forward"] == "not on this machine"
+    assert report["trials"]["oneDNN products"] == refused
     if report["tuning"]:
         assert f"engine: {' + '.join(report['tuning'])}" in capsys.readouterr().out
         assert report["step_ms"] <= report["plain_ms"]
@@ -374,7 +284,9 @@ def test_auto_stays_plain_in_a_short_run():
     assert "nothing would pay" in engine.report()["trials"]["none"]
 
 
-COMPILE_ALWAYS = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, gain=-10.0)
+COMPILE_ALWAYS = AutoPolicy(
+    least_steps=1, least_seconds=0.0, cost=1e9, compile_seconds=0.0, gain=-10.0
+)
 
 
 def decided_by_compiling(policy: AutoPolicy) -> AutoEngine:
@@ -393,35 +305,15 @@ def decided_by_compiling(policy: AutoPolicy) -> AutoEngine:
 
 
 @pytest.mark.slow
-def test_auto_compiles_meanwhile_and_says_what_it_brought(tmp_path, monkeypatch):
+def test_auto_compiles_and_says_what_it_brought(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     report = decided_by_compiling(COMPILE_ALWAYS).report()
     assert report["trials"]["compiled"].endswith("x"), report
     assert "compiled" in report["tuning"]
 
 
-@pytest.mark.slow
-def test_auto_takes_what_a_thread_has_compiled_meanwhile(monkeypatch):
-    threads = []
-
-    def traced(_: nn.Module, settings: StepSettings) -> object:
-        function = torch.compile(settings.train_fn, backend="eager", fullgraph=True)
-
-        def call(model: nn.Module, batch: Batch) -> torch.Tensor:
-            threads.append(threading.current_thread().name)
-            return function(model, batch)
-
-        return call
-
-    monkeypatch.setattr("flodl.train.engines.compiling.compiled_forward", traced)
-    report = decided_by_compiling(COMPILE_ALWAYS).report()
-    assert "compiled" in report["tuning"], report
-    assert threads[0] == "flodl-compile"
-    assert set(threads[1:]) == {"MainThread"}
-
-
 def test_auto_goes_on_plainly_when_compiling_fails(monkeypatch):
-    def failing(*_: object) -> object:
+    def failing(*_: object, **__: object) -> object:
         def call(*_: object) -> torch.Tensor:
             raise RuntimeError("backend='inductor' raised:\n\nno compiler found\nmore")
 
@@ -495,64 +387,6 @@ def test_an_unknown_engine_is_refused_with_those_there_are():
         )
 
 
-def test_a_trial_on_copies_leaves_model_optimizer_and_random_numbers_alone():
-    model = nn.Sequential(mlp(), nn.Dropout(0.5), nn.BatchNorm1d(4))
-    optimizer = adam(model)
-    [batch] = batches(1)
-    trained(EagerEngine(model, optimizer, StepSettings(train_fn=loss_fn)), [batch])
-    before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
-    generator = torch.get_rng_state()
-    settings = StepSettings(train_fn=loss_fn)
-    assert disagreement(model, optimizer, settings, Tuning(fused=True), batch) == ""
-    assert same_weights(model, before)
-    assert torch.equal(torch.get_rng_state(), generator)
-    for old, new in zip(
-        state["state"].values(), optimizer.state_dict()["state"].values(), strict=True
-    ):
-        assert all(torch.equal(old[name], new[name]) for name in old)
-
-
-def test_a_wrong_compilation_is_caught_before_it_is_used():
-    model = mlp()
-    optimizer = adam(model)
-    [batch] = batches(1)
-    settings = StepSettings(train_fn=loss_fn)
-
-    def wrong_value(model: nn.Module, batch: Batch) -> torch.Tensor:
-        return loss_fn(model, batch) * 1.001
-
-    def wrong_gradient(model: nn.Module, batch: Batch) -> torch.Tensor:
-        loss = loss_fn(model, batch)
-        return (
-            loss.detach()
-            + 0.5 * (loss - loss.detach())
-            + model[3].bias.sum() * 0.0
-            - (model[0].weight.sum() - model[0].weight.sum().detach())
-        )
-
-    tuning = Tuning(compiled=True)
-    for wrong in (wrong_value, wrong_gradient):
-        assert "trial on copies" in disagreement(
-            model, optimizer, settings, tuning, batch, wrong
-        ), wrong
-
-
-def test_a_function_that_trains_another_model_than_it_is_given_is_left_alone():
-    model = nn.Sequential(mlp(), nn.BatchNorm1d(4))
-    [batch] = batches(1)
-
-    def closing_over(_: nn.Module, batch: Batch) -> torch.Tensor:
-        return loss_fn(model, batch)
-
-    before = copy.deepcopy(model)
-    reason = disagreement(
-        model, adam(model), StepSettings(train_fn=closing_over), Tuning(fused=True), batch
-    )
-    assert "another model" in reason
-    assert same_weights(model, before)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 @pytest.mark.parametrize("name", ["eager", "tuned"])
 def test_a_loss_that_is_not_finite_stops_before_the_weights_move(name):
     model = mlp()
@@ -604,15 +438,3 @@ def test_autocast_computes_the_forward_pass_in_the_given_dtype():
     trained(engine, batches(2))
     assert seen == [torch.bfloat16] * 2
     assert model[0].weight.dtype == torch.float32
-
-
-@with_routes
-def test_a_route_of_ones_own_can_be_nested_in_a_setting_of_the_users():
-    original = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
-    torch._C._set_fp32_precision_setter("mkldnn", "matmul", "ieee")
-    try:
-        with OneDnnRoute():
-            assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "bf16"
-        assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "ieee"
-    finally:
-        torch._C._set_fp32_precision_setter("mkldnn", "matmul", original)

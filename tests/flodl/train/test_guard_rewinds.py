@@ -340,7 +340,9 @@ def always_trying(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[AutoEng
     init = AutoEngine.__init__
 
     def short(self: AutoEngine, *args: Any, **options: Any) -> None:
-        policy = AutoPolicy(least_steps=1, least_seconds=0.0, block=1, compile_seconds=0.0)
+        policy = AutoPolicy(
+            least_steps=1, least_seconds=0.0, cost=1e9, block=1, compile_seconds=0.0
+        )
         init(self, *args, **{**options, "policy": policy})
         made.append(self)
         monkeypatch.setenv("FLODL_CACHE_DIR", str(folder / str(len(made))))
@@ -442,7 +444,7 @@ def test_a_pure_step_in_the_middle_of_its_trials(
 ) -> None:
     """The trial switches between plain and compiled steps."""
     made = always_trying(monkeypatch, tmp_path)
-    data = BadOnce(lambda: made[-1].compiled_forward is not None and not made[-1].decided)
+    data = BadOnce(lambda: made[-1].compile_seconds and not made[-1].decided)
     watch = States()
     builder = training(data=data).engine("auto").pure_step().num_epochs(8)
     handle = builder.guards(every=5).callbacks(watch).run()

@@ -1,8 +1,10 @@
-"""Weights laid out with their channels innermost: nobody outside of the kernels may notice."""
+"""Values laid out with their channels innermost: nobody outside of torch's layers may notice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,39 +12,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - what everyone calls it
 from torch.nn.utils import parameters_to_vector
+from torch.overrides import TorchFunctionMode
 
-from flodl import Trainer
-from flodl.data import Batch, TensorDataSet
-from flodl.train import Callback, RunDirectory
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
+from flodl.data import Batch
+from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings
+from flodl.train.engines.layout import ChannelsLast, has_hooks, rows_of_layers
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
+from tests.rows import each_row
 
 ONLY_LAYOUT = AutoPolicy(
-    least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
+    least_steps=1,
+    least_seconds=0.0,
+    cost=1e9,
+    gain=-1e9,
+    block=1,
+    only=frozenset({"channels_last"}),
 )
 
 
-class Network(nn.Module):
-    """A convolution, something the user does with its result, and a head.
+class Looking(nn.Module):
+    """A layer of the user, which notes the layout of what it receives."""
 
-    Args:
-        between: ``(model, features) -> features of shape [B, 64]``.
-    """
-
-    def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(64, 2)
-        self.between = between
-        self.kept: list[Tensor] = []
-        self.calls = 0
+        self.between, self.seen = between, list[bool]()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        out: Tensor = self.head(self.between(self, self.conv(x).relu()))
-        return out
+        self.seen.append(x.is_contiguous())
+        return self.between(x)
+
+
+def network(between: Callable[[Tensor], Tensor]) -> nn.Sequential:
+    torch.manual_seed(0)
+    row = (nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+    return nn.Sequential(*row, nn.Conv2d(4, 4, 1), Looking(between), nn.Linear(64, 2))
 
 
 def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
@@ -59,61 +64,36 @@ def batches(count: int) -> list[Batch]:
     return [Batch(pair, ("x", "y")) for pair in pairs]
 
 
-def trained(engine: StepEngine, data: list[Batch]) -> list[float]:
+def trained(engine: TunedEngine, data: list[Batch]) -> list[float]:
     losses = loss_log(torch.device("cpu"), 0)
     for batch in data:
         engine.step(batch, losses)
     return losses.take()
 
 
-def eager_losses(between: Callable[[Any, Tensor], Tensor], count: int) -> list[float]:
-    model = Network(between)
-    torch.manual_seed(3)
-    return trained(EagerEngine(model, adam(model), StepSettings(train_fn=loss_fn)), batches(count))
+def laid_out(model: nn.Module) -> TunedEngine:
+    engine = TunedEngine(model, adam(model), StepSettings(train_fn=loss_fn))
+    engine.use(Tuning(channels_last=True))
+    return engine
 
 
-def engine_for(model: nn.Module) -> AutoEngine:
-    settings = StepSettings(train_fn=loss_fn)
-    return AutoEngine(model, adam(model), settings, total_steps=10**6, policy=ONLY_LAYOUT)
-
-
-def flat(_: Any, x: Tensor) -> Tensor:
-    return x.flatten(1)
-
-
-# --- What is seen in plain steps ------------------------------------------------------------------
-
-
-def viewing(_: Any, x: Tensor) -> Tensor:
+def viewing(x: Tensor) -> Tensor:
     return x.view(len(x), -1)
 
 
-def striding(_: Any, x: Tensor) -> Tensor:
+def striding(x: Tensor) -> Tensor:
     return torch.as_strided(x, (len(x), 64), (64, 1))
 
 
-def dropping(_: Any, x: Tensor) -> Tensor:
+def dropping(x: Tensor) -> Tensor:
     return F.dropout(x, 0.5).flatten(1)
 
 
-def noising(_: Any, x: Tensor) -> Tensor:
-    return (x + torch.randn_like(x)).flatten(1)
-
-
-def reading(model: Any, x: Tensor) -> Tensor:
-    return x.flatten(1) + parameters_to_vector(model.parameters()).mean()
-
-
-def keeping(model: Any, x: Tensor) -> Tensor:
-    model.kept = [x.detach()]
-    return x.flatten(1)
-
-
-def through_numpy(_: Any, x: Tensor) -> Tensor:
+def through_numpy(x: Tensor) -> Tensor:
     return x.flatten(1) + float(x.detach().numpy().ravel("K")[1])
 
 
-def hooked(_: Any, x: Tensor) -> Tensor:
+def hooked(x: Tensor) -> Tensor:
     x.register_hook(lambda grad: grad.view(-1).clone().view_as(grad))
     return x.flatten(1)
 
@@ -128,186 +108,121 @@ class Doubled(torch.autograd.Function):
         return grad.view(-1).mul(2).view_as(grad)
 
 
-def own_function(_: Any, x: Tensor) -> Tensor:
+def own_function(x: Tensor) -> Tensor:
     return Doubled.apply(x).flatten(1)
 
 
-@pytest.mark.parametrize(
-    ("between", "told"),
+@each_row("between", [viewing, striding, dropping, through_numpy, hooked, own_function])
+def test_a_step_that_depends_on_the_layout_finds_the_usual_one(
+    between: Callable[[Tensor], Tensor],
+) -> None:
+    mine, theirs = network(between), network(between)
+    torch.manual_seed(3)
+    losses = trained(engine := laid_out(mine), batches(12))
+    torch.manual_seed(3)
+    plain = trained(EagerEngine(theirs, adam(theirs), StepSettings(train_fn=loss_fn)), batches(12))
+    assert losses == pytest.approx(plain, rel=1e-5)
+    assert mine[4].seen == [True] * 12
+    assert "forward" not in vars(mine)
+    assert all(p.is_contiguous() for p in mine.parameters())
+    states = engine._optimizer.state.values()
+    assert all(value.is_contiguous() for state in states for value in state.values())
+    assert parameters_to_vector(mine.parameters()).numel() == 270
+
+
+@contextmanager
+def seen_by_convolutions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Note whether convolutions receive values with their channels innermost."""
+    seen: list[bool] = []
+    real = nn.Conv2d.forward
+
+    def forward(self: nn.Conv2d, x: Tensor) -> Tensor:
+        seen.append(not x.is_contiguous())
+        return real(self, x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Conv2d, "forward", forward)
+        yield seen
+
+
+@each_row(
+    "hook",
     [
-        (viewing, "view"),
-        (striding, "as_strided"),
-        (dropping, "dropout"),
-        (noising, "randn_like"),
-        (reading, "reads a weight"),
-        (keeping, "outlives"),
-        (through_numpy, "numpy"),
-        (hooked, "register_hook"),
-        (own_function, "Doubled"),
+        lambda model: model[3].register_forward_hook(lambda *_: None),
+        lambda model: model[3].register_full_backward_hook(lambda *_: None),
+        lambda model: model[0].weight.register_hook(lambda _: None),
+        lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
+        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
+    ids=["forward", "backward", "gradient", "accumulated", "all modules"],
 )
-def test_a_step_that_depends_on_the_layout_keeps_it(
-    between: Callable[[Any, Tensor], Tensor], told: str
+def test_hooks_find_the_usual_layout(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(viewing)
+    engine = laid_out(model)
+    with seen_by_convolutions(monkeypatch) as seen:
+        trained(engine, batches(1))
+        handle = hook(model)
+        assert has_hooks(model)
+        trained(engine, batches(1))
+        handle.remove()
+        trained(engine, batches(1))
+    assert seen == [True, True, False, False, True, True]
+
+
+class Noting(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_row_is_left_alone_where_its_values_could_be_seen_or_lie_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = Network(between)
-    torch.manual_seed(3)
-    losses = trained(engine := engine_for(model), batches(80))
-    assert losses == pytest.approx(eager_losses(between, 80), rel=1e-5)
-    assert engine.decided
-    assert told in engine.report()["trials"]["channels last"]
-    assert model.calls == 80
-    assert model.conv.weight.is_contiguous()
+    model, x = network(viewing), batches(1)[0]["x"]
+    lying = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    with seen_by_convolutions(monkeypatch) as seen, ChannelsLast(model):
+        with Noting():
+            model(x)
+        model[0](x)
+        assert seen == [False, False, False]
+        model(x)
+        assert seen[3:] == [True, True]
+    out = x.to(memory_format=torch.channels_last)
+    for one, value in ((model, out), (lying, x)):
+        plain = one[:4](value)
+        with ChannelsLast(one):
+            found = nn.Sequential.forward(one[:4], value)
+            assert found.stride() == plain.stride()
 
 
-def test_a_step_that_does_not_depend_on_it_is_laid_out() -> None:
-    model = Network(flat)
-    losses = trained(engine := engine_for(model), batches(80))
-    assert losses == pytest.approx(eager_losses(flat, 80), rel=1e-5)
-    assert "channels last" in engine.report()["tuning"]
-    assert not model.conv.weight.is_contiguous()
-    assert model.calls == 80
-    engine.present()
-    assert model.conv.weight.is_contiguous()
+def test_a_row_needs_two_layers_that_torch_computes_alike() -> None:
+    class Own(nn.Conv2d):
+        pass
+
+    class Chain(nn.Sequential):
+        pass
+
+    convolution = nn.Conv2d(3, 3, 1)
+    assert rows_of_layers(network(viewing))
+    assert not rows_of_layers(nn.Sequential(convolution, nn.Dropout(0.5), nn.Linear(2, 2)))
+    assert not rows_of_layers(nn.Sequential(Own(3, 3, 1), nn.ReLU()))
+    assert not rows_of_layers(Chain(convolution, nn.ReLU()))
+    inner = nn.Sequential(convolution, nn.ReLU())
+    assert rows_of_layers(nn.Sequential(nn.Flatten(), inner)) == [inner]
 
 
-def test_watching_draws_nothing_and_ends() -> None:
-    model = Network(flat)
-    before = torch.get_rng_state()
-    trained(engine_for(model), batches(12))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch._C._len_torch_function_stack() == 0
-
-
-# --- What happens only later ----------------------------------------------------------------------
-
-
-def later(between: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    def either(model: Any, x: Tensor) -> Tensor:
-        return (between if model.calls in (6, 9) else flat)(model, x)
-
-    return either
-
-
-@pytest.mark.parametrize(
-    "between",
-    [viewing, striding, dropping, noising, reading, keeping, own_function],
-    ids=lambda value: value.__name__,
-)
-def test_a_later_step_that_depends_on_it_is_given_what_it_expects(
-    between: Callable[[Any, Tensor], Tensor],
-) -> None:
-    model = Network(later(between))
-    optimizer = adam(model)
-    engine = TunedEngine(model, optimizer, StepSettings(train_fn=loss_fn))
-    engine.use(Tuning(channels_last=True))
-    data = batches(12)
-    torch.manual_seed(3)
-    losses = trained(engine, data[:5])
-    assert not model.conv.weight.is_contiguous()
-    losses += trained(engine, data[5:6])
-    assert not engine.tuning.channels_last
-    assert model.conv.weight.is_contiguous()
-    assert all(kept.is_contiguous() for kept in model.kept)
-    losses += trained(engine, data[6:])
-    assert losses == pytest.approx(eager_losses(later(between), 12), rel=1e-5)
-
-
-def test_a_value_is_changed_through_what_was_flattened_from_it() -> None:
-    def between(_: Any, x: Tensor) -> Tensor:
-        x = x * 1
-        x.flatten(1)[:, :8] = 0
-        return x.reshape(len(x), -1)
-
-    model = Network(between)
-    engine = TunedEngine(model, adam(model), StepSettings(train_fn=loss_fn))
-    engine.use(Tuning(channels_last=True))
-    assert trained(engine, batches(8)) == pytest.approx(eager_losses(between, 8), rel=1e-5)
-
-
-# --- Outside of the step --------------------------------------------------------------------------
-
-
-class Vectors(Callback):
-    """Reads the weights as one vector wherever a callback may."""
-
-    def __init__(self, *, steps: bool = False) -> None:
-        self.seen: list[str] = []
-        if steps:
-            self.on_step_end = lambda run: self._read("step", run)  # type: ignore[method-assign]
-
-    def _read(self, where: str, run: Any) -> None:
-        assert parameters_to_vector(run.model.parameters()).numel() == 242
-        for state in run.optimizer.state.values():
-            assert all(value.is_contiguous() for value in state.values())
-        assert all(value.is_contiguous() for value in run.model.state_dict().values())
-        self.seen.append(where)
-
-    def on_epoch_start(self, run: Any) -> None:
-        self._read("start", run)
-
-    def on_epoch_end(self, run: Any, metrics: object) -> None:  # noqa: ARG002
-        self._read("end", run)
-
-    def on_checkpoint(self, run: Any, path: object) -> None:  # noqa: ARG002
-        self._read("checkpoint", run)
-
-    def on_exception(self, run: Any, error: BaseException) -> None:  # noqa: ARG002
-        self._read("exception", run)
-
-    def on_train_end(self, run: Any) -> None:
-        self._read("train end", run)
-
-
-def images_training(model: nn.Module, watcher: Callback) -> Any:
-    draw = torch.Generator().manual_seed(1)
-    x, y = torch.randn(100, 3, 4, 4, generator=draw), torch.ones(100, 2)
-    return (
-        Trainer.builder(lambda _: model, lambda p: torch.optim.Adam(p, lr=1e-3), loss_fn)
-        .dataset(TensorDataSet(x, y, names=("x", "y")))
-        .batch_size(2)
-        .device("cpu")
-        .callbacks(watcher)
+def test_auto_tries_it_and_undoes_it_after_each_step() -> None:
+    model = network(viewing)
+    engine = AutoEngine(
+        model, adam(model), StepSettings(train_fn=loss_fn), total_steps=10**6, policy=ONLY_LAYOUT
     )
+    trained(engine, batches(60))
+    assert engine.report()["tuning"] == ["channels last"]
+    assert "forward" not in vars(model)
 
+    def failing(_: Tensor) -> Tensor:
+        raise RuntimeError("no")
 
-@pytest.fixture
-def laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every training lay out weights in its first steps."""
-    monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda: ONLY_LAYOUT)
-
-
-@pytest.mark.usefixtures("laid_out")
-def test_weights_are_one_vector_wherever_user_code_meets_them(tmp_path: Any) -> None:
-    watcher, model = Vectors(), Network(flat)
-    seen: list[object] = []
-
-    def vector_of(model: nn.Module) -> int:
-        return parameters_to_vector(model.parameters()).numel()
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        seen.append("eval")
-        return {"norm": float(parameters_to_vector(model.parameters()).norm())}
-
-    training = images_training(model, watcher).num_epochs(4).eval_fn(evaluate)
-    training.checkpoint_fn(lambda _, m: seen.append(vector_of(m)))
-    training.checkpoint_steps(7).run_dir(RunDirectory.create(tmp_path)).run()
-    assert watcher.seen.count("end") == watcher.seen.count("start") == 4
-    assert watcher.seen.count("checkpoint") == 4 + 200 // 7
-    assert watcher.seen[-1] == "train end"
-    assert seen == ["eval", 242] * 4
-
-
-@pytest.mark.usefixtures("laid_out")
-def test_weights_are_one_vector_after_each_step_and_after_an_error() -> None:
-    def failing(model: Any, x: Tensor) -> Tensor:
-        if model.calls == 150:
-            raise RuntimeError("no")
-        return x.flatten(1)
-
-    watcher, model = Vectors(steps=True), Network(failing)
+    model[4].between = failing
     with pytest.raises(RuntimeError, match="no"):
-        images_training(model, watcher).num_epochs(4).run()
-    assert watcher.seen.count("step") == 149
-    assert watcher.seen[-1] == "exception"
-    assert parameters_to_vector(model.parameters()).numel() == 242
+        trained(engine, batches(1))
+    assert "forward" not in vars(model)

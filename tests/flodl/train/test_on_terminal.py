@@ -115,14 +115,14 @@ def test_what_happens_before_the_first_step_is_told() -> None:
 def test_compiling_is_told() -> None:
     program = TRAINING + dedent(
         """
-        from flodl.train.engines import compiled
+        from flodl.train.engines import compiling
         from flodl.train.engines.forward import forward_function
 
         def slow_compilation(model, settings, **options):
             gate()
             return forward_function(model, settings)
 
-        compiled.compiled_forward = slow_compilation
+        compiling.compiled_forward = slow_compilation
         training(squared_error, epochs=1).engine("compiled").run()
         """
     )

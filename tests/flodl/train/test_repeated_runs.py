@@ -142,7 +142,7 @@ def test_the_scaffold_repeats_itself_with_auto_from_the_second_run_on(scaffold, 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Train with an engine that decides in its first steps; returns the folder of the run."""
     policy = AutoPolicy(
-        least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
+        least_steps=1, least_seconds=0.0, cost=1e9, gain=-1e9, block=1, only=frozenset({"fused"})
     )
     monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda: policy)
 

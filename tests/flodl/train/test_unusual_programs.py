@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import Any
 
 import numpy as np
@@ -24,21 +23,18 @@ from flodl.train.engines import (
     StepEngine,
     StepSettings,
 )
-from flodl.train.engines.agreement import disagreement
-from flodl.train.engines.routing import RouteVerdict
 from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning, layout_refusal
+from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
 from tests.flodl.train.programs import line, squared_error, training
 from tests.rows import each_row
 
-TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
+TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, cost=1e9, compile_seconds=1e9)
 
 
 @pytest.fixture(autouse=True)
 def no_probe(monkeypatch):
-    verdict = RouteVerdict(reason="not in this test")
-    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda _: verdict)
+    monkeypatch.setattr("flodl.train.engines.auto.onednn_refusal", lambda: "not in this test")
 
 
 @pytest.fixture
@@ -176,30 +172,6 @@ def test_auto_trains_a_function_that_changes_more_than_the_model_as_a_plain_loop
     assert losses == pytest.approx(trained(plain, batches(150)), rel=1e-3)
 
 
-def test_gradients_of_parameters_without_an_optimizer_outlive_a_trial():
-    model = mlp()
-    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
-    settings = StepSettings(train_fn=loss_fn)
-    [batch] = batches(1)
-    trained(EagerEngine(model, optimizer, settings), [batch])
-    gradient = model[0].weight.grad
-    before = gradient.clone()
-    assert disagreement(model, optimizer, settings, Tuning(fused=True), batch) == ""
-    assert model[0].weight.grad is gradient
-    assert torch.equal(gradient, before)
-
-
-def test_a_buffer_of_nan_is_no_reason_against_a_trial():
-    model = mlp()
-    model.register_buffer("unknown", torch.tensor([float("nan"), 1.0]))
-    [batch] = batches(1)
-    settings = StepSettings(train_fn=loss_fn)
-    assert disagreement(model, adam(model), settings, Tuning(fused=True), batch) == ""
-
-
-# --- What was compiled need not fit for ever ------------------------------------------------------
-
-
 class Counting(nn.Module):
     """Computes with a number that changes at every call."""
 
@@ -242,7 +214,9 @@ def test_auto_never_compiles_again_once_it_has_decided(traced):
     def train_fn(model: Any, batch: Batch) -> Tensor:
         return loss_fn(model, batch) * model.temperature
 
-    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, gain=-100.0)
+    policy = AutoPolicy(
+        least_steps=1, least_seconds=0.0, cost=1e9, compile_seconds=0.0, gain=-100.0
+    )
     settings = StepSettings(train_fn=train_fn)
     engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
     while not engine.decided:
@@ -253,36 +227,6 @@ def test_auto_never_compiles_again_once_it_has_decided(traced):
         model.temperature = 1.0 + number
         trained(engine, batches(2, rows=3 + number))
     assert len(traced) == 1
-
-
-def test_numbers_drawn_between_steps_do_not_repeat_while_a_thread_compiles(monkeypatch):
-    traced, drawn = threading.Event(), threading.Event()
-    real = torch.compile
-
-    def backend(graph: Any, _: object) -> object:
-        traced.set()
-        assert drawn.wait(60)
-        return graph.forward
-
-    def slow(function: Any, **settings: Any) -> object:
-        return real(function, **{**settings, "backend": backend, "options": None})
-
-    monkeypatch.setattr(torch, "compile", slow)
-    model = mlp()
-    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0)
-    settings = StepSettings(train_fn=loss_fn)
-    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
-    while not traced.wait(0.01):
-        trained(engine, batches(5))
-    before = torch.get_rng_state()
-    numbers = torch.rand(3)
-    trained(engine, batches(1))
-    drawn.set()
-    while not engine.decided:
-        trained(engine, batches(5))
-    numbers = torch.cat([numbers, torch.rand(3)])
-    torch.set_rng_state(before)
-    assert torch.equal(numbers, torch.cat([torch.rand(3), torch.rand(3)]))
 
 
 @pytest.mark.usefixtures("traced")
@@ -317,61 +261,6 @@ def test_an_optimizer_whose_step_was_replaced_keeps_its_own():
     engine.use(Tuning(fused=True))
     trained(engine, batches(4))
     assert len(steps) == 4
-
-
-# --- Layout of weights ----------------------------------------------------------------------------
-
-
-def images() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
-
-
-def test_the_end_of_a_training_gives_the_layout_of_weights_back():
-    model = images()
-    optimizer = adam(model)
-    engine = TunedEngine(model, optimizer, StepSettings(train_fn=lambda m, b: m(b["x"]).mean()))
-    engine.use(Tuning(channels_last=True))
-    trained(engine, [Batch((torch.ones(2, 3, 4, 4),), ("x",))])
-    assert not model[0].weight.is_contiguous()
-    engine.close()
-    assert nn.utils.parameters_to_vector(model.parameters()).numel() == 168
-    assert optimizer.state[model[0].weight]["exp_avg"].is_contiguous()
-
-
-def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
-    def refusal(model: nn.Module, optimizer: Any = adam) -> str:
-        return layout_refusal(model, optimizer(model))
-
-    assert refusal(images()) == ""
-    assert refusal(mlp()) == "the model has no convolutions over images"
-    own = images().to(memory_format=torch.channels_last)
-    assert refusal(own) == "the weights have a layout of their own"
-    tied = images()
-    tied[1].weight.data = tied[0].weight.data
-    assert refusal(tied) == "a weight shares its memory"
-    lbfgs = lambda model: torch.optim.LBFGS(model.parameters())  # noqa: E731
-    assert refusal(images(), lbfgs) == "the step of LBFGS may depend on the layout"
-
-
-@each_row(
-    "hook",
-    [
-        lambda model: model[1].register_forward_hook(lambda *_: None),
-        lambda model: model[1].register_full_backward_hook(lambda *_: None),
-        lambda model: model[0].weight.register_hook(lambda _: None),
-        lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
-        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
-    ],
-    ids=["forward", "backward", "gradient", "accumulated", "all modules"],
-)
-def test_weights_that_hooks_may_read_are_not_laid_out(hook):
-    model = images()
-    optimizer = adam(model)
-    handle = hook(model)
-    assert "hooks" in layout_refusal(model, optimizer)
-    handle.remove()
-    assert layout_refusal(model, optimizer) == ""
 
 
 # --- Optimizers -----------------------------------------------------------------------------------
