@@ -85,7 +85,11 @@ def loaded_by(program: str, argument: Path | str = "") -> set[str]:
 
 
 def unused(found: set[str]) -> set[str]:
-    """Those of the list, and one module of each package of the list."""
+    """Those of the list, and one module of each package of the list; both halves use fdl.base."""
+    base = {
+        one for one in found if one in ("fdl", "fdl.version") or f"{one}.".startswith("fdl.base.")
+    }
+    found = found - base
     return {one for one in UNUSED if any(f"{name}.".startswith(f"{one}.") for name in found)}
 
 
