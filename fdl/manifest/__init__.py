@@ -1,8 +1,7 @@
 """Finding, reading and checking ``fdl.yml``: path -> Node tree -> Manifest.
 
-Importing this package does not load yaml. yaml is loaded only when a manifest has changed since the
-last read. This package never loads pydantic: its import takes longer than the rest of a first
-command.
+Importing this package loads neither yaml nor pydantic. They are loaded only when a manifest has
+changed since the last read.
 """
 
 from fdl.manifest.discover import Found, find, find_in

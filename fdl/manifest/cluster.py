@@ -1,8 +1,6 @@
-"""The keys of ``slurm:``, in the table of a manifest."""
+"""The values of ``slurm:``."""
 
 from __future__ import annotations
-
-from fdl.manifest.kinds import Judged, Key, ListOf, Section, Table, Text, Whole
 
 
 def minutes(value: object) -> float | None:
@@ -26,38 +24,3 @@ def minutes(value: object) -> float | None:
     else:
         found = numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
     return found or None
-
-
-def _demand_of_time(value: object) -> str:
-    fits = minutes(value) is not None
-    return "" if fits else 'must be minutes, or a time such as "1:30:00" or "2-12:00:00"'
-
-
-SLURM = Section(
-    "Slurm",
-    "Resources that a command asks of a cluster, with ``fdl --on slurm``.",
-    Key("partition", Text(), "Partition to run in (default: the cluster's own)."),
-    Key("account", Text(), "Account that the time is charged to (default: the cluster's own)."),
-    Key("qos", Text(), "Quality of service (default: the cluster's own)."),
-    Key("constraint", Text(), "Features that a node must have, such as `a100` (default: none)."),
-    Key(
-        "time",
-        Judged(_demand_of_time, [{"type": "integer", "minimum": 1}, {"type": "string"}]),
-        'Time limit, required: minutes, "1:30:00" or "2-12:00:00".',
-    ),
-    Key("nodes", Whole(least=1), "Machines; several get one torchrun each (default: 1)."),
-    Key("gpus", Whole(least=1), "GPUs of each machine (default: none)."),
-    Key("cpus", Whole(least=1), "Processor cores of each machine (default: the cluster's own)."),
-    Key("mem", Text(), "Memory of each machine, such as `32G` (default: the cluster's own)."),
-    Key(
-        "setup",
-        ListOf(Text()),
-        "Lines of shell that run before the command: `module load cuda` (default: none).",
-    ),
-    Key(
-        "requeues",
-        Whole(least=0),
-        "How often a job that reached its time limit is queued again (default: 10).",
-    ),
-    Key("extra", Table(), "Further options of sbatch, name -> value: `exclude: node7`."),
-)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
-from fdl.manifest.schema import json_schema
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import DictSchema, WithDefaultSchema
+
+from fdl.manifest import models
 from fdl.output import json_text
 from fdl.parameters.contract import LIST_TYPES, LITERALS, MAPPINGS, STYLES, VALUES
 from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
@@ -14,6 +20,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _ARGUMENTS = {"$ref": "#/$defs/Arguments"}
+_SETTINGS = {"$ref": "#/$defs/Settings"}
+_ITEM = {"type": ["string", "number", "boolean", "array", "object"]}
+_SETTING = [_SCALAR, {"items": _ITEM, "type": "array"}, _SETTINGS, {"type": "null"}]
 
 
 def _mapping(properties: dict[str, Any]) -> dict[str, Any]:
@@ -32,6 +41,11 @@ def _switch(description: str) -> dict[str, Any]:
     return {"description": description, "type": ["boolean", "null"]}
 
 
+_OPTIONS = {
+    "additionalProperties": {"anyOf": _SETTING},
+    "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",
+    "type": "object",
+}
 _SHARED = {
     "type": {
         "description": "Type of one value, or of each value of a list",
@@ -132,6 +146,39 @@ _CONTRACT = _mapping(
 """The allowed content of ``schema:``: the document that ``--fdl-schema`` prints."""
 
 
+class _Schema(GenerateJsonSchema):
+    """The JSON Schema of the models: no titles or defaults, and no key is required.
+
+    Another layer may hold a required key.
+    """
+
+    def default_schema(self, schema: WithDefaultSchema) -> dict[str, Any]:
+        return self.generate_inner(schema["schema"])
+
+    def dict_schema(self, schema: DictSchema) -> dict[str, Any]:
+        rule = super().dict_schema(schema)
+        return {"type": "object"} if rule.get("additionalProperties") is True else rule
+
+    def field_is_required(self, *_: object, **__: object) -> bool:
+        return False
+
+    def field_title_should_be_set(self, _: object) -> bool:
+        return False
+
+
+def _texts() -> dict[str, dict[str, str]]:
+    """Model -> name of a field -> the text under it in the source."""
+    made: dict[str, dict[str, str]] = {}
+    for one in ast.parse(inspect.getsource(models)).body:
+        if isinstance(one, ast.ClassDef):
+            texts = made.setdefault(one.name, {})
+            for field, below in pairwise(one.body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        texts[name] = " ".join(text.split())
+    return made
+
+
 @cache
 def as_json() -> str:
     """The document as text, ending in a newline."""
@@ -143,9 +190,22 @@ def document() -> dict[str, Any]:
 
     It refuses nothing that fdl accepts. Rules over several keys or files are checked only by fdl.
     """
-    made = json_schema()
-    made["$defs"]["Arguments"] = _CONTRACT
-    made["properties"]["schema"]["anyOf"] = [_ARGUMENTS, {"type": "null"}]
+    made = models.Root.model_json_schema(schema_generator=_Schema)
+    texts = _texts()
+    for name, rule in (("Root", made), *made["$defs"].items()):
+        del rule["title"]
+        model = getattr(models, name)
+        for field, key in zip(model.model_fields, models.keys(model), strict=True):
+            rule["properties"][key]["description"] = texts[name][field]
+    below = made["$defs"]
+    below["Training"]["additionalProperties"] = _SETTINGS
+    for scope, key, rule in (
+        (made, "schema", _ARGUMENTS),
+        (made, "options", _SETTINGS),
+        (below["Command"], "options", _SETTINGS),
+    ):
+        scope["properties"][key]["anyOf"] = [rule, {"type": "null"}]
+    made["$defs"] = dict(sorted({**below, "Arguments": _CONTRACT, "Settings": _OPTIONS}.items()))
     # An empty file is an empty manifest.
     made["type"] = ["object", "null"]
     return {"$schema": DIALECT, "title": "fdl.yml", **made}

@@ -1,362 +1,330 @@
-"""The kinds of values in a manifest: how each is checked, and its JSON Schema for editors.
+"""The kinds of values in a manifest, as types of pydantic.
 
-A kind is strict and converts nothing: ``"5"`` is not a number and 5 is not text. Sections and
-tables handle null: a key that is null counts as not given.
+A kind is strict and converts nothing: ``"5"`` is not a number and 5 is not text.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar
 
-from fdl.light_record import Record
-from fdl.manifest.mistakes import Empty, Missing, Refused, Unknown, Unsuitable
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeGuard
+from fdl.manifest.cluster import minutes
+from fdl.manifest.ddp import NAMED_MODES, is_endpoint, node_range, solo_device
 
-    from fdl.manifest.mistakes import Mistake, Path
-    from fdl.node import Node
+Rule = dict[str, Any]
+T = TypeVar("T")
 
-    Rule = dict[str, Any]
-
-_INFINITY = float("inf")
-
-
-class Kind(Record, ABC):
-    """The kind of value that one place accepts."""
-
-    @abstractmethod
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Add to ``found`` what is wrong with the value ``node`` at ``path``."""
-
-    @abstractmethod
-    def rules(self) -> list[Rule]:
-        """JSON Schemas; a value must fit at least one of them."""
-
-
-class Text(Kind):
-    """Text; a number or a boolean must be quoted."""
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but text."""
-        if not isinstance(node.value, str):
-            unquoted = isinstance(node.value, bool | int | float)
-            remedy = "; put it between quotes" if unquoted else ""
-            found.append(Unsuitable(node, path, "must be text", remedy))
-
-    def rules(self) -> list[Rule]:
-        """One type."""
-        return [{"type": "string"}]
+EMPTY = object()
+"""The value of a key behind which nothing stands."""
 
 
-class Judged(Kind):
+class Mapping(BaseModel):
+    """A mapping that holds certain keys and no others. A key that is null counts as not given."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    may_be_empty: ClassVar[bool] = True
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _given(cls, value: object, info: ValidationInfo) -> object:
+        if value is not EMPTY:
+            return value
+        required = cls.model_fields[info.field_name or ""].is_required()
+        return None if cls.may_be_empty or required else _refuse_empty(value)
+
+
+class Section(Mapping):
+    """A mapping in which a key without a value is a slip; null is none."""
+
+    may_be_empty: ClassVar[bool] = False
+
+
+def _refuse_empty(value: object) -> object:
+    if value is EMPTY:
+        raise PydanticCustomError("empty", "has no value")
+    return value
+
+
+def unsuitable(demand: str, remedy: str = "", near: Sequence[str] = ()) -> PydanticCustomError:
+    """The error for a value that does not meet a demand, ``must be …``; it shows the value.
+
+    Args:
+        demand: The demand.
+        remedy: What to do about this value.
+        near: Values that the user may have meant.
+    """
+    return PydanticCustomError(
+        "unsuitable", "{demand}", {"demand": demand, "remedy": remedy, "near": near}
+    )
+
+
+def refused(problem: str, kind: str = "refused") -> PydanticCustomError:
+    """The error for a value, or the name above it, that must not stand here at all."""
+    return PydanticCustomError(kind, "{problem}", {"problem": problem})
+
+
+class Judged:
     """A value that one function judges.
 
-    Attributes:
+    Args:
         demand: The demand that a value does not meet, ``must be …``; empty for one that meets all.
-        schemas: JSON Schemas; a value must fit at least one of them.
+        rules: JSON Schemas; a value must fit at least one of them.
         near: Values that the user may have meant.
         described: Whether messages repeat the value.
     """
 
-    demand: Callable[[Any], str]
-    schemas: list[Rule]
-    near: Sequence[str] = ()
-    described: bool = True
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse values that do not meet the demand."""
-        if not (demand := self.demand(node.value)):
-            return
-        if self.described:
-            found.append(Unsuitable(node, path, demand, near=self.near))
-        else:
-            found.append(Refused(node, path, demand))
-
-    def rules(self) -> list[Rule]:
-        """The schemas."""
-        return self.schemas
-
-
-def one_of(*words: str) -> Judged:
-    """The kind that accepts one of several words."""
-    *others, last = (f"`{word}`" for word in words)
-    demand = f"must be {', '.join(others)} or {last}"
-    return Judged(
-        lambda value: "" if value in words else demand, [{"enum": list(words), "type": "string"}]
-    )
-
-
-SWITCH = Judged(
-    lambda value: "" if isinstance(value, bool) else "must be true or false", [{"type": "boolean"}]
-)
-"""True or false."""
-
-
-class Whole(Kind):
-    """A whole number, of any length.
-
-    Args:
-        least: The smallest one allowed, or None.
-        most: The largest one allowed, or None.
-    """
-
-    least: int | None = None
-    most: int | None = None
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse other types (also ``5.0``) and numbers out of range."""
-        value = node.value
-        if not is_whole(value):
-            found.append(Unsuitable(node, path, "must be a whole number", _unquote(value)))
-        elif self.most is not None and value > self.most:
-            found.append(Unsuitable(node, path, f"must be at most {self.most}"))
-        elif self.least is not None and value < self.least:
-            found.append(Unsuitable(node, path, f"must be at least {self.least}"))
-
-    def rules(self) -> list[Rule]:
-        """One type, with its range."""
-        rule: Rule = {} if self.most is None else {"maximum": self.most}
-        if self.least is not None:
-            rule["minimum"] = self.least
-        return [{**rule, "type": "integer"}]
-
-
-class Number(Kind):
-    """A finite number that a program can hold as a float.
-
-    Args:
-        above: The number it must exceed, or None.
-        least: The smallest number allowed, or None.
-    """
-
-    above: int | None = None
-    least: int | None = None
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse other types, infinities, NaN, and numbers that are too small."""
-        value = node.value
-        number = _as_float(value)
-        if number is None:
-            found.append(Unsuitable(node, path, "must be a number", _unquote(value)))
-        elif not -_INFINITY < number < _INFINITY:
-            found.append(Unsuitable(node, path, "must be a finite number"))
-        elif self.above is not None and not number > self.above:
-            found.append(Unsuitable(node, path, f"must be greater than {self.above}"))
-        elif self.least is not None and number < self.least:
-            found.append(Unsuitable(node, path, f"must be at least {self.least}"))
-
-    def rules(self) -> list[Rule]:
-        """One type, with its limit."""
-        rule: Rule = {} if self.above is None else {"exclusiveMinimum": self.above}
-        if self.least is not None:
-            rule["minimum"] = self.least
-        return [{**rule, "type": "number"}]
-
-
-class Referring(Kind):
-    """A value of another kind, or text with ``${VAR}``, which is checked when it has a value."""
-
-    kind: Kind
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Leave text with a reference for later."""
-        if not (isinstance(node.value, str) and "${" in node.value):
-            self.kind.judge(node, path, found)
-
-    def rules(self) -> list[Rule]:
-        """The kind's own, and text with a reference."""
-        return [*self.kind.rules(), {"pattern": "\\$\\{", "type": "string"}]
-
-
-class ListOf(Kind):
-    """A list of items of one kind; no item is null."""
-
-    item: Kind
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but lists, then check every item."""
-        if not isinstance(node.value, list):
-            found.append(Unsuitable(node, path, "must be a list"))
-            return
-        for index, item in enumerate(node.value):
-            self.item.judge(item, (*path, index), found)
-
-    def rules(self) -> list[Rule]:
-        """An array of the item's kind."""
-        (item,) = self.item.rules()
-        return [{"items": item, "type": "array"}]
-
-
-class Table(Kind):
-    """A mapping from names that the user chooses to values of one kind or null.
-
-    Args:
-        value: The kind of the values; None for any.
-        settings: Whether a name without a value is a slip. It may be null.
-    """
-
-    value: Kind | None = None
-    settings: bool = False
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but mappings, then check every name and value."""
-        if not isinstance(node.value, dict):
-            found.append(Unsuitable(node, path, "must be a mapping"))
-            return
-        for name, child in node.value.items():
-            if problem := self.name_problem(name):
-                found.append(Refused(child, (*path, name), problem))
-            if child.empty and self.settings:
-                found.append(Empty(child, (*path, name)))
-            if self.value is not None and child.value is not None:
-                self.value.judge(child, (*path, name), found)
-
-    def name_problem(self, name: str) -> str:  # noqa: ARG002
-        """Why a name is not allowed, as the rest of a sentence; empty if it is allowed."""
-        return ""
-
-    def rules(self) -> list[Rule]:
-        """An object with values of the kind."""
-        if self.value is None:
-            return [{"type": "object"}]
-        return [{"additionalProperties": _or_null(self.value), "type": "object"}]
-
-
-class Key(Record):
-    """One key of a section.
-
-    Attributes:
-        name: The name as it is written.
-        kind: The kind of its value.
-        about: One line for editors and for the reference.
-        required: Whether it must be there, and not null.
-        excluded_by: A key of the same section that excludes this one; empty for none.
-    """
-
-    name: str
-    kind: Kind
-    about: str
-    required: bool = False
-    excluded_by: str = ""
-
-    def rule(self) -> Rule:
-        """The JSON Schema of the value, with its description."""
-        (rule,) = self.kind.rules() if self.required else (_or_null(self.kind),)
-        return dict(sorted({**rule, "description": self.about}.items()))
-
-
-class Section(Kind):
-    """A mapping that holds certain keys and no others.
-
-    Args:
-        name: Its name among the definitions of the JSON Schema.
-        about: One line for editors.
-        keys: The keys it may hold, in the order in which they are listed and checked.
-        others: The kind of a mapping under any other key; None refuses other keys.
-        settings: Whether a key without a value is a slip. It may be null.
-
-    Attributes:
-        keys: Name -> key.
-    """
-
     def __init__(
         self,
-        name: str,
-        about: str,
-        *keys: Key,
-        others: Kind | None = None,
-        settings: bool = True,
+        demand: Callable[[Any], str],
+        *rules: Rule,
+        near: Sequence[str] = (),
+        described: bool = True,
     ) -> None:
-        self.name = name
-        self.about = about
-        self.keys = {key.name: key for key in keys}
-        self.others = others
-        self.settings = settings
+        self._demand = demand
+        self._rules = rules
+        self._near = near
+        self._described = described
 
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but mappings, then check every key."""
-        children = node.value
-        if not isinstance(children, dict):
-            found.append(Unsuitable(node, path, "must be a mapping"))
-            return
-        sound: set[str] = set()
-        for name, key in self.keys.items():
-            child = children.get(name)
-            if child is None:
-                if key.required:
-                    found.append(Missing(node, (*path, name)))
-                continue
-            if child.value is None and not key.required:
-                if child.empty and self.settings:
-                    found.append(Empty(child, (*path, name)))
-                continue
-            before = len(found)
-            key.kind.judge(child, (*path, name), found)
-            if len(found) > before:
-                continue
-            sound.add(name)
-            if key.excluded_by in sound:
-                problem = f"cannot stand beside `{key.excluded_by}`, which says the same"
-                found.append(Refused(child, (*path, name), f"{problem}; keep one of them"))
-        for name, child in children.items():
-            if name in self.keys:
-                continue
-            if self.others is not None and isinstance(child.value, dict):
-                self.others.judge(child, (*path, name), found)
-            else:
-                found.append(Unknown(child, (*path, name), tuple(self.keys)))
+    def _judge(self, value: object) -> object:
+        if demand := self._demand(value):
+            raise unsuitable(demand, near=self._near) if self._described else refused(demand)
+        return value
 
-    def rules(self) -> list[Rule]:
-        """A reference to the definition."""
-        return [{"$ref": f"#/$defs/{self.name}"}]
+    def __get_pydantic_core_schema__(self, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._judge)
 
-    def definition(self) -> Rule:
-        """The JSON Schema itself. It requires no key, because another layer may hold it."""
-        others = False if self.others is None else self.others.rules()[0]
-        rule: Rule = {
-            "additionalProperties": others,
-            "description": self.about,
-            "properties": {name: key.rule() for name, key in self.keys.items()},
-            "type": "object",
-        }
-        pairs = [_both(key.excluded_by, name) for name, key in self.keys.items() if key.excluded_by]
-        return {**rule, "not": {"anyOf": pairs}} if pairs else rule
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> Rule:
+        return {"anyOf": [*self._rules]} if len(self._rules) > 1 else self._rules[0]
 
 
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; true and false are not."""
+class Or:
+    """A value of the annotated type, or one that passes a test.
+
+    Args:
+        passes: The test.
+        rule: The JSON Schema of what passes.
+    """
+
+    def __init__(self, passes: Callable[[Any], bool], rule: Rule) -> None:
+        self._passes = passes
+        self._rule = rule
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, inner: value if self._passes(value) else inner(value), handler(source)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> Rule:
+        return {"anyOf": [handler(schema), self._rule]}
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _demand_of_mode(value: object) -> str:
+    if value in NAMED_MODES or (isinstance(value, str) and solo_device(value) is not None):
+        return ""
+    known = ", ".join(f"`{name}`" for name in NAMED_MODES)
+    return f"must be `solo-N` for one device, or one of {known}"
+
+
+def _demand_of_auto_or_count(value: object) -> str:
+    if _is_whole(value):
+        return "" if value >= 1 else "must be at least 1"
+    return "" if value == "auto" else "must be `auto` or a whole number"
+
+
+def _demand_of_nodes(value: object) -> str:
+    if _is_whole(value):
+        return "" if value >= 1 else "must be at least 1"
+    fits = isinstance(value, str) and node_range(value)
+    return "" if fits else 'must be a whole number, or a range such as "1:2"'
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _as_float(value: object) -> float | None:
-    """A number as a float; None if it is not a number or too large for a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
+def _demand_of_endpoint(value: object) -> str:
+    fits = isinstance(value, str) and is_endpoint(value)
+    return "" if fits else "must be a host and a port, such as `gpu1:29400`"
 
 
-def _unquote(value: object) -> str:
-    """The remedy for a number between quotes; empty for every other value."""
-    if not isinstance(value, str):
+def _demand_of_auto_or_switch(value: object) -> str:
+    return "" if value == "auto" or isinstance(value, bool) else "must be `auto`, true or false"
+
+
+def _demand_of_time(value: object) -> str:
+    fits = minutes(value) is not None
+    return "" if fits else 'must be minutes, or a time such as "1:30:00" or "2-12:00:00"'
+
+
+def _demand_of_factor(value: object) -> str:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+    return "" if fits else "must be a number above 0 and at most 1"
+
+
+def _demand_of_variable(value: object) -> str:
+    fits = not isinstance(value, dict | list)
+    return "" if fits else "is one variable, so it holds text, a number, true or false"
+
+
+def _demand_of_env_files(value: object) -> str:
+    if all(map(_is_env_file, value if isinstance(value, list) else [value])):
         return ""
+    return "must be a path, or a list of paths and of `{path: FILE, required: false}`"
+
+
+def _is_env_file(value: object) -> bool:
+    if not isinstance(value, dict):
+        return isinstance(value, str) and bool(value.strip())
+    return (
+        value.keys() <= {"path", "required"}
+        and isinstance(value.get("path"), str)
+        and isinstance(value.get("required", False), bool)
+    )
+
+
+def _demand_of_texts(value: object) -> str:
+    items = value if isinstance(value, list) else [value]
+    fits = all(isinstance(item, str) and item.strip() for item in items)
+    return "" if fits else "must be text, or a list of texts"
+
+
+def _demand_of_values(value: object) -> str:
+    items = value if isinstance(value, list) else [value]
+    fits = items and all(
+        isinstance(item, str | bool | int | float) and item != "" for item in items
+    )
+    return "" if fits else "must be a value, or a list of values, none of them empty"
+
+
+def _demand_of_pattern(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        return "must be a regular expression, as text"
     try:
-        float(value)
-    except ValueError:
-        return ""
-    return "; remove the quotes"
+        with warnings.catch_warnings():
+            # What a later Python may read otherwise is not the author's concern now.
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(value)
+    except re.error as problem:
+        return f"is not a regular expression: {problem}"
+    return ""
 
 
-def _or_null(kind: Kind) -> Rule:
-    return {"anyOf": [*kind.rules(), {"type": "null"}]}
+def _parent(value: object) -> object:
+    if isinstance(value, str) and value.strip():
+        return value
+    kinds = {bool: " (a boolean)", int: " (a number)", float: " (a number)"}
+    demand = "must be the path of the manifest to inherit from"
+    raise unsuitable(demand, kinds.get(type(value), ""))
 
 
-def _both(one: str, other: str) -> Rule:
-    """The rule that matches if both keys are given."""
-    given = {"not": {"type": "null"}}
-    return {"required": [one, other], "properties": {one: given, other: given}}
+def _switch_or_mapping(value: object) -> object:
+    if isinstance(value, bool | dict):
+        return value
+    raise unsuitable("must be true, false or a mapping")
+
+
+def _variable_name(name: str) -> str:
+    if not name or "=" in name:
+        problem = "names no variable: a name is not empty and holds no `=`"
+        raise refused(problem, "refused_name")
+    return name
+
+
+_TEXT: Rule = {"type": "string"}
+_SCALAR: Rule = {"type": ["string", "number", "boolean"]}
+_ENV_FILE: Rule = {
+    "anyOf": [
+        _TEXT,
+        {
+            "additionalProperties": False,
+            "properties": {"path": _TEXT, "required": {"type": "boolean"}},
+            "required": ["path"],
+            "type": "object",
+        },
+    ]
+}
+
+
+def _or_list(rule: Rule) -> tuple[Rule, Rule]:
+    return rule, {"items": rule, "type": "array"}
+
+
+def _number(least: int) -> Rule:
+    return {"minimum": least, "type": "integer"}
+
+
+def _texts(pattern: str) -> Rule:
+    return {"pattern": pattern, **_TEXT}
+
+
+Count = Annotated[int, Field(ge=1)]
+Referring = Annotated[T, Or(_is_reference, _texts("\\$\\{"))]
+"""A value of another kind, or text with ``${VAR}``, which is checked when it has a value."""
+Table = dict[str, Annotated[T | None, BeforeValidator(lambda one: None if one is EMPTY else one)]]
+"""A mapping from names that the user chooses to values of one kind or null."""
+SwitchOr = Annotated[
+    T,
+    Or(lambda value: isinstance(value, bool), {"type": "boolean"}),
+    BeforeValidator(_switch_or_mapping),
+]
+"""True, false, or a section that means true."""
+Factor = Annotated[
+    Any, Judged(_demand_of_factor, {"exclusiveMinimum": 0, "maximum": 1, "type": "number"})
+]
+Parent = Annotated[str, BeforeValidator(_parent), WithJsonSchema(_texts("\\S"))]
+EnvFiles = Annotated[Any, Judged(_demand_of_env_files, *_or_list(_ENV_FILE))]
+Texts = Annotated[Any, Judged(_demand_of_texts, *_or_list(_TEXT))]
+Values = Annotated[Any, Judged(_demand_of_values, *_or_list(_SCALAR), described=False)]
+Pattern = Annotated[Any, Judged(_demand_of_pattern, {"minLength": 1, **_TEXT}, described=False)]
+Time = Annotated[Any, Judged(_demand_of_time, _number(1), _TEXT)]
+Mode = Annotated[
+    Any,
+    Judged(
+        _demand_of_mode,
+        {"enum": [*NAMED_MODES]},
+        _texts("^solo-[0-9]{1,6}$"),
+        near=(*NAMED_MODES, "solo-0"),
+    ),
+]
+AutoOrCount = Annotated[Any, Judged(_demand_of_auto_or_count, {"const": "auto"}, _number(1))]
+AutoOrSwitch = Annotated[
+    Any, Judged(_demand_of_auto_or_switch, {"const": "auto"}, {"type": "boolean"})
+]
+Nodes = Annotated[
+    Any, Judged(_demand_of_nodes, _number(1), _texts("^[1-9][0-9]{0,5}(:[1-9][0-9]{0,5})?$"))
+]
+Endpoint = Annotated[Any, Judged(_demand_of_endpoint, _texts("^\\S+:[0-9]{1,5}$"))]
+Variables = dict[
+    Annotated[str, AfterValidator(_variable_name)],
+    Annotated[
+        Any,
+        Judged(_demand_of_variable, {"anyOf": [_SCALAR, {"type": "null"}]}, described=False),
+        BeforeValidator(_refuse_empty),
+    ],
+]
+"""Environment variables: name -> value."""

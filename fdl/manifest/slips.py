@@ -1,4 +1,4 @@
-"""Names in an overlay that look like a slip: it was meant to change a command, and adds one.
+"""What looks like a slip: a command that only an overlay has, a key without a value.
 
 Imported on the warm path.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from fdl.node import Node
 
@@ -53,3 +53,21 @@ def _warnings(added: dict[str, Node], others: Collection[str]) -> list[str]:
 
 def _letters(name: str) -> str:
     return "".join(letter for letter in name if not letter.isdigit())
+
+
+def empty(key: str, known: Sequence[str] = ()) -> str:
+    """What to do about a key without a value.
+
+    Args:
+        key: The key.
+        known: The keys that there are.
+    """
+    from fdl.base.suggest import nearest
+
+    for mark, end in ((":", ", with a space after the colon"), ("=", "")):
+        name, _, value = key.partition(mark)
+        if name and value:
+            return f"write `{name}: {value}`{end}"
+    close = nearest(key, [name for name in known if name != key])
+    meant = f"did you mean `{close}`? " if close else ""
+    return f"{meant}write a value; `null` removes an inherited one"

@@ -15,7 +15,7 @@ from fdl.variables.expand import Variables, expanded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fdl.node import Node
     from fdl.select.level import Level
@@ -51,8 +51,6 @@ def with_values(level: Level, preset: str | None, find: Find) -> Level:
     Raises:
         ManifestError: A variable is not set, or its value is not allowed in that place.
     """
-    from fdl.manifest.check import check
-
     made = copy.copy(level)
     made.manifest = copy.copy(level.manifest)
     node = _settings(level.manifest.node, find, level.root)
@@ -61,9 +59,19 @@ def with_values(level: Level, preset: str | None, find: Find) -> Level:
         spec = _settings(commands.mapping[preset], find, level.root)
         below = commands.at({**commands.mapping, preset: spec})
         node = node.at({**node.mapping, "commands": below})
-    check(node, whole=True)
+    scopes = [node, *([] if preset is None else [node.mapping["commands"].mapping[preset]])]
+    # Every text fits everywhere else.
+    if any(one.reference for scope in scopes for one in _of_training(scope)):
+        from fdl.manifest.check import check
+
+        check(node, whole=True)
     made.manifest.node = node
     return made
+
+
+def _of_training(scope: Node) -> Iterable[Node]:
+    training = scope.get("training")
+    return training.mapping.values() if training else ()
 
 
 def _settings(scope: Node, find: Find, root: str) -> Node:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fdl import DdpArgs, FdlArgsError, option
-from fdl.manifest.ddp import DDP
+from fdl.manifest.models import Ddp
 from fdl.planning.generate import FIELDS
 from tests.rows import each_row
 
@@ -24,7 +24,7 @@ def parsed(words):
 def test_every_key_of_the_section_has_its_flag():
     flags = {flag for section, _, flag in FIELDS if section == "ddp"}
     assert {f"--{name}" for name in DdpArgs.schema()["options"]} == flags
-    assert DdpArgs.model_fields.keys() == DDP.keys.keys()
+    assert DdpArgs.model_fields.keys() == Ddp.model_fields.keys()
 
 
 def test_nothing_given_says_nothing():

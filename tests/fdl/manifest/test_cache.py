@@ -367,10 +367,10 @@ def modules_of_a_load(root: Path) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_a_cold_load_imports_yaml_and_little_else_and_a_warm_one_nothing(root: Path) -> None:
+def test_a_cold_load_imports_yaml_and_pydantic_and_a_warm_one_nothing(root: Path) -> None:
     cold = modules_of_a_load(root)
-    assert {"yaml", "json", "fdl.manifest.check"} <= cold
-    assert cold.isdisjoint({"pydantic", "pydantic_core", "typing", "pathlib", "dataclasses"})
+    assert {"yaml", "json", "pydantic", "fdl.manifest.check"} <= cold
+    assert cold.isdisjoint({"typer", "rich", "httpx2", "jinja2"})
     rooms = ("", ".cache", ".discover", ".layers", ".load", ".slips")
     ours = {"fdl.light_json", "fdl.node", "fdl.version", *(f"fdl.manifest{room}" for room in rooms)}
     ours |= {"fdl.base", "fdl.base.masking", "fdl.base.secrets"}

@@ -10,12 +10,10 @@ from jinja2 import Environment, FileSystemLoader
 
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
-from fdl.manifest.cluster import SLURM
-from fdl.manifest.ddp import SPEED_HINT
 from fdl.manifest.json_schema import DIALECT, document
+from fdl.manifest.kinds import Mapping, Section
+from fdl.manifest.models import keys
 from fdl.manifest.read import read
-from fdl.manifest.run_folder import KEEP, METRIC
-from fdl.manifest.schema import COMMAND, GUARDS, ROOT, SECTIONS, SWEEP
 from fdl.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 from tests.rows import each_row
@@ -196,12 +194,12 @@ def test_every_key_tells_an_editor_what_it_is_for():
         name: one for name, one in made["$defs"].items() if name not in ("Arguments", "Settings")
     }
     shown = {"Root": made, **definitions}
-    below = (SLURM, SPEED_HINT, SWEEP, KEEP, GUARDS, METRIC)
-    sections = {one.name: one for one in (ROOT, COMMAND, *below, *SECTIONS.values())}
+    models = (*Mapping.__subclasses__(), *Section.__subclasses__())
+    sections = {one.__name__: one for one in models if one is not Section}
     assert set(shown) == set(sections)
     for name, section in sections.items():
         properties = shown[name]["properties"]
-        assert list(properties) == list(section.keys)
+        assert list(properties) == keys(section)
         assert shown[name]["additionalProperties"] is False or name == "Training"
         for key, one in properties.items():
             assert len(one.get("description", "")) > 10, f"{name}.{key}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.manifest import schema
+from fdl.manifest.models import SECTIONS
 from flodl.ddp_bench.__main__ import Args, main, request_of
 from flodl.ddp_bench.cell import MODES, starting_rate
 from flodl.ddp_bench.models import TASKS
@@ -75,8 +75,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.case("distributed", 59)
 def test_no_field_of_a_manifest_is_left_out_here():
-    sections = (schema.DDP, schema.TRAINING, schema.OUTPUT)
-    known = {name for section in sections for name in section.keys}
+    known = {name for section in SECTIONS.values() for name in section.model_fields}
     # `keep` is read by `fdl runs prune`, `record` by fdl, and guards reach every program in a
     # variable. The bench compares modes with one engine, the default.
     assert known - {"dir", "keep", "record", "guards", "engine"} == SAMPLES.keys()
