@@ -163,10 +163,9 @@ def test_auto_repeats_itself_from_the_second_run_on(run):
     runs = [run("auto") for _ in range(3)]
     models = [(one / "model.fdl").read_bytes() for one in runs]
     assert models[1] == models[2]
-    assert models[0] != models[1]
     stretches = [json.loads((one / "environment.json").read_text())["engine"]["stretches"]
                  for one in runs]  # fmt: skip
-    assert len(stretches[0]) > 2
+    assert len(stretches[0]) > 2  # a plain step and a fused one may agree to the bit, or differ
     assert stretches[1] == stretches[2] == [[1, "fused optimizer"]]
 
 
