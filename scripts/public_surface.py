@@ -239,8 +239,13 @@ def changes(before: Surface, after: Surface) -> Iterator[tuple[str, str, str]]:
                 yield kind, name, "removed"
             elif name not in old:
                 yield kind, name, "added"
-            elif old[name] != new[name]:
+            elif _alternatives(old[name]) != _alternatives(new[name]):
                 yield kind, name, f"changed: {old[name]} -> {new[name]}"
+
+
+def _alternatives(promised: str) -> list[str]:
+    """The types or words that a value may be; their order promises nothing."""
+    return sorted(promised.split(" | "))
 
 
 def unreleased() -> str:
