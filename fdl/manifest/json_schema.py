@@ -41,11 +41,8 @@ def _switch(description: str) -> dict[str, Any]:
     return {"description": description, "type": ["boolean", "null"]}
 
 
-_OPTIONS = {
-    "additionalProperties": {"anyOf": _SETTING},
-    "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",
-    "type": "object",
-}
+_OPTIONS = {"additionalProperties": {"anyOf": _SETTING}, "type": "object"}
+_DOTTED = "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`."
 _SHARED = {
     "type": {
         "description": "Type of one value, or of each value of a list",
@@ -197,15 +194,15 @@ def document() -> dict[str, Any]:
         model = getattr(models, name)
         for field, key in zip(model.model_fields, models.keys(model), strict=True):
             rule["properties"][key]["description"] = texts[name][field]
-    below = made["$defs"]
+    below = made.pop("$defs")
     below["Training"]["additionalProperties"] = _SETTINGS
     for scope, key, rule in (
         (made, "schema", _ARGUMENTS),
-        (made, "options", _SETTINGS),
-        (below["Command"], "options", _SETTINGS),
+        (made, "options", _OPTIONS),
+        (below["Command"], "options", _OPTIONS),
     ):
         scope["properties"][key]["anyOf"] = [rule, {"type": "null"}]
-    made["$defs"] = dict(sorted({**below, "Arguments": _CONTRACT, "Settings": _OPTIONS}.items()))
+    below |= {"Arguments": _CONTRACT, "Settings": {"description": _DOTTED, **_OPTIONS}}
     # An empty file is an empty manifest.
     made["type"] = ["object", "null"]
-    return {"$schema": DIALECT, "title": "fdl.yml", **made}
+    return {"$schema": DIALECT, "title": "fdl.yml", **made, "$defs": dict(sorted(below.items()))}

@@ -120,11 +120,13 @@ class Or:
     Args:
         passes: The test.
         rule: The JSON Schema of what passes.
+        first: Whether that schema is listed first.
     """
 
-    def __init__(self, passes: Callable[[Any], bool], rule: Rule) -> None:
+    def __init__(self, passes: Callable[[Any], bool], rule: Rule, *, first: bool = False) -> None:
         self._passes = passes
         self._rule = rule
+        self._first = first
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -136,7 +138,8 @@ class Or:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> Rule:
-        return {"anyOf": [handler(schema), self._rule]}
+        rules = [handler(schema), self._rule]
+        return {"anyOf": rules[::-1] if self._first else rules}
 
 
 def _is_reference(value: object) -> bool:
@@ -289,7 +292,7 @@ Table = dict[str, Annotated[T | None, BeforeValidator(lambda one: None if one is
 """A mapping from names that the user chooses to values of one kind or null."""
 SwitchOr = Annotated[
     T,
-    Or(lambda value: isinstance(value, bool), {"type": "boolean"}),
+    Or(lambda value: isinstance(value, bool), {"type": "boolean"}, first=True),
     BeforeValidator(_switch_or_mapping),
 ]
 """True, false, or a section that means true."""
