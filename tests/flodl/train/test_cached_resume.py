@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import BatchDataSet, Callback, DataLoader, RunDirectory, Trainer
+from flodl.checkpoint import checkpoint_metadata
 
 SAMPLES = 24
 FOUR = 8 * 4 * 4
@@ -55,11 +56,15 @@ class Keep(Callback):
     def on_checkpoint(self, run: Any, path: Path) -> None:
         if run.global_step != self.step:
             return
-        kept = path.with_name("kept.fdl")
-        before = path.stat().st_mtime_ns if path.is_file() else 0
-        while not path.is_file() or path.stat().st_mtime_ns == before:
-            time.sleep(0.001)  # another thread replaces it
-        shutil.copy(path, kept)
+        while not path.is_file() or steps(path) != self.step:
+            time.sleep(0.001)  # another thread replaces it, now or before this call
+        shutil.copy(path, path.with_name("kept.fdl"))
+
+
+def steps(path: Path) -> int:
+    """The steps that were trained before a checkpoint."""
+    told = checkpoint_metadata(path)
+    return int(told["epoch"]) * (SAMPLES // 4) + int(told["step"])
 
 
 def weights(root: Path, data: Any, resume: Path | None = None, **loader: Any) -> list[Tensor]:
