@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fdl.complete.start_up import shell_of, start_file
+from fdl.complete.start_up import home_folder, shell_of, start_file
 from fdl.errors import FdlError
 from fdl.shell_words import quote
 
@@ -43,15 +43,9 @@ def look() -> Place:
     """What stands where ``fdl`` belongs.
 
     Raises:
-        FdlError: There is no home folder, or the path cannot be read.
+        FdlError: The user has no home folder, or the path cannot be read.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = Path()
-    # With an empty HOME, `~` would be the root of the file system.
-    if not home.is_absolute() or os.environ.get("HOME") == "":
-        raise FdlError("there is no home folder to install into", hint="set HOME")
+    home = home_folder(os.environ)
     name = "fdl.exe" if os.name == "nt" else "fdl"
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     scripts = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]

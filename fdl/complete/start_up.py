@@ -48,16 +48,29 @@ def shell_of(variables: Mapping[str, str]) -> str:
     return name if name in SHELLS else ""
 
 
+def home_folder(variables: Mapping[str, str]) -> Path:
+    """The home folder of the user.
+
+    Raises:
+        FdlError: The user has none.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path()
+    # With an empty HOME, `~` would be the root of the file system.
+    if not home.is_absolute() or variables.get("HOME") == "":
+        raise FdlError("there is no home folder to install into", hint="set HOME")
+    return home
+
+
 def start_file(shell: str, variables: Mapping[str, str]) -> Path:
     """The file that a shell reads whenever a user opens one.
 
     Raises:
         FdlError: There is no home folder.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise FdlError("there is no home folder to install into", hint="set HOME") from None
+    home = home_folder(variables)
     if shell == "zsh":
         return Path(variables.get("ZDOTDIR") or home) / ".zshrc"
     if shell == "fish":

@@ -118,6 +118,13 @@ def test_several_blocks_become_one(fdl: Fdl, home: Path) -> None:
     assert text == f"a\n{block_of(text)}b\nc\n"
 
 
+@pytest.mark.usefixtures("home")
+def test_without_a_home_folder_nothing_is_written(fdl: Fdl) -> None:
+    done = fdl("autocomplete", "--dry-run", env={"HOME": ""})
+    assert done.exit == 1
+    assert done.err == "error: there is no home folder to install into\nhint: set HOME\n"
+
+
 def test_half_a_block_is_reported_and_nothing_written(fdl: Fdl, home: Path) -> None:
     rc = home / ".bashrc"
     rc.write_text(f"a\n{BEGIN}b\n")
