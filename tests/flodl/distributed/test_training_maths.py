@@ -154,17 +154,21 @@ def test_without_a_rank_that_is_finite_training_has_diverged(ranks: Ranks, polic
         assert "Lower the learning rate" in told
 
 
-def train_with_a_broken_rank(group: Group, policy: str, broken: tuple[int, ...]) -> Outcome:
+def train_with_a_broken_rank(
+    group: Group, policy: str, broken: tuple[int, ...], until: int = 7
+) -> Outcome:
     def loss(net: nn.Module, batch: Batch, rank: int, step: int) -> Tensor:
         value: Tensor = (net(batch[0]) - batch[1]).square().mean()
-        return value * float("nan") if rank in broken and step == 7 else value
+        return value * float("nan") if rank in broken and 7 <= step <= until else value
 
     return train(group, n=1200, policy=policy, ms=(2.0,) * group.world_size, loss=loss)
 
 
 def train_until_diverged(group: Group, policy: str, broken: tuple[int, ...]) -> str:
+    # On a busy machine one rank may reach step 7 a window before the other, which would mend
+    # it with its own parameters: a training that diverges stays so.
     with pytest.raises(DivergedError) as caught:
-        train_with_a_broken_rank(group, policy, broken)
+        train_with_a_broken_rank(group, policy, broken, until=1200)
     return str(caught.value)
 
 
