@@ -1,4 +1,4 @@
-"""Measurements of the ranks in an epoch, and the metrics computed from them."""
+"""Measurements of an epoch, on each rank, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
-from flodl.train.losses import SampleLossLog
+from flodl.train.losses import DeviceLossLog, HostLossLog, SampleLossLog, loss_log
 from flodl.train.metrics import ScalarLog, StepCounter
 
 if TYPE_CHECKING:
@@ -21,25 +21,40 @@ if TYPE_CHECKING:
 
 @final
 class EpochLog:
-    """Measurements of one rank in one epoch."""
+    """Measurements of one process in one epoch.
+
+    Args:
+        epoch: Counted from 0.
+        counter: Provides the number of the current step.
+        losses: The losses of the epoch.
+        known: The :meth:`state` of an epoch that continues.
+    """
 
     def __init__(
         self,
         epoch: int,
         counter: StepCounter,
-        *,
-        on_device: bool = False,
-        known: Mapping[str, Any] | None = None,
+        losses: HostLossLog | DeviceLossLog | SampleLossLog,
+        known: Mapping[str, Any],
     ) -> None:
-        known = known or {}
         self.epoch = epoch
-        self.losses = SampleLossLog(epoch, known.get("losses", (0.0, 0)), on_device=on_device)
+        self.losses = losses
         self.scalars = ScalarLog(counter, known.get("scalars"))
         self.batches = int(known.get("batches", 0))
         self.samples = int(known.get("samples", 0))
         self.busy_ms = float(known.get("busy_ms", 0.0))
         self.comm_ms = float(known.get("comm_ms", 0.0))
         self.wait_ms = float(known.get("wait_ms", 0.0))
+
+    def expect(self, samples: int) -> None:
+        """Set how many samples the next batch has, where every sample has the same weight."""
+        if isinstance(self.losses, SampleLossLog):
+            self.losses.expect(samples)
+
+    @property
+    def refused(self) -> int:
+        """Number of losses that were not finite and did not end the training."""
+        return self.losses.refused if isinstance(self.losses, SampleLossLog) else 0
 
     def state(self) -> dict[str, Any]:
         """Return sums and counts as JSON values; waits for the device."""
@@ -63,12 +78,14 @@ class EpochLogs:
 
     Args:
         counter: Provides the number of the current step.
-        on_device: Whether losses are on an accelerator.
+        device: The device of the losses.
+        weighted: Whether every sample has the same weight, and a loss that is not finite is left
+            to the other ranks; else every batch has, and such a loss ends the training.
     """
 
-    def __init__(self, counter: StepCounter, *, on_device: bool = False) -> None:
+    def __init__(self, counter: StepCounter, device: torch.device, *, weighted: bool) -> None:
         self._counter = counter
-        self._on_device = on_device
+        self._device, self._weighted = device, weighted
         self._open: dict[int, EpochLog] = {}
         self._loss_sink: Callable[[Sequence[float]], object] | None = None
         self._judged = False
@@ -79,12 +96,21 @@ class EpochLogs:
         """Return the log of an epoch and make it the current one."""
         log = self._open.get(epoch)
         if log is None:
-            log = self._open[epoch] = EpochLog(epoch, self._counter, on_device=self._on_device)
+            log = self._open[epoch] = self._made(epoch, {})
             log.losses.record = self._loss_sink
             if self._judged:
                 log.losses.keep_for_judge()
         self.current = log
         return log
+
+    def _made(self, epoch: int, known: Mapping[str, Any]) -> EpochLog:
+        sums = known.get("losses", (0.0, 0))
+        losses: HostLossLog | DeviceLossLog | SampleLossLog
+        if self._weighted:
+            losses = SampleLossLog(epoch, sums, on_device=self._device.type != "cpu")
+        else:
+            losses = loss_log(self._device, epoch, sums)
+        return EpochLog(epoch, self._counter, losses, known)
 
     def record_losses(self, sink: Callable[[Sequence[float]], object] | None) -> None:
         """Pass the losses of all logs to a sink when they are taken; None for none."""
@@ -118,9 +144,22 @@ class EpochLogs:
         del self._open[epoch]
         return log, (time.monotonic() - self._began_at) * 1000
 
-    def restart_clock(self) -> None:
-        """Start the time of the next epoch now; the work since the last epoch was not training."""
-        self._began_at = time.monotonic()
+    @property
+    def seconds(self) -> float:
+        """Time of the epoch so far."""
+        return time.monotonic() - self._began_at
+
+    def restart_clock(self, seconds: float = 0.0) -> None:
+        """Start the time of the next epoch now; the work since the last epoch was not training.
+
+        Args:
+            seconds: Time of the epoch before a resume.
+        """
+        self._began_at = time.monotonic() - seconds
+
+    def skip_time(self, seconds: float) -> None:
+        """Do not count the time of a pause."""
+        self._began_at += seconds
 
     def state(self) -> list[dict[str, Any]]:
         """Return the logs of the unfinished epochs as JSON values."""
@@ -130,9 +169,7 @@ class EpochLogs:
         """Continue from a state that :meth:`state` returned."""
         for known in states:
             epoch = int(known["epoch"])
-            self._open[epoch] = EpochLog(
-                epoch, self._counter, on_device=self._on_device, known=known
-            )
+            self._open[epoch] = self._made(epoch, known)
 
 
 def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -196,6 +233,7 @@ def epoch_metrics(
         evaluated: Scalars measured on the averaged model.
     """
     ranks = [_rank_metrics(share) for share in shares]
+    alone = len(shares) == 1
     # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
     # The last rank to arrive did not wait: its time is the cost of the exchanges.
@@ -219,12 +257,12 @@ def epoch_metrics(
         scalars={**observed, **scalars, **evaluated},
         epoch_ms=epoch_ms,
         throughput=samples / epoch_ms if epoch_ms else 0.0,
-        share=[rank.batches / batches if batches else 0.0 for rank in ranks],
-        per_rank=tuple(ranks),
+        share=[rank.batches / batches if batches else float(alone) for rank in ranks],
+        per_rank=() if alone else tuple(ranks),
         comm_ms=comm_ms,
         wait_ms=sum(spent) / len(spent) - comm_ms,
-        anchor=anchor,
-        counts=tuple(counts),
+        anchor=None if alone else anchor,
+        counts=() if alone else tuple(counts),
         lr=lr,
     )
 

@@ -1,4 +1,4 @@
-"""Acts of people on many ranks: rank 0 takes them, and all ranks carry them out together."""
+"""Acts of people on a training: rank 0 takes them, and all ranks carry them out together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, final
 
 from flodl.launch.launcher import detect
 from flodl.monitor.ledger import Account
-from flodl.train.checkpoints import non_finite_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flodl.distributed.rank_worker import RankWorker
+    from flodl.distributed.loop import Loop
     from flodl.launch.group import Group
     from flodl.launch.interrupt import InterruptRequest
     from flodl.train.mailbox import Wish
@@ -24,21 +23,19 @@ _ELASTIC = "TORCHELASTIC_RUN_ID"
 _PATIENCE = 10.0
 
 
-def carry_out_acts(worker: RankWorker) -> None:
+def carry_out_acts(worker: Loop) -> None:
     """Do what people asked for, while all ranks have the same model; collective."""
     stops, steering = worker.stops, worker.steering
     if not stops.acts:
         return
     stops.acts = False
-    place = worker.rate_limit(worker.schedule.position) // worker.plan.accumulate
-    worker.rate.steered.position = place
-    worker.book(Account.SYNC)
+    worker.set_rate_place()
+    worker.book(Account.LOGGING if worker.alone else Account.SYNC)
     paused = steering.carry_out(worker.engine.global_step, BetweenSteps(worker))
-    if worker.guard is not None:
-        worker.guard.forget()  # going back further would undo what was asked for
+    worker.policy.forget()  # going back further would undo what was asked for
     if paused:
         worker.book(Account.IDLE)
-        worker.logs.restart_clock()
+        worker.logs.skip_time(paused)
     worker.timer.begin()
     if steering.stopping:
         stops.tell()
@@ -52,16 +49,16 @@ class BetweenSteps:
         worker: This rank.
     """
 
-    def __init__(self, worker: RankWorker) -> None:
+    def __init__(self, worker: Loop) -> None:
         self._worker = worker
         self._group, self._stops = worker.group, worker.stops
 
     def save_now(self) -> str:
         """Save a checkpoint; return why not, or an empty text; collective."""
-        if bad := non_finite_parameters(self._worker.model):
-            return f"parameters are not finite: {', '.join(bad[:3])}"
-        self._worker.save()
-        return ""
+        refusal = self._worker.refusal_to_save()
+        if not refusal:
+            self._worker.save()
+        return refusal
 
     def is_interrupted(self) -> bool:
         """Whether a signal to some rank asks to stop; collective."""

@@ -1,4 +1,4 @@
-"""Write the checkpoints and the sample ledger of a training on several ranks."""
+"""Write the checkpoints, the trace and the sample ledger of a training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.launch.group import Group
-    from flodl.monitor import EpochMetrics, EpochRecord
+    from flodl.monitor import EpochMetrics
     from flodl.train.plan import TrainingPlan
 
 
@@ -34,49 +34,71 @@ class RankCheckpoints:
         plan: The plan of the training, with the run directory.
         group: The ranks.
         parts: Model, optimizer, loader and the rest, of this rank.
-        config: How windows are planned.
+        config: How windows are planned; None for a process that trains all batches in order.
 
     Attributes:
-        config: How windows are planned.
         samples: Records which batches this rank trains.
         trace: Records the steps of rank 0.
+        unchecked: Whether :meth:`check_once` is still to be called.
     """
 
     def __init__(
-        self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig
+        self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig | None
     ) -> None:
-        self._plan, self._group, self._parts, self.config = plan, group, parts, config
+        self._plan, self._group, self._parts, self._config = plan, group, parts, config
         self._keeper = CheckpointKeeper(parts.model, plan.run_dir)
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
-        self.samples = SampleRecorder(group.rank, parts.loader.batch_size)
+        self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
         self.trace = StepTrace(None)
         self._writes = False
+        self.unchecked = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether states are kept."""
+        return self._writes
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes hold parts of the model (FSDP)."""
+        return self._keeper.shared
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
         plan, group = self._plan, self._group
         self._label = label
         self._keeper.check(self._parts.parts({}))
-        self._writes = self._group.broadcast_object(plan.run_dir is not None)
+        self._writes = self._group.broadcast_object(self._keeper.keeps)
         start = found.start
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
-        if plan.run_dir is not None and self._group.leads:
+        if found.schedule is not None and plan.run_dir is not None and self._group.leads:
             path = plan.run_dir.path / "samples.ledger"
             facts = self._facts()
             if found.ledger is None:
                 facts = replace(facts, since=found.schedule.position)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
-
         self.trace = StepTrace.begin(
             plan,
-            self._parts.loader,
+            self._parts.batches,
             after=found.counts.steps,
             source=start.source,
             rank=group.rank,
             world_size=group.world_size,
         )
+
+    def check_once(self) -> None:
+        """Check after the first step that the training can be saved.
+
+        An optimizer has no state before its first step.
+
+        Raises:
+            ValueError: It cannot; the message names the tensor or the object.
+        """
+        if self.unchecked:
+            self.unchecked = False
+            self._keeper.check(self._parts.parts({}))
 
     def end_trace(self, logs: EpochLogs) -> None:
         """Write what is left of the trace, and close it."""
@@ -99,76 +121,72 @@ class RankCheckpoints:
             self._ledger.append(position, [left for _, left in segments], left_out=True)
 
     def save(
-        self,
-        schedule: ScheduleState,
-        logs: EpochLogs,
-        counts: RankCounts,
-        *,
-        history: Sequence[EpochMetrics],
-        records: Sequence[EpochRecord],
-        time_ledger: Mapping[str, Any],
-        engine: Mapping[str, Any],
-        acts: Mapping[str, Any],
-        guard: Mapping[str, Any],
-    ) -> Path | None:
-        """Save the state of all ranks; collective, right after an average.
+        self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
+        schedule: ScheduleState | None,
+    ) -> Path | None:  # fmt: skip
+        """Save the state of all ranks; collective, while they have the same model.
+
+        Args:
+            state: The state of the loop, without the modes of the model.
+            position: Where a single process would continue.
+            logs: Measurements of this rank.
+            counts: Numbers of this rank.
+            schedule: How the ranks share the batches; None if this process trains all of them.
 
         Returns:
             Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
         """
-        self.append_samples(schedule.position)
+        if schedule is not None:
+            self.append_samples(schedule.position)
         if not self._writes:
             return None
-        ranks = capture_ranks(
-            self._group,
-            self._parts,
-            logs,
-            counts,
-            label=self._label,
-            same_steps=self.config.policy is Policy.SYNC,
-        )
-        run = self._plan.run_dir
-        if ranks is None or run is None:
-            return None
-        loop = LoopState(
-            history=history,
-            records=records,
-            ledger=time_ledger,
-            engine=engine,
-            acts=acts,
-            guard=guard,
+        found = modes(self._parts.model)
+        state = replace(
+            state,
             grouping={"accumulate": self._plan.accumulate},
-            frozen=modes(self._parts.model)["frozen"],
-            evaluating=modes(self._parts.model)["evaluating"],
+            frozen=found["frozen"],
+            evaluating=found["evaluating"],
         )
-        outer = self._plan.distributed.outer_optimizer
-        extra = loop.as_json(self._texts) | {
-            KEY: {
-                "schedule": schedule.as_json(),
-                "ranks": ranks,
-                "ledger": self._ledger.mark() if self._ledger is not None else None,
-                "outer": outer.state_dict() if outer is not None else {},
-                "orders": [
-                    self._parts.loader.state_at(*begun)
-                    for begun in schedule.unfinished(self.config.batches_per_epoch)
-                ],
-            }
-        }
-        step = schedule.position - schedule.complete * self.config.batches_per_epoch
-        # The place in schedules, where one process would continue.
-        place = schedule.position // self._plan.accumulate
-        position = Position(schedule.complete, step, place)
-        self._keeper.save(self._parts.parts(extra), position, last_values(history))
-        return run.last_checkpoint
+        extra: dict[str, Any] = {}
+        if schedule is not None and self._config is not None:
+            ranks = capture_ranks(
+                self._group,
+                self._parts,
+                logs,
+                counts,
+                label=self._label,
+                same_steps=self._config.policy is Policy.SYNC,
+            )
+            if ranks is None:
+                return None
+            extra = {KEY: self._of_ranks(ranks, schedule, self._config.batches_per_epoch)}
+        extra = state.as_json(self._texts) | extra
+        self._keeper.save(self._parts.parts(extra), position, last_values(state.history))
+        return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
 
-    def keep_best(self, schedule: ScheduleState, history: Sequence[EpochMetrics]) -> None:
+    def _of_ranks(
+        self, ranks: list[dict[str, Any]], schedule: ScheduleState, length: int
+    ) -> dict[str, Any]:
+        outer = self._plan.distributed.outer_optimizer
+        return {
+            "schedule": schedule.as_json(),
+            "ranks": ranks,
+            "ledger": self._ledger.mark() if self._ledger is not None else None,
+            "outer": outer.state_dict() if outer is not None else {},
+            "orders": [
+                self._parts.loader.state_at(*begun) for begun in schedule.unfinished(length)
+            ],
+        }
+
+    def keep_best(self, global_step: int, history: Sequence[EpochMetrics]) -> None:
         """Save the model that was just evaluated, if it is the best so far."""
         best = self._plan.best
         # Checked on all ranks, so that an unknown metric ends all of them.
-        if best is not None and best.reached(history) and self._group.leads:
-            with self.averaged():
-                position = Position(len(history), 0, schedule.position)
-                self._keeper.save_best(position, last_values(history))
+        if best is None or not self._keeper.agreed(best.reached(history)) or not self._group.leads:
+            return
+        with self.averaged():
+            position = Position(len(history), 0, global_step)
+            self._keeper.save_best(position, last_values(history))
 
     def save_final(self, history: Sequence[EpochMetrics]) -> None:
         """Write the trained model."""

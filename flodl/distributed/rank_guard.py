@@ -25,8 +25,8 @@ from flodl.train.training_state import Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flodl.distributed.loop import Loop
     from flodl.distributed.planning.schedule import ScheduleState
-    from flodl.distributed.rank_worker import RankWorker
     from flodl.train.guards.settings import Guards
     from flodl.train.guards.snapshots import Snapshot
     from flodl.train.resume import Start
@@ -47,7 +47,7 @@ class RankGuard(RankLeftOut):
         start: Where the training begins.
     """
 
-    def __init__(self, settings: Guards, worker: RankWorker, start: Start) -> None:
+    def __init__(self, settings: Guards, worker: Loop, start: Start) -> None:
         super().__init__(worker, start, settings)
         self._every = settings.every or _EVERY
         memory = settings.memory

@@ -14,7 +14,7 @@ from flodl.train.guards.settings import Guards
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flodl.distributed.rank_worker import RankWorker
+    from flodl.distributed.loop import Loop
     from flodl.train.resume import Start
 
 
@@ -27,7 +27,7 @@ class RankLeftOut:
         settings: The limits of a guard that decides more.
     """
 
-    def __init__(self, worker: RankWorker, start: Start, settings: Guards | None = None) -> None:
+    def __init__(self, worker: Loop, start: Start, settings: Guards | None = None) -> None:
         plan, group = worker.plan, worker.group
         self._worker = worker
         self._length = worker.config.batches_per_epoch
@@ -75,7 +75,7 @@ class RankLeftOut:
                 worker.checkpoints.samples.left_out_samples(epoch, place, position, rows)
 
 
-def repeated(worker: RankWorker, start: Start) -> RankLeftOut | None:
+def repeated(worker: Loop, start: Start) -> RankLeftOut | None:
     """Return what a training without guards leaves out, because it continues one with guards.
 
     None if it continues none, or if nothing that the guards decided has an effect any more.

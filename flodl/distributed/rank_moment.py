@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from flodl.distributed.ledger_format import Stretch
+    from flodl.distributed.loop import Loop
     from flodl.distributed.planning.schedule import ScheduleState
-    from flodl.distributed.rank_worker import RankWorker
 
 
 @final
@@ -27,7 +27,7 @@ class RankMoment:
     trace_steps: int
 
     @classmethod
-    def of(cls, worker: RankWorker, schedule: ScheduleState) -> Self:
+    def of(cls, worker: Loop, schedule: ScheduleState) -> Self:
         """Return the state of a rank before it takes the next step of a schedule."""
         return cls(
             schedule,
@@ -39,7 +39,7 @@ class RankMoment:
             worker.checkpoints.trace.steps,
         )
 
-    def restore(self, worker: RankWorker) -> None:
+    def restore(self, worker: Loop) -> None:
         """Return to this state; the engine is there already. Progress is reported again."""
         worker.schedule = self.schedule
         worker.logs.go_back(self.logs)

@@ -1,4 +1,4 @@
-"""Save and restore the state of each rank in the checkpoint that rank 0 writes.
+"""Where a training starts, and the state of each rank in the checkpoint that rank 0 writes.
 
 After an average, parameters and buffers are the same on all ranks. What differs between ranks is
 kept for each of them:
@@ -13,7 +13,7 @@ kept for each of them:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -116,17 +116,45 @@ def capture_ranks(
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankStart:
     """The state from which a rank starts."""
 
     start: Start
-    schedule: ScheduleState
+    schedule: ScheduleState | None = None
+    """How the ranks share the batches; None for a process that trains all of them in order."""
     counts: RankCounts = field(default_factory=RankCounts)
+    logs: Sequence[Mapping[str, Any]] = ()
+    """Measurements of unfinished epochs."""
     ledger: Mapping[str, Any] | None = None
     """Mark of the sample ledger in the checkpoint; None without one."""
     outer: dict[str, Any] = field(default_factory=dict)
     """State of the outer optimizer."""
+
+
+def begin_alone(
+    plan: TrainingPlan, parts: Assembly, before_epoch: Callable[[int], object]
+) -> RankStart:
+    """Start a process that trains every batch, from the beginning or from a checkpoint.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or belongs to another training.
+    """
+    start = resume(plan, parts, before_epoch)
+    position, unfinished = start.position, start.state.unfinished
+    known = {
+        "epoch": position.epoch,
+        "losses": unfinished.losses,
+        "scalars": unfinished.scalars,
+    }
+    counts = RankCounts(
+        local_step=position.global_step,
+        steps=position.global_step,
+        epoch=position.epoch,
+        step=position.step,
+        rate={"scale": start.state.scale, "counted": 1.0},
+    )
+    return RankStart(start=start, counts=counts, logs=[known] if position.step else [])
 
 
 def begin(
@@ -135,7 +163,6 @@ def begin(
     group: Group,
     config: ScheduleConfig,
     fresh: ScheduleState,
-    logs: EpochLogs,
     *,
     label: str,
     before_epoch: Callable[[int], object],
@@ -159,23 +186,23 @@ def begin(
     message = group.broadcast_object(message)
     broadcast_state(parts.model, group)
     if message["new"]:
-        return RankStart(start, fresh)
+        return RankStart(start=start, schedule=fresh)
     shares = _shares(message.pop("ranks"), labels) if group.leads else None
     message.pop("ranks", None)
     mine = group.scatter_objects(shares)
     if not group.leads:
         start = _follow(message, mine, parts, before_epoch)
-    logs.load(mine["logs"])
     set_carried_state(parts.model, mine["carried"])
     # The first rank has read its own from the file.
     if not group.leads and (own := mine.get("own") or message["own"]) is not None:
         set_of_rank(parts.parts({}), own)
     return RankStart(
-        start,
-        ScheduleState.from_json(message["schedule"]),
-        _counts(mine),
-        message["ledger"],
-        message["outer"],
+        start=start,
+        schedule=ScheduleState.from_json(message["schedule"]),
+        counts=_counts(mine),
+        logs=mine["logs"],
+        ledger=message["ledger"],
+        outer=message["outer"],
     )
 
 

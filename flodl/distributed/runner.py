@@ -14,20 +14,23 @@ from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import select_device, usable_gpus
 from flodl.distributed.policy_choice import check_policy
+from flodl.distributed.training import carry_out
 from flodl.errors import DataError, DistributedError, WorkersFailed
 from flodl.launch.begun import mark_watched
 from flodl.launch.current_group import this_group as this_group
+from flodl.launch.group import LocalGroup
 from flodl.launch.launcher import detect
 from flodl.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
-from flodl.train.loop import train
 from flodl.train.plan import TrainingPlan, build_model
+from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
 from flodl.train.resume import resume_source, withdrawn_if_refused
 from flodl.train.resume_hint import add_hint, extend_error, extend_failure
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
+    from flodl.monitor.ledger import TimeLedger
 
 
 def run(plan: TrainingPlan) -> TrainerHandle:
@@ -42,26 +45,29 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     """
     end_with_launcher(os.environ)
     mark_watched()
+    if (file := rehearsal_wanted()) is not None:
+        rehearse_for(file, plan, _alone)
     launched = detect(os.environ)
-    if plan.sharded:
-        return train(plan) if launched is None else train_launched(plan)
-    if launched is not None and launched.world_size > 1:
-        _check_shared(plan, launched.world_size)
+    if launched is not None and (plan.sharded or launched.world_size > 1):
+        if not plan.sharded:
+            _check_shared(plan, launched.world_size)
         try:
             return train_launched(plan)
         except DistributedError as error:
             extend_error(error, plan.run_dir, launched)
             raise
-    ranks = _ranks_to_start(plan)
+    ranks = 1 if plan.sharded else _ranks_to_start(plan)
     if launched is None and ranks > 1:
         _check_shared(plan, ranks)
         return _train_in_own_ranks(plan, ranks)
-    if continues_many_ranks(plan):
-        from flodl.distributed.training import train_ranks
-        from flodl.launch.group import LocalGroup
+    return _alone(plan)
 
-        return train_ranks(plan, LocalGroup(select_device(plan.device)))
-    return train(plan)
+
+def _alone(plan: TrainingPlan, ledger: TimeLedger | None = None) -> TrainerHandle:
+    """Train in this process, without a process group of ours."""
+    group = LocalGroup(select_device(plan.device))
+    alone = plan.sharded or not continues_many_ranks(plan)
+    return carry_out(plan, group, alone=alone, ledger=ledger)
 
 
 def _check_shared(plan: TrainingPlan, ranks: int) -> None:
@@ -73,11 +79,10 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
     """Train on this rank and record an error for the launcher."""
-    from flodl.distributed.training import train_ranks
     from flodl.launch.start_ranks import record_failure
 
     try:
-        return train(plan) if plan.sharded else train_ranks(plan, this_group(plan.device))
+        return _alone(plan) if plan.sharded else carry_out(plan, this_group(plan.device))
     except Exception as error:
         record_failure(error)
         raise
@@ -86,7 +91,7 @@ def train_launched(plan: TrainingPlan) -> TrainerHandle:
 def continues_many_ranks(plan: TrainingPlan) -> bool:
     """Whether the checkpoint to resume from was written by several ranks.
 
-    Such a checkpoint needs the loop of several ranks for two reasons. The untrained batches of an
+    Such a training needs the schedule of several ranks for two reasons. The untrained batches of an
     unfinished epoch need not be its last ones, and the sample ledger has to be continued.
     """
     source = resume_source(plan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 from flodl.launch.interrupt import InterruptRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flodl.train.callbacks import TrainingRun
     from flodl.train.mailbox import Mailbox
@@ -21,6 +21,7 @@ class StopRequests:
     Args:
         run: Holds the request of a callback on this rank.
         mailbox: Holds what people asked this rank for.
+        wake: Called when a signal arrives, so that the loop looks soon.
 
     Attributes:
         acts: People asked some rank for acts, and all ranks know it; the code that acts clears it.
@@ -30,11 +31,13 @@ class StopRequests:
         interrupted_by: The signal that a rank got, once all ranks know it.
     """
 
-    def __init__(self, run: TrainingRun, mailbox: Mailbox) -> None:
+    def __init__(
+        self, run: TrainingRun, mailbox: Mailbox, wake: Callable[[], object] | None = None
+    ) -> None:
         self._run = run
         self._mailbox = mailbox
         self.acts = self.told = False
-        self.interrupt = InterruptRequest()
+        self.interrupt = InterruptRequest(wake)
         self.agreed = False
         self.interrupted_by: signal.Signals | None = None
 
@@ -74,11 +77,15 @@ class StopRequests:
             self._run.stop(said[0])
             self.agreed = True
 
-    def leave(self, message: str) -> NoReturn:
+    def leave(self, message: str, by: signal.Signals | None) -> NoReturn:
         """End this process as the signal demands.
+
+        Args:
+            message: Text for people.
+            by: The signal that all ranks obey; None for that of this process.
 
         Raises:
             KeyboardInterrupt: The signal was SIGINT.
             Terminated: The signal was SIGTERM.
         """
-        self.interrupt.stop(message, self.interrupted_by)
+        self.interrupt.stop(message, by)

@@ -1,4 +1,4 @@
-"""A training on several ranks, from its plan to a trained model."""
+"""A training, from its plan to a trained model: on one process or on several ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flodl import log
 from flodl.device import deterministic_algorithms
-from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.averaging.buffers import model_facts
 from flodl.distributed.epoch_metrics import device_name
-from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.schedule import ScheduleConfig
-from flodl.distributed.policies.cadence import CadenceLoop
-from flodl.distributed.policies.overlapped import OverlappedLoop
-from flodl.distributed.policies.sync import SharedGradient, SyncLoop
+from flodl.distributed.loop import Loop
+from flodl.distributed.policies.alone import AloneLoop
 from flodl.distributed.policy_choice import told_waiting, with_policy
-from flodl.distributed.rank_worker import RankWorker
 from flodl.errors import DivergedError
 from flodl.launch.settings import Policy
 from flodl.monitor.ledger import Account, TimeLedger
@@ -32,29 +26,44 @@ from flodl.train.timelines import merge_into_run, recorded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.distributed.policies.base import PolicyLoop
+    from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
     from flodl.train.plan import TrainingPlan
 
 
-def train_ranks(plan: TrainingPlan, group: Group) -> TrainerHandle:
+def carry_out(
+    plan: TrainingPlan, group: Group, *, alone: bool = False, ledger: TimeLedger | None = None
+) -> TrainerHandle:
     """Carry out a plan on this rank, together with the others; collective.
 
     Rank 0 evaluates, writes files and prints. At the end the model is the same on all ranks.
+
+    Args:
+        plan: What to train.
+        group: The ranks.
+        alone: Whether this process, the only one of its group, trains every batch in order. A
+            training that several ranks have begun continues with their schedule instead.
+        ledger: Books the time; None for a new one.
 
     Raises:
         DistributedError: The ranks cannot continue together.
         DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
-    plan.distributed.check_world(group.world_size)
-    plan, reason = with_policy(plan, group)
+    reason = ""
+    if not alone:
+        plan.distributed.check_world(group.world_size)
+        plan, reason = with_policy(plan, group)
     with recorded(_for_rank(plan, group), group) as timed:
-        return _carried_out(timed, group, reason)
+        return _carried_out(timed, group, reason, ledger, alone=alone)
 
 
-def _carried_out(plan: TrainingPlan, group: Group, reason: str) -> TrainerHandle:
-    ledger = TimeLedger.since_process_start()
+def _carried_out(
+    plan: TrainingPlan, group: Group, reason: str, ledger: TimeLedger | None, *, alone: bool
+) -> TrainerHandle:
+    ledger = ledger or TimeLedger.since_process_start()
     history: list[EpochMetrics] = []
     devices = group.gather_objects(device_name(group.device, group.rank))
     with reported(replace(plan, timeline=None), ledger, history) as reporter:
@@ -62,17 +71,17 @@ def _carried_out(plan: TrainingPlan, group: Group, reason: str) -> TrainerHandle
         with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
             if group.world_size > 1:
                 reporter.tell_policy(plan.distributed.policy, reason)
-            worker = _train(plan, group, reporter, ledger, history)
+            loop = _train(plan, group, reporter, ledger, history, alone=alone)
             if (told := told_waiting(plan.distributed.policy, history)) is not None:
                 log.msg(f"  {told}")
     return TrainerHandle(
-        worker.model,
+        loop.model,
         history,
-        average=worker.parts.average,
-        stopped=worker.run.stopped,
-        devices=devices,
-        averages=worker.versions,
-        aborts=worker.aborts,
+        average=loop.parts.average,
+        stopped=loop.run.stopped,
+        devices=() if alone else devices,
+        averages=loop.versions,
+        aborts=loop.aborts,
     )
 
 
@@ -82,48 +91,58 @@ def _train(
     reporter: Reporter,
     ledger: TimeLedger,
     history: list[EpochMetrics],
-) -> RankWorker:
+    *,
+    alone: bool,
+) -> Loop:
     parts = assemble(plan, group.device, group.world_size)
-    group.check_same(_fingerprint(plan, parts))
-    # Only rank 0 writes files, so only rank 0 knows when a write is due.
-    barrier_every = group.broadcast_object(_barrier_every(plan))
-    config = schedule_config(plan, parts, group.world_size, barrier_every)
-    gradient = SharedGradient() if plan.distributed.policy is Policy.SYNC else None
-    worker = RankWorker(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
+    config = gradient = None
+    if not alone:
+        group.check_same(_fingerprint(plan, parts))
+        # Only rank 0 writes files, so only rank 0 knows when a write is due.
+        barrier_every = group.broadcast_object(_barrier_every(plan))
+        config = schedule_config(plan, parts, group.world_size, barrier_every)
+        if plan.distributed.policy is Policy.SYNC:
+            from flodl.distributed.policies.sync import SharedGradient
+
+            gradient = SharedGradient()
+    loop = Loop(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
     try:
-        averager = _averager(plan, group, parts, worker.begin())
+        outer = loop.begin()
+        policy = loop.policy = AloneLoop(loop) if alone else _policy(loop, outer, gradient)
         ledger.lap(Account.SETUP)
-        with worker.at_work():
-            loop = _loop(plan, worker, averager, gradient)
-            while not worker.ended:
-                loop.run_to_barrier()
-                worker.stop_if_requested()
-                if worker.at_barrier:
-                    worker.barrier()
-        worker.end()
+        with loop.at_work():
+            while not loop.ended:
+                policy.run_to_barrier()
+                loop.stop_if_requested()
+                if policy.at_barrier:
+                    loop.barrier()
+        loop.end()
         if not plan.record_timeline:
             merge_into_run(plan, group)
     except DivergedError as error:
-        scale = worker.rate.steered.scale
+        scale = loop.rate.steered.scale
         scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
-        told = diverged(error, worker.whereabouts(), scaled)
-        worker.hooks.tell_exception(worker.run, told)
+        told = diverged(error, loop.whereabouts(), scaled)
+        loop.hooks.tell_exception(loop.run, told)
         raise told from None
     except BaseException as error:
         # First the hint: another signal may end a callback.
         if group.leads and end_state(error) == "interrupted":
-            add_hint(error, plan.run_dir, worker.to_resume())
-        worker.hooks.tell_exception(worker.run, error)
+            add_hint(error, plan.run_dir, loop.to_resume())
+        loop.hooks.tell_exception(loop.run, error)
         raise
     finally:
-        worker.close()
-    return worker
+        loop.close()
+    return loop
 
 
 def schedule_config(
     plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
 ) -> ScheduleConfig:
     """Translate the settings of a training to the settings of its windows."""
+    from flodl.distributed.planning.elche import ElCheConfig
+    from flodl.distributed.planning.schedule import ScheduleConfig
+
     settings = plan.distributed
     sync = settings.policy is Policy.SYNC
     progressive = settings.progressive_dispatch
@@ -166,37 +185,34 @@ def _barrier_every(plan: TrainingPlan) -> int:
     return 0
 
 
-def _averager(
-    plan: TrainingPlan, group: Group, parts: Assembly, outer_state: dict[str, Any]
-) -> ParameterAverager:
-    settings = plan.distributed
+def _policy(loop: Loop, outer_state: dict[str, Any], gradient: SharedGradient | None) -> PolicyLoop:
+    # Imported here: a process that trains alone needs none of it.
+    from flodl.distributed.averaging.average import ParameterAverager
+    from flodl.distributed.policies.cadence import CadenceLoop
+    from flodl.distributed.policies.overlapped import OverlappedLoop
+    from flodl.distributed.policies.sync import SyncLoop
+
+    settings = loop.plan.distributed
     if settings.outer_optimizer is not None and outer_state:
         settings.outer_optimizer.load_state_dict(outer_state)
-    return ParameterAverager(
-        parts.model,
-        group,
+    if gradient is not None:
+        return SyncLoop(loop, gradient)
+    averager = ParameterAverager(
+        loop.model,
+        loop.group,
         settings.backend,
-        optimizer=parts.optimizer if settings.average_optimizer_state else None,
+        optimizer=loop.parts.optimizer if settings.average_optimizer_state else None,
         outer=settings.outer_optimizer,
     )
-
-
-def _loop(
-    plan: TrainingPlan,
-    worker: RankWorker,
-    averager: ParameterAverager,
-    gradient: SharedGradient | None,
-) -> PolicyLoop:
-    settings = plan.distributed
-    if gradient is not None:
-        return SyncLoop(worker, gradient)
     if settings.policy is Policy.ASYNC or settings.overlap:
-        return OverlappedLoop(worker, averager)
-    return CadenceLoop(worker, averager)
+        return OverlappedLoop(loop, averager)
+    return CadenceLoop(loop, averager)
 
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the facts that must be the same on every rank."""
+    from flodl.distributed.averaging.buffers import model_facts
+
     settings = plan.distributed
     facts = model_facts(parts.model) | {
         "the number of samples": parts.loader.num_samples,

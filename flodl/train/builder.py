@@ -21,7 +21,6 @@ from flodl.train.own_state import lacking
 from flodl.train.plan import TrainingPlan
 from flodl.train.precision import Precision, settled_precision
 from flodl.train.record_settings import RecordSettings
-from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
 from flodl.train.repeat import repeat_wanted
 from flodl.train.resume import resume_source
 from flodl.train.setting_checks import (
@@ -358,8 +357,6 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
         plan = TrainingPlan(**settings)
-        if (file := rehearsal_wanted()) is not None:
-            rehearse_for(file, plan)
         if (repeat := repeat_wanted()) is not None:
             plan = repeat.applied(plan)
         if self._given is not None and leads and resume_source(plan) is None:

@@ -20,11 +20,10 @@ from flodl.launch.settings import DdpRunConfig
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
+from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.largest_batches import Largest, find_largest
-from flodl.train.loop import TrainingLoop
 from flodl.train.parts import make_loader
 from flodl.train.peak_memory import PeakMemory, available_bytes
-from flodl.train.reporting import reported
 from flodl.train.run_records import REHEARSAL
 
 if TYPE_CHECKING:
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from flodl.monitor import EpochMetrics
+    from flodl.train.handle import TrainerHandle
     from flodl.train.plan import TrainingPlan
 
+    Train = Callable[[TrainingPlan, TimeLedger | None], TrainerHandle]
     EvalFn = Callable[[Any], Mapping[str, float | Tensor]]
 
 STEPS = 2
@@ -139,20 +139,25 @@ def rehearsal_wanted() -> Path | None:
     return Path(named) if named else None
 
 
-def rehearse_for(file: Path, plan: TrainingPlan) -> None:
+def rehearse_for(file: Path, plan: TrainingPlan, train: Train) -> None:
     """Rehearse a plan, write the result, and end the program.
+
+    Args:
+        file: For the result.
+        plan: The plan of the whole training.
+        train: Carries out a plan in this process, with a time ledger.
 
     Raises:
         Rehearsed: Always, unless the rehearsal fails with an error of the program.
     """
-    result, error = rehearse(plan)
+    result, error = rehearse(plan, train)
     replace_text(file, to_json(result.as_json()))
     if error is not None:
         raise error
     raise Rehearsed
 
 
-def rehearse(plan: TrainingPlan) -> tuple[Rehearsal, BaseException | None]:
+def rehearse(plan: TrainingPlan, train: Train) -> tuple[Rehearsal, BaseException | None]:
     """Run two steps with the largest batches, an evaluation and a checkpoint of a plan.
 
     Returns:
@@ -166,22 +171,21 @@ def rehearse(plan: TrainingPlan) -> tuple[Rehearsal, BaseException | None]:
     finally:
         whole.close()
     measured = Measured(device)
-    short = replace(_shortened(plan, largest), eval_fn=measured.evaluation(plan.eval_fn))
-    history: list[EpochMetrics] = []
+    short = _shortened(plan, largest)
+    short = replace(
+        short,
+        eval_fn=measured.evaluation(plan.eval_fn),
+        callbacks=(_Beginning(measured), *short.callbacks),
+    )
     error: BaseException | None = None
-    model: nn.Module | None = None
     try:
-        with reported(short, measured.ledger, history) as reporter:
-            loop = TrainingLoop(short, device, reporter, measured.ledger, history)
-            model = loop.model
-            measured.begin()
-            loop.run()
+        train(short, measured.ledger)
     except Exception as problem:
         problem.add_note(f"rehearsal: this happened in {measured.doing}")
         error = problem
     result = Rehearsal(
         device=str(device),
-        parameters=sum(one.numel() for one in model.parameters()) if model is not None else 0,
+        parameters=measured.parameters,
         batch_size=plan.batch_size,
         batches=batches,
         epochs=plan.num_epochs,
@@ -219,6 +223,17 @@ def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
 
 
 @final
+class _Beginning(Callback):
+    """Tells when the first step comes next."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+
+    def on_train_start(self, run: TrainingRun) -> None:
+        self._measured.begin(run.model)
+
+
+@final
 class Measured:
     """A time ledger whose laps also note the peak of the memory.
 
@@ -226,10 +241,12 @@ class Measured:
         ledger: For the training.
         before: Bytes in use before the first step.
         doing: What the training does now, in words.
+        parameters: Numbers in the parameters of the model.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.ledger = TimeLedger()
+        self.parameters = 0
         self.before = 0
         self.doing = "building the parts"
         self._laps: list[tuple[Account, float, int]] = []
@@ -238,8 +255,9 @@ class Measured:
         self._last = time.perf_counter()
         self.ledger.lap = self._lap
 
-    def begin(self) -> None:
+    def begin(self, model: nn.Module) -> None:
         """The parts are built; the first step comes next."""
+        self.parameters = sum(one.numel() for one in model.parameters())
         self.before = self._memory.now()
         self._laps.clear()
 

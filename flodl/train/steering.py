@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from flodl.launch.interrupt import InterruptRequest
     from flodl.train.learning_rate import SteeredRate
     from flodl.train.mailbox import Answer
     from flodl.train.parts import Assembly
@@ -48,28 +47,6 @@ class Loop(Protocol):
 
     def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
         """Return the wishes that rank 0 took; collective with several ranks."""
-
-
-@final
-class BetweenSteps:
-    """A training on one device between two steps.
-
-    Args:
-        interrupt: The request to stop.
-        save: Saves a checkpoint; returns why not, or an empty text.
-    """
-
-    def __init__(self, interrupt: InterruptRequest, save: Callable[[], str]) -> None:
-        self._interrupt = interrupt
-        self.save_now = save
-
-    def is_interrupted(self) -> bool:
-        """Whether a signal asks to stop."""
-        return self._interrupt.requested
-
-    def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
-        """Return the wishes."""
-        return wishes
 
 
 @final

@@ -196,17 +196,17 @@ class StepTrace:
         self._guard(self._tell_rewind, step)
         self.next_step = step if self._file is not None else math.inf
 
-    def resume_clock(self) -> None:
-        """Count the time from now on to the steps again; for :meth:`trained`."""
-        self._times.run(self.steps)
+    def resume_clock(self, step: int) -> None:
+        """Count the time from now on to the steps after ``step`` again."""
+        self._times.run(step)
 
-    def end_epoch(self, step: int | None = None) -> None:
+    def end_epoch(self, step: int) -> None:
         """End the steps of an epoch: what follows does not count as their time.
 
         Args:
-            step: Steps that are complete; None if :meth:`trained` counts them.
+            step: Steps that are complete.
         """
-        self._times.pause(self.steps if step is None else step)
+        self._times.pause(step)
 
     def trained(
         self,
@@ -282,14 +282,14 @@ class StepTrace:
             times.taken(step, time.perf_counter() - began + copied / _COPY_BYTES_PER_SECOND)
         self.next_step = times.next_step if self._file is not None else math.inf
 
-    def finish(self, model: nn.Module, step: int | None = None) -> None:
+    def finish(self, model: nn.Module, step: int) -> None:
         """Take the last digest of the weights, and end the session.
 
         Args:
             model: The trained model.
-            step: Steps that are complete; None if :meth:`trained` counts them.
+            step: Steps that are complete.
         """
-        self._guard(self._tell_digests, model, None, self.steps if step is None else step)
+        self._guard(self._tell_digests, model, None, step)
         self.close("complete")
 
     def close(self, state: str = "") -> None:

@@ -16,7 +16,7 @@ from flodl.launch.settings import Backend
 
 if TYPE_CHECKING:
     from flodl.distributed.averaging.average import ParameterAverager
-    from flodl.distributed.rank_worker import RankWorker
+    from flodl.distributed.loop import Loop
 
 MAX_SKIPS = 3
 """Skipped averages in a row after which training fails, so that a launcher can restart it."""
@@ -31,7 +31,7 @@ class CadenceLoop(WindowLoop):
         averager: Averages the worker's model.
     """
 
-    def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
+    def __init__(self, worker: Loop, averager: ParameterAverager) -> None:
         super().__init__(worker, averager)
         settings, group = worker.plan.distributed, worker.group
         self._round = 0
@@ -102,7 +102,7 @@ class CadenceLoop(WindowLoop):
                 )
             log.warning(f"rank {worker.group.rank}: an average is skipped, a rank is late")
             worker.schedule, plan = extend_window(worker.schedule, plan, worker.config)
-            worker.begin_window(plan)
+            self._begin(plan)
             self._train(plan, run)
         return plan
 

@@ -18,7 +18,7 @@ from flodl.monitor.ledger import Account
 
 if TYPE_CHECKING:
     from flodl.distributed.averaging.average import Averaged, ParameterAverager, Round
-    from flodl.distributed.rank_worker import RankWorker
+    from flodl.distributed.loop import Loop
     from flodl.launch.group import Pending
 
 
@@ -44,7 +44,7 @@ class OverlappedLoop(WindowLoop):
         averager: Averages the worker's model.
     """
 
-    def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
+    def __init__(self, worker: Loop, averager: ParameterAverager) -> None:
         super().__init__(worker, averager)
         self._under_way: _UnderWay | None = None
         self._exposed_ms = 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.planning.scheduler import take_step
 from flodl.distributed.planning.spans import Spans, size
-from flodl.distributed.policies.base import PolicyLoop
+from flodl.distributed.policies.base import SharedLoop
 from flodl.distributed.rank_acts import carry_out_acts
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
+    from flodl.distributed.loop import Loop
     from flodl.distributed.planning.schedule import ScheduleState
     from flodl.distributed.rank_guard import RankGuard
     from flodl.distributed.rank_left_out import RankLeftOut
-    from flodl.distributed.rank_worker import RankWorker
 
 
 @final
@@ -38,13 +38,13 @@ class SharedGradient:
         sync_ms: Total time of the exchanges.
     """
 
-    _worker: RankWorker
+    _worker: Loop
 
     def __init__(self) -> None:
         self.samples = 0
         self.busy_ms = self.sync_ms = 0.0
 
-    def attach(self, worker: RankWorker) -> None:
+    def attach(self, worker: Loop) -> None:
         """Start to average the gradients of this rank with the others."""
         self._worker = worker
         backend = worker.plan.distributed.backend
@@ -65,8 +65,8 @@ class SharedGradient:
         worker.set_busy(False)
         worker.mark("sync_start")
         began = time.perf_counter()
-        losses = worker.logs.current.losses if worker.logs.current is not None else None
-        refused = losses.refused if losses is not None and self.samples else 0
+        log = worker.logs.current
+        refused = log.refused if log is not None and self.samples else 0
         told = (float(refused), *worker.stops.wishes())
         # Whole steps have weight 1, which changes no bit of a gradient: DDP has no weights.
         bad, *wishes = self._averager.average(self.samples / self._whole, told)
@@ -93,14 +93,14 @@ class SharedGradient:
 
 
 @final
-class SyncLoop(PolicyLoop):
+class SyncLoop(SharedLoop):
     """Takes ``world_size · accumulate`` consecutive batches per step.
 
     With ``partition_ratios`` it splits the samples of these batches by the ratios instead: the
     ranks get batches of different sizes.
     """
 
-    def __init__(self, worker: RankWorker, gradient: SharedGradient) -> None:
+    def __init__(self, worker: Loop, gradient: SharedGradient) -> None:
         super().__init__(worker)
         self._gradient = gradient
         gradient.attach(worker)
@@ -134,15 +134,12 @@ class SyncLoop(PolicyLoop):
                 worker.timer.begin()
                 if guard is not None:
                     guard.forget()
-            saves = worker.checkpoint_due()
-            if worker.stops or saves or worker.stops.acts:
+            if worker.stops or worker.checkpoint_due() or worker.stops.acts:
                 gradient.settle()
             carry_out_acts(worker)
             if worker.stops:
                 return
             worker.keep_if_due()
-            if guard is not None and saves:
-                guard.forget()
             before = worker.schedule
 
     def _guarded_step(self, guard: RankGuard, steps: list[Spans], before: ScheduleState) -> bool:
@@ -152,7 +149,7 @@ class SyncLoop(PolicyLoop):
             DivergedError: There were too many attempts; on all ranks.
         """
         worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
-        worker.begin_epochs(steps[-1])
+        worker.begin_epochs(steps[-1][-1][1])
         guard.ready(before)
         try:
             own = self._take(guard, steps)
@@ -181,7 +178,7 @@ class SyncLoop(PolicyLoop):
             own = self._step(steps)
             worker.versions += 1
             return own
-        worker.begin_epochs(steps[-1])
+        worker.begin_epochs(steps[-1][-1][1])
         for taken in steps:
             self._part(taken)  # read, so that the batches after it are the same
         left_out.pass_over(numbers, worker.schedule.position - sum(map(size, steps)))
@@ -229,7 +226,7 @@ class SyncLoop(PolicyLoop):
     def _step(self, steps: list[Spans]) -> int:
         """Take a step; return the number of batches of this rank in it."""
         worker, gradient = self._worker, self._gradient
-        worker.begin_epochs(steps[-1])
+        worker.begin_epochs(steps[-1][-1][1])
         position = worker.schedule.position - sum(map(size, steps))
         mine = [part for taken in steps if (part := self._part(taken)) is not None]
         for index, (number, rows, batch, skip) in enumerate(mine, 1):

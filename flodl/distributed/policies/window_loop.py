@@ -17,7 +17,7 @@ from flodl.distributed.planning.scheduler import (
     stops_here,
 )
 from flodl.distributed.planning.spans import front
-from flodl.distributed.policies.base import PolicyLoop
+from flodl.distributed.policies.base import SharedLoop
 from flodl.errors import DivergedError, PlanMismatchError
 from flodl.launch.settings import Backend
 from flodl.monitor.ledger import Account
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.distributed.averaging.average import Averaged, ParameterAverager
-    from flodl.distributed.rank_worker import RankWorker
+    from flodl.distributed.loop import Loop
     from flodl.train.plan import TrainingPlan
 
 
@@ -65,10 +65,10 @@ class WindowRun:
             self.measured += 1
 
 
-class WindowLoop(PolicyLoop):
+class WindowLoop(SharedLoop):
     """The common part of the policies that average parameters."""
 
-    def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
+    def __init__(self, worker: Loop, averager: ParameterAverager) -> None:
         super().__init__(worker)
         self._averager = averager
         settings = worker.plan.distributed
@@ -86,9 +86,15 @@ class WindowLoop(PolicyLoop):
         worker = self._worker
         worker.schedule, plan = open_window(worker.schedule, worker.config)
         if plan is not None:
-            worker.begin_window(plan)
+            self._begin(plan)
             self._worker.mark("plan", window=plan.index, counts=list(plan.counts))
         return plan
+
+    def _begin(self, plan: WindowPlan) -> None:
+        """Begin the epochs that a window reaches into, on this rank."""
+        worker = self._worker
+        worker.rate.follow(worker.schedule.elche.counts)
+        worker.begin_epochs(max(stop for lease in plan.leases for _, stop in lease))
 
     def _train(self, plan: WindowPlan, run: WindowRun) -> None:
         """Train this rank's lease, from the progress in ``run`` to the rank's end of the window."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from flodl import Trainer
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from flodl.train import Callback, RunDirectory
 from tests import fork_server
@@ -127,7 +127,7 @@ def train_by_step(group: Group, policy: str) -> tuple[list[float], Tensor]:
         rates.seen.append(0.0)
     builder = described(rates, policy).lr_scheduler(cycle, "step")
     rates.seen.clear()
-    return rates.seen, train_ranks(plan_of(builder), group).join().params[0]
+    return rates.seen, carry_out(plan_of(builder), group).join().params[0]
 
 
 def halving(optimizer: Any) -> Any:
@@ -148,7 +148,7 @@ def test_ranks_change_their_rate_together_at_the_end_of_an_epoch(ranks: Ranks, p
 
 def train_by_epoch(group: Group, policy: str) -> list[float]:
     rates = Rates()
-    train_ranks(plan_of(described(rates, policy).lr_scheduler(halving)), group)
+    carry_out(plan_of(described(rates, policy).lr_scheduler(halving)), group)
     return rates.seen
 
 
@@ -173,7 +173,7 @@ def train_in_two_runs(group: Group, root: Path) -> tuple[list[float], Tensor]:
             else:
                 run = RunDirectory.create(path)
                 builder.run_dir(run)
-        handle = train_ranks(plan_of(builder), group)
+        handle = carry_out(plan_of(builder), group)
         if cut is not None and group.leads:
             (run,) = path.iterdir()
             (run / "last.fdl").rename(run / "kept.fdl")
@@ -189,7 +189,7 @@ def test_rates_that_are_scaled_for_the_ranks_are_refused(ranks: Ranks) -> None:
 
 def train_scaled(group: Group) -> None:
     builder = described(Rates(), "cadence").lr_scheduler(halving).lr_scale_ratio(1.0)
-    train_ranks(plan_of(builder), group)
+    carry_out(plan_of(builder), group)
 
 
 def test_a_closure_is_refused_in_ranks(ranks: Ranks) -> None:
@@ -200,7 +200,7 @@ def test_a_closure_is_refused_in_ranks(ranks: Ranks) -> None:
 def train_with_lbfgs(group: Group) -> None:
     builder = Trainer.builder(lambda _: nn.Linear(3, 1), torch.optim.LBFGS, Rates().train_fn)
     builder.dataset(Numbers(16)).batch_size(8).num_epochs(1).policy("cadence")
-    train_ranks(plan_of(builder), group)
+    carry_out(plan_of(builder), group)
 
 
 def test_an_unknown_metric_ends_all_ranks(ranks: Ranks) -> None:
@@ -209,7 +209,7 @@ def test_an_unknown_metric_ends_all_ranks(ranks: Ranks) -> None:
 
 
 def train_for_the_best(group: Group) -> None:
-    train_ranks(plan_of(described(Rates(), "cadence").keep_best("los")), group)
+    carry_out(plan_of(described(Rates(), "cadence").keep_best("los")), group)
 
 
 @pytest.mark.parametrize("policy", ["sync", "async"])
@@ -227,7 +227,7 @@ def train_with_frozen_norm(group: Group, policy: str) -> tuple[list[bool], list[
     rates.optimizer = torch.optim.SGD(last.parameters(), lr=0.05)
     builder.batch_size(8).num_epochs(2).progress(False).eval_fn(lambda _: {"one": 1.0})
     builder.ddp({"policy": policy, "simulate_ms": (2.0, 2.0)})
-    train_ranks(plan_of(builder), group)
+    carry_out(plan_of(builder), group)
     assert norm.running_mean is not None
     return [module.training for module in model.modules()], norm.running_mean.tolist()
 

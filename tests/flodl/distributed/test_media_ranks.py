@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flodl import Callback, Trainer
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from flodl.train import RunDirectory
 from tests.flodl.distributed.ranks import Ranks
@@ -44,7 +44,7 @@ def train_with_sinks(group: Group, root: Path, policy: str) -> tuple[int, bool]:
     )
     if group.leads:
         builder.run_dir(RunDirectory.create(root / "runs"))
-    train_ranks(plan_of(builder), group).join()
+    carry_out(plan_of(builder), group).join()
     return group.rank, group.leads
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import RunDirectory, Trainer
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of, sgd
@@ -69,7 +69,7 @@ def trained(
     builder.state("queue", queue).state("second", second).state("critic", critic)
     if group.leads and root:
         builder.run_dir(RunDirectory.create(root))
-    model = train_ranks(plan_of(builder), group).model
+    model = carry_out(plan_of(builder), group).model
     moments = [value["exp_avg"].tolist() for value in second.state.values()]
     return queue.values, began[0], int(model.calls["count"]), moments
 
@@ -116,7 +116,7 @@ class Sparse(nn.Linear):
 def train_sparse(group: Group) -> None:
     builder = Trainer.builder(lambda _: Sparse(), sgd, lambda m, b: m(b[0]).mean())
     builder.dataset(Numbers(64)).batch_size(8).num_epochs(1)
-    train_ranks(plan_of(builder), group)
+    carry_out(plan_of(builder), group)
 
 
 def test_a_sparse_buffer_is_refused_with_its_name(ranks: Ranks) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flodl import Batch, Callback, DataLoader, Rewind, RunDirectory, Trainer
 from flodl.distributed.sample_ledger import MAGIC, _first_chain, _link
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.distributed.verify import main, verify_run
 from flodl.launch.group import Group
 from flodl.train.journal import Act, Journal
@@ -70,7 +70,7 @@ def train(
         builder.guards(**guards)
     if precision is not None:
         builder.precision(precision)
-    handle = train_ranks(plan_of(builder), group)
+    handle = carry_out(plan_of(builder), group)
     weights = [parameter.detach().clone() for parameter in handle.model.parameters()]
     return weights, [metrics.avg_loss for metrics in handle.poll_metrics()]
 

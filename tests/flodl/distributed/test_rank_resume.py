@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 
 from flodl import Callback, FlowBuilder, RunDirectory, Trainer
 from flodl.checkpoint.generators import generator_states
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from flodl.nn import GradScaler
 from flodl.train.training_state import observed_states
@@ -112,7 +112,7 @@ def train(
     if group.leads:
         builder.run_dir(RunDirectory.create(root, resume=resume))
     plan = plan_of(builder)
-    handle = train_ranks(plan, group)
+    handle = carry_out(plan, group)
     return {
         "rates": seen.rates,
         "model": handle.model.state_dict(),

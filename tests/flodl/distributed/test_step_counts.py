@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor, nn
 
 from flodl import Batch, Callback, Monitor, RunDirectory, Trainer, record_scalar
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from flodl.monitor import EpochRecord, Finish, RunInfo, Sink, StepSeries
 from tests.flodl.distributed.ranks import Ranks
@@ -137,7 +137,7 @@ def recorded(group: Group, root: str) -> dict[str, list[int]]:
     )
     if group.leads:
         builder.run_dir(RunDirectory.create(root))
-    train_ranks(plan_of(builder), group)
+    carry_out(plan_of(builder), group)
     return curves.found
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, Trainer
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import linear, plan_of, sgd
@@ -54,7 +54,7 @@ def train(group: Group, policy: str, cache: bool | int) -> tuple[list[int], list
         .cache(cache)
         .ddp({"policy": policy, "simulate_ms": (2.0, 4.0)[-group.world_size :]})
     )
-    train_ranks(plan_of(described), group)
+    carry_out(plan_of(described), group)
     assert not first or first[0] <= 9, "nothing is read before the first batch"
     return data.read, trained, data.drawn
 

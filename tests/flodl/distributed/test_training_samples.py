@@ -283,9 +283,9 @@ def test_shared_samples_of_a_queue_with_holes_are_trained_once(ranks: Ranks) -> 
 
 
 def train_a_queue_with_holes(group: Group) -> Any:
-    from flodl.distributed import rank_worker
+    from flodl.distributed import loop
 
-    genuine = rank_worker.RankWorker.begin
+    genuine = loop.Loop.begin
     queue = ((5, 8), (11, 25))
 
     def begin(self: Any) -> Any:
@@ -296,12 +296,12 @@ def train_a_queue_with_holes(group: Group) -> Any:
         self._begun = 0
         return outer
 
-    rank_worker.RankWorker.begin = begin
+    loop.Loop.begin = begin
     try:
         ratios = {"partition_ratios": (0.7, 0.3)}
         outcome: Any = train(group, epochs=1, policy="sync", settings=ratios)
     finally:
-        rank_worker.RankWorker.begin = genuine
+        loop.Loop.begin = genuine
     loader = DataLoader(Numbers(200), 8)
     numbers = [*range(5, 8), *range(11, 25)]
     outcome.expected = [row for number in numbers for row in loader.rows(0, number).tolist()]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, EpochMetrics, Trainer
-from flodl.distributed.training import train_ranks
+from flodl.distributed.training import carry_out
 from flodl.launch.group import Group
 from flodl.train.plan import TrainingPlan
 from flodl.train.precision import settled_precision
@@ -126,7 +126,7 @@ def train(
         described.loader_options(**loader)
     for name, argument in (builder or {}).items():
         getattr(described, name)(argument)
-    handle = train_ranks(plan_of(described), group)
+    handle = carry_out(plan_of(described), group)
     state = handle.join()
     seen.metrics = handle.poll_metrics()
     seen.params, seen.buffers = state.params, state.buffers

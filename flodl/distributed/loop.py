@@ -1,28 +1,25 @@
-"""The work of one rank: train single batches, keep measurements, end epochs with the others.
+"""The loop of a training: the same for one process, for many ranks, and for a sharded model.
 
-A :class:`~flodl.distributed.policies.base.PolicyLoop` drives a :class:`RankWorker`. It decides the
-order of the batches and when the ranks average.
+A :class:`~flodl.distributed.policies.base.PolicyLoop` decides the order of the batches and when the
+ranks average. Everything else is here: where a training begins, what an epoch is, what is due at
+its end, and how a training stops.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from flodl import log
+from flodl.data import IterableLoader
 from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
-from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
-from flodl.distributed.planning.spans import Spans, insert
 from flodl.distributed.rank_acts import end_launcher
-from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
-from flodl.distributed.rank_guard import RankGuard
-from flodl.distributed.rank_left_out import RankLeftOut, repeated
-from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
-from flodl.distributed.rank_state import RankCounts, begin
+from flodl.distributed.rank_parts import CountedRate, rank_seed, timer_of_rank
+from flodl.distributed.rank_state import RankCounts, begin, begin_alone
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.begun import mark_begun
 from flodl.launch.group import Group, host_name
@@ -31,12 +28,15 @@ from flodl.launch.settings import Policy
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import non_finite_parameters, require_finite
+from flodl.train.due_times import DueTimes
+from flodl.train.engine_of_plan import engine_of_plan
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
+from flodl.train.loop_state import LoopState, UnfinishedEpoch
 from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.precision import FirstBatch
-from flodl.train.resume import undone
-from flodl.train.steering import Steering
+from flodl.train.resume import Start, undone
+from flodl.train.steering import UNSHARED, Steering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,25 +45,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
-    from flodl.distributed.planning.schedule import (
-        ScheduleConfig,
-        ScheduleState,
-        WindowPlan,
-    )
+    from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.distributed.policies.base import PolicyLoop
     from flodl.distributed.policies.sync import SharedGradient
+    from flodl.distributed.rank_guard import RankGuard
+    from flodl.distributed.rank_left_out import RankLeftOut
     from flodl.monitor import EpochMetrics
+    from flodl.train.engines.base import StepEngine
     from flodl.train.parts import Assembly
     from flodl.train.reporting import Reporter
 
 
 @final
-class RankWorker:
-    """One rank of a training.
+class Loop:
+    """A training, as one process takes part in it.
 
     Args:
         plan: What to train.
         group: The ranks.
-        config: How windows are planned; the same on all ranks.
+        config: How windows are planned, the same on all ranks; None for a process that trains every
+            batch in order.
         parts: Model, optimizer, loader and the rest.
         reporter: Shows and records progress; on rank 0.
         ledger: The time ledger.
@@ -71,7 +72,10 @@ class RankWorker:
         gradient: Averages the gradients of a step over the ranks, with policy SYNC.
 
     Attributes:
-        schedule: The current state of the plan; the policies advance it.
+        schedule: The current state of the plan of many ranks; the policies advance it.
+        engine: Takes the steps.
+        logs: The measurements of the unfinished epochs.
+        policy: The order of the batches.
         checkpoints: Writes the state of all ranks, their samples and the trace.
         local_step: Batches that this rank has trained.
         told: The last epoch that the reporter has begun; -1 before the first.
@@ -81,13 +85,17 @@ class RankWorker:
         aborts: Number of averages skipped.
     """
 
+    config: ScheduleConfig
     schedule: ScheduleState
+    engine: StepEngine
+    logs: EpochLogs
+    policy: PolicyLoop
 
     def __init__(
         self,
         plan: TrainingPlan,
         group: Group,
-        config: ScheduleConfig,
+        config: ScheduleConfig | None,
         parts: Assembly,
         reporter: Reporter,
         ledger: TimeLedger,
@@ -95,39 +103,40 @@ class RankWorker:
         *,
         gradient: SharedGradient | None = None,
     ) -> None:
-        self.plan, self.group, self.config, self.parts = plan, group, config, parts
-        self.model, self._loader = parts.model, parts.loader
-        self.data = RankBatches(parts.loader, config.batches_per_epoch, group.rank)
-        self.history, self._ledger, self._reporter = history, ledger, reporter
+        self.plan, self.group, self.parts = plan, group, parts
+        self.alone = config is None
+        counts: tuple[int, ...] = (1,)
+        if config is not None:
+            self.config = config
+            self._fresh, counts = first_schedule(plan, config)
+        self.model = parts.model
+        self.history, self.ledger, self.reporter = history, ledger, reporter
         self.versions = self.aborts = 0
         self._gradient = gradient
-        self.local_step = self._begun = self._saved_at = 0
+        self.local_step = self._begun = self.saved_at = 0
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
-        self.rate = CountedRate(plan, parts, config)
         self._built = len(parts.optimizer.param_groups)
         self.hooks = Hooks(plan.callbacks)
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
-        self._worker.steer(self.rate.steered)
-        self.checkpoints = RankCheckpoints(plan, group, parts, config)
-        self.engine = engine_of_rank(
-            plan,
-            parts,
-            self.rate.steered,
-            ledger,
-            gradient,
-            values=reporter.step_values,
+        self.due = DueTimes(
+            plan.checkpoint_steps, every_step=self.hooks.watches_steps, last_step=plan.most_steps
         )
-        self.rate.steered.drive(self.engine)
-        self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
+        self.checkpoints = RankCheckpoints(plan, group, parts, config)
+        self.scaler = parts.counted_scaler()
+        # Before the resume, in which epoch_fn may set a schedule.
+        self.rate = CountedRate(plan, parts, counts)
+        self._worker.steer(self.rate.steered)
         self.timer = timer_of_rank(plan, group)
-        self.steering = Steering(plan, parts, self.rate.steered)
-        self.stops = StopRequests(self.run, self.steering.mailbox)
+        self.steering = Steering(plan, parts, self.rate.steered, self.due.wake)
+        self.stops = StopRequests(self.run, self.steering.mailbox, self.due.wake)
         self.guard: RankGuard | None = None
         self.left_out: RankLeftOut | None = None
+        self.start = Start()
+        self._has_begun = False
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -137,62 +146,83 @@ class RankWorker:
         Returns:
             State of the outer optimizer; empty if no checkpoint has one.
         """
-        plan, group = self.plan, self.group
+        plan, group, parts = self.plan, self.group, self.parts
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
-        found = begin(
-            plan,
-            self.parts,
-            group,
-            self.config,
-            initial_schedule(self.config, plan.distributed.relative_speeds(group.world_size)),
-            self.logs,
-            label=label,
-            before_epoch=self._prepare_epoch,
-        )
-        start = self._start = found.start
-        counts = found.counts
-        self.schedule, self.local_step, self.versions = (
-            found.schedule, counts.local_step, counts.averages,
-        )  # fmt: skip
+        if self.alone:
+            found = begin_alone(plan, parts, self._prepare_epoch)
+        else:
+            found = begin(
+                plan,
+                parts,
+                group,
+                self.config,
+                self._fresh,
+                label=label,
+                before_epoch=self._prepare_epoch,
+            )
+        start, counts = found.start, found.counts
+        self.start = start
+        self.local_step, self.versions = counts.local_step, counts.averages
         self.rate.restore(counts.rate)
-        if start.generators is None:
-            torch.manual_seed(rank_seed(plan.seed, group.rank))
         self.history.extend(start.state.history)
-        self._ledger.load(start.state.ledger)
+        self.ledger.load(start.state.ledger)
+        self.engine = engine_of_plan(
+            plan, parts, self.rate.steered, done=counts.steps, scaler=self.scaler,
+            ledger=self.ledger, values=self.reporter.step_values, reduce=self._gradient,
+        )  # fmt: skip
         self.engine.adopt(start.state.engine)
-        self.engine.global_step = self.run.global_step = counts.steps
+        self.logs = EpochLogs(self.engine, group.device, weighted=not self.alone)
+        self.logs.load(found.logs)
+        self.run.global_step = counts.steps
         self.run.epoch, self.run.step = counts.epoch, counts.step
         self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and self.local_step == start.position.step == 0
-        self._first_batch = FirstBatch(plan, begins=begins and not self.history)
-        self._begun = self.schedule.complete + (1 if start.position.step else 0)
-        self._saved_at = self.schedule.position
+        self.first_batch = FirstBatch(plan, begins=begins and not self.history)
         self.checkpoints.begin(found, label)
         self.logs.record_losses(self.checkpoints.trace.loss_sink())
-        self.checkpoints.trace.take_norms_of(self._reporter.step_values)
-        self._reporter.introduce(
-            self.model, self.parts.optimizer, self.engine.report(), start.state.records
+        self.checkpoints.trace.take_norms_of(self.reporter.step_values)
+        self.reporter.introduce(
+            self.model, parts.optimizer, self.engine.report(), start.state.records
         )
-        self._reporter.follow(self.run, self.engine)
-        self._reporter.steer(self.steering)
-        if plan.guards is not None:
-            self.guard = RankGuard(plan.guards, self, start)
-        self.left_out = self.guard or repeated(self, start)
+        self.reporter.follow(self.run, self.engine)
+        self.reporter.steer(self.steering)
+        if found.schedule is not None:
+            self._begin_with_others(found.schedule, start)
         if start.source is not None:
             mark_begun()
+        self._has_begun = True
         return found.outer
+
+    def _begin_with_others(self, schedule: ScheduleState, start: Start) -> None:
+        # Imported here: a process that trains alone needs none of it.
+        from flodl.distributed.rank_batches import RankBatches
+        from flodl.distributed.rank_guard import RankGuard
+        from flodl.distributed.rank_left_out import repeated
+
+        self.schedule = schedule
+        self.data = RankBatches(self.parts.loader, self.config.batches_per_epoch, self.group.rank)
+        if start.generators is None:
+            torch.manual_seed(rank_seed(self.plan.seed, self.group.rank))
+        self._begun = schedule.complete + (1 if start.position.step else 0)
+        self.saved_at = schedule.position
+        if self.plan.guards is not None:
+            self.guard = RankGuard(self.plan.guards, self, start)
+        self.left_out = self.guard or repeated(self, start)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Handle signals and recorded scalars while batches are trained."""
+        # Not earlier: while data loads, no step could end, so nothing would honour a request.
         with self.stops.interrupt, recording_into(self.logs):
-            self.steering.open()
+            self.steering.open(UNSHARED if self.checkpoints.shared else "")
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
-            if self._start.position.step and self.hooks.has("on_epoch_start"):
+            if self.start.position.step and self.hooks.has("on_epoch_start"):
                 with undone(self.parts.parts({}), self._built):
                     self.hooks.call("on_epoch_start", self.run)
+            self.start.rewind_generators()
+            self.stops.agree(self.group.gather_objects(self.run.stopped))
             self.logs.restart_clock()
             yield
 
@@ -205,32 +235,33 @@ class RankWorker:
     @property
     def ended(self) -> bool:
         """Whether all epochs are complete, or the ranks agreed to stop."""
-        return self.schedule.complete >= self.plan.num_epochs or self.stops.agreed
-
-    @property
-    def at_barrier(self) -> bool:
-        """Whether every batch before the barrier is trained, or the ranks agreed to stop."""
-        return self.schedule.complete > self.schedule.barrier or self.stops.agreed
+        return self.policy.place().epoch >= self.plan.num_epochs or self.stops.agreed
 
     def end(self) -> None:
         """Write the trained model; collective."""
-        self.checkpoints.append_samples(self.schedule.position)
-        self.checkpoints.trace.finish(self.model)
+        epochs = len(self.history)
+        if self.run.stopped is not None and epochs < self.plan.num_epochs:
+            log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
+        if not self.alone:
+            self.checkpoints.append_samples(self.schedule.position)
+        self.checkpoints.trace.finish(self.model, self.engine.global_step)
         self.checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.steering.close()
-        self.checkpoints.end_trace(self.logs)
-        self.engine.close()
+        if self._has_begun:
+            self.reporter.tell_facts(self.engine.report())
+            self.checkpoints.end_trace(self.logs)
+            self.engine.close()
         self.checkpoints.close()
-        self._loader.close()
-        self._ledger.lap(Account.LOGGING)
+        self.parts.batches.close()
+        self.ledger.lap(Account.LOGGING)
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint to continue from; on rank 0."""
-        return self.checkpoints.to_resume(self._start.source)
+        return self.checkpoints.to_resume(self.start.source)
 
     def whereabouts(self) -> str:
         """Describe where the last good checkpoint is."""
@@ -238,27 +269,22 @@ class RankWorker:
 
     # --- Batches -------------------------------------------------------------------------------
 
-    def begin_window(self, plan: WindowPlan) -> None:
-        """Begin the epochs that a window reaches into, on this rank."""
-        self.rate.follow(self.schedule.elche.counts)
-        self.begin_epochs(insert((), *plan.leases))
-
-    def begin_epochs(self, spans: Spans) -> None:
-        """Begin the epochs up to the last of these batches, on this rank.
+    def begin_epochs(self, stop: int) -> None:
+        """Begin the epochs of all batches before ``stop``, on this rank.
 
         The batches may belong to any rank.
         """
-        last = (spans[-1][1] - 1) // self.config.batches_per_epoch
+        last = (stop - 1) // self.config.batches_per_epoch
         while self._begun <= last:
-            epoch = self._begun
+            self.begin_epoch(self._begun)
             self._begun += 1
-            self.run.epoch, self.run.step = epoch, 0
-            self._prepare_epoch(epoch)
-            self.hooks.call("on_epoch_start", self.run)
-            self.mark("epoch_start", epoch=epoch)
-        if self._start.generators is not None:
-            self._start.rewind_generators()
-            self._start = replace(self._start, generators=None)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch: the program prepares it, and callbacks learn of it."""
+        self.run.epoch, self.run.step = epoch, 0
+        self._prepare_epoch(epoch)
+        self.hooks.call("on_epoch_start", self.run)
+        self.mark("epoch_start", epoch=epoch)
 
     def train(
         self,
@@ -288,14 +314,14 @@ class RankWorker:
         """
         epoch, within = divmod(number, self.config.batches_per_epoch)
         known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
-        self._ledger.lap(Account.DATA)
-        if self._first_batch.waits:
-            self._first_batch.look(self.model, batch)
-            self._ledger.lap(Account.SETUP)
+        self.ledger.lap(Account.DATA)
+        if self.first_batch.waits:
+            self.first_batch.look(self.model, batch)
+            self.ledger.lap(Account.SETUP)
             self.timer.begin()  # the comparison says nothing about the speed of this rank
         self.set_busy(True)
         self._reach(position)
-        known.losses.expect(samples)
+        known.expect(samples)
         trace = self.checkpoints.trace
         if trace.steps >= trace.next_step:
             trace.look(self.model, batch, trace.steps)
@@ -304,11 +330,11 @@ class RankWorker:
         except Exception as error:
             error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
             raise
-        place = within * self._loader.batch_size + skip
+        place = within * self.parts.loader.batch_size + skip
         self.checkpoints.samples.trained_samples(epoch, place, position, rows)
         if trace.is_on:
             trace.trained(
-                epoch, place, samples, parts=parts, closes=closes, order=self._loader.order
+                epoch, place, samples, parts=parts, closes=closes, order=self.parts.loader.order
             )
         self.local_step += 1
         known.batches += 1
@@ -347,13 +373,19 @@ class RankWorker:
                 if isinstance(value, torch.Tensor) and not value.isfinite().all():
                     value.zero_()
 
+    def set_rate_place(self) -> None:
+        """Let learning rates be those of the next step, between two steps of many ranks."""
+        if not self.alone:
+            place = self.rate_limit(self.schedule.position) // self.plan.accumulate
+            self.rate.steered.position = place
+
     def rate_limit(self, position: int) -> int:
         """Limit a position to the last batch, for schedules that know the training's length."""
         return min(position, self.config.epochs * self.config.batches_per_epoch - 1)
 
     def book(self, account: Account) -> None:
         """Book the time since the last booking to an account of the time ledger."""
-        self._ledger.lap(account)
+        self.ledger.lap(account)
 
     def spent(self, comm_ms: float, wait_ms: float) -> None:
         """Add the cost of an exchange and this rank's waiting time to the epoch's metrics."""
@@ -362,19 +394,24 @@ class RankWorker:
 
     def _end_step(self) -> None:
         """Call the hooks after an optimizer step."""
-        run, log, most = self.run, self.logs.current, self.plan.most_steps
+        run, known = self.run, self.logs.current
+        self.checkpoints.check_once()
         mark_begun()
         run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
-            if log is not None:
-                run.loss = log.losses.latest
+            if known is not None:
+                run.loss = known.losses.latest
             self.hooks.call("on_step_end", run)
-        if most is not None and run.global_step >= most:
-            run.stop(f"only {most} steps were asked for")
+        self.stop_at_last_step()
+
+    def stop_at_last_step(self) -> None:
+        """Stop a training that was asked to take only some steps, after the last of them."""
+        if self.due.is_over(self.engine.global_step):
+            self.run.stop(f"only {self.engine.global_step} steps were asked for")
 
     def _look_up(self, epoch: int, position: int, *, closes: bool) -> None:
         """Call the step hooks and update the progress display."""
-        reporter = self._reporter
+        reporter = self.reporter
         self.run.step += 1
         if closes:
             self._end_step()
@@ -402,7 +439,7 @@ class RankWorker:
             return
         worker = self._worker
         worker.current_epoch, worker.current_version = epoch, self.versions
-        worker.local_step = self.local_step
+        worker.local_step = self.run.global_step if self.alone else self.local_step
         try:
             self.plan.epoch_fn(epoch, worker)
         except Exception as error:
@@ -423,12 +460,11 @@ class RankWorker:
             epoch: An epoch of which the ranks have trained every batch.
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
-        group, elche = self.group, self.schedule.elche
-        together = self.config.policy is Policy.SYNC
-        self.checkpoints.trace.end_epoch()
-        self._ledger.lap(Account.LOGGING)
+        group = self.group
+        self.checkpoints.trace.end_epoch(self.engine.global_step)
+        self.ledger.lap(Account.LOGGING)
         if group.leads and self.told == epoch:
-            self._reporter.end_steps()
+            self.reporter.end_steps()
         known, epoch_ms = self.logs.take(epoch)
         known.comm_ms, known.wait_ms = self._comm_ms, self._wait_ms
         self._comm_ms = self._wait_ms = 0.0
@@ -440,35 +476,46 @@ class RankWorker:
                 metrics=model_metrics(self.model),
             )
         )
-        self._ledger.lap(Account.SYNC)
+        self.ledger.lap(Account.SYNC)
+        anchor, counts = self._windows()
         metrics = epoch_metrics(
             epoch,
             shares,
-            anchor=1 if together else elche.anchor,
-            counts=(1,) * group.world_size if together else elche.counts,
+            anchor=anchor,
+            counts=counts,
             lr=self._worker.current_lr,
             evaluated=self._evaluated(epoch) if averaged else {},
         )
-        self._ledger.lap(Account.EVALUATION)
+        self.ledger.lap(Account.EVALUATION)
         self.hooks.call("on_epoch_end", self.run, metrics)
         self.history.append(metrics)
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.end_epoch(metrics)
-        self.checkpoints.append_samples(self.schedule.position)
+        if not self.alone:
+            self.checkpoints.append_samples(self.schedule.position)
         if averaged:
-            self.checkpoints.keep_best(self.schedule, self.history)
+            self.checkpoints.keep_best(self.policy.place().global_step, self.history)
+            self.ledger.lap(Account.CHECKPOINT)
         self.mark("epoch_end", epoch=epoch, loss=metrics.avg_loss)
         if group.leads:
             self._report(metrics)
+        self.ledger.lap(Account.LOGGING)
         self.stops.agree(group.gather_objects(self.run.stopped))
         self.logs.restart_clock()
-        self.checkpoints.trace.resume_clock()
+        self.checkpoints.trace.resume_clock(self.engine.global_step)
+
+    def _windows(self) -> tuple[int, tuple[int, ...]]:
+        """Return the batches of the slowest rank per window, and those of each rank."""
+        if self.alone or self.config.policy is Policy.SYNC:
+            return 1, (1,) * self.group.world_size
+        return self.schedule.elche.anchor, self.schedule.elche.counts
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
-        last_step = self.config.batches_per_epoch - 1
-        when = f"after epoch {epoch} (counted from 0)"
-        require_finite(self.model, when, epoch=epoch, step=last_step)
+        if not self.alone:
+            when = f"after epoch {epoch} (counted from 0)"
+            last_step = self.config.batches_per_epoch - 1
+            require_finite(self.model, when, epoch=epoch, step=last_step)
         found: dict[str, float] | None = None
         if self.group.leads:
             found = evaluate(self.plan.eval_fn, self.model, self.checkpoints.averaged(), epoch)
@@ -476,23 +523,23 @@ class RankWorker:
 
     def _report(self, metrics: EpochMetrics) -> None:
         """Report a finished epoch; on rank 0."""
-        self._reporter.tell_facts(self.engine.report())
-        self._reporter.end_epoch(metrics)
+        self.reporter.tell_facts(self.engine.report())
+        self.reporter.end_epoch(metrics)
         told = self.plan.metrics_fn
         if told is not None and call_back("metrics_fn", metrics.epoch, told, metrics) is False:
             self.run.stop("metrics_fn returned False")
 
     def barrier(self) -> None:
         """Write what is due while all ranks have the same model, then continue; collective."""
-        epochs, plan = self.schedule.complete, self.plan
-        if epochs % plan.checkpoint_every == 0 or self.ended:
+        epochs, plan = self.policy.place().epoch, self.plan
+        if epochs % plan.checkpoint_every == 0:
             self.save()
             if plan.checkpoint_fn is not None and self.group.leads and epochs:
                 call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
         # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
-        self._ledger.lap(Account.CHECKPOINT)
-        self.schedule = pass_barrier(self.schedule, self.config)
+        self.ledger.lap(Account.CHECKPOINT)
+        self.policy.pass_barrier()
         self.logs.restart_clock()
 
     def checkpoint_due(self) -> bool:
@@ -500,7 +547,7 @@ class RankWorker:
         if self.plan.checkpoint_steps is None:
             return False
         every = self.plan.checkpoint_steps * self.plan.accumulate
-        return self.schedule.position // every > self._saved_at // every
+        return self.schedule.position // every > self.saved_at // every
 
     def keep_if_due(self) -> None:
         """Save a checkpoint inside an epoch if one is due; collective."""
@@ -518,22 +565,39 @@ class RankWorker:
         """
         if self.stops.interrupted_by is None:
             return
-        if not non_finite_parameters(self.model):
+        # A signal reaches the processes of a sharded model at different steps, or not all of them.
+        if not self.checkpoints.shared and not non_finite_parameters(self.model):
             self.save()
-        state = self.schedule
-        message = (
-            f"stopped after {state.complete} complete epochs, {state.position} batches of all "
-            f"ranks; {self.whereabouts()}"
-            if self.group.leads
-            else ""
-        )
+        message = ""
+        if self.group.leads:
+            message = f"stopped after {self.policy.told_place()}; {self.whereabouts()}"
         if self.stops.told:
             end_launcher(self.group, self.stops.interrupt)
-        self.stops.leave(message)
+        self.stops.leave(message, None if self.alone else self.stops.interrupted_by)
+
+    def refusal_to_save(self) -> str:
+        """Return why no checkpoint can be saved now, or an empty text; collective."""
+        if self.policy.place().step and isinstance(self.parts.batches, IterableLoader):
+            return (
+                "data that can only be iterated has no checkpoint inside an epoch; the one at the "
+                "end of the epoch is written anyway"
+            )
+        if self.alone and self.logs.current is not None:
+            self.logs.current.losses.check()
+        if bad := non_finite_parameters(self.model):
+            return f"parameters are not finite: {', '.join(bad[:3])}"
+        return ""
 
     def save(self) -> None:
         """Save the state of all ranks in the run directory; collective."""
-        self._saved_at = self.schedule.position
+        place = self.policy.place()
+        # A state that cannot be resumed must not replace one that can.
+        unusable = place.step and isinstance(self.parts.batches, IterableLoader)
+        if unusable or (self.alone and not self.checkpoints.keeps):
+            return
+        schedule = None if self.alone else self.schedule
+        self.saved_at = schedule.position if schedule is not None else 0
+        self.engine.present()
         acts = self.steering.saved()
         counts = RankCounts(
             local_step=self.local_step,
@@ -544,17 +608,35 @@ class RankWorker:
             rate=self.rate.state(),
             asked=acts.get("scheduler", {}),
         )
-        written = self.checkpoints.save(
-            self.schedule,
-            self.logs,
-            counts,
+        state = LoopState(
             history=self.history,
-            records=self._reporter.records(),
-            time_ledger=self._ledger.state_dict(),
+            records=self.reporter.records(),
+            unfinished=self._unfinished() if self.alone and place.step else UnfinishedEpoch(),
+            ledger=self.ledger.state_dict(),
             engine=self.engine.decision(),
             acts=acts,
-            guard=self.left_out.state() if self.left_out is not None else {},
+            guard=self.policy.guard_state(),
+            scale=self.rate.steered.scale if self.alone else 1.0,
         )
+        written = self.checkpoints.save(state, place, self.logs, counts, schedule)
+        if place.step:
+            self.policy.forget()
         if written is not None:
             self.hooks.call("on_checkpoint", self.run, written)
-        self._ledger.lap(Account.CHECKPOINT)
+        self.ledger.lap(Account.CHECKPOINT)
+
+    def _unfinished(self) -> UnfinishedEpoch:
+        known = self.logs.of(self.policy.place().epoch)
+        return UnfinishedEpoch(
+            losses=known.losses.state(), scalars=known.scalars.state(), seconds=self.logs.seconds
+        )
+
+
+def first_schedule(
+    plan: TrainingPlan, config: ScheduleConfig
+) -> tuple[ScheduleState, tuple[int, ...]]:
+    """Return the schedule at the start of a training, and the batches of each rank per window."""
+    from flodl.distributed.planning.scheduler import initial_schedule
+
+    fresh = initial_schedule(config, plan.distributed.relative_speeds(config.world_size))
+    return fresh, fresh.elche.counts
