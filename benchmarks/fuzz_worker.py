@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.manifest_mutations import ENV
-from fdl.__main__ import main as fdl
-from fdl.errors import FdlError
-from fdl.planning.planner import Host
+from fdl.base.errors import FdlError
+from fdl.cli.entry import main as fdl
+from fdl.plan.planner import Host
 
 LIMIT_CPU_SECONDS = 2
 LIMIT_MEGABYTES = 500
@@ -95,7 +95,7 @@ class Case:
 
     def _read_again(self, shown: str | None) -> None:
         """The cache must tell what the file tells."""
-        from fdl.select.project import Project, locate
+        from fdl.manifest.select.project import Project, locate
 
         found = locate()
         if shown is None or found is None or found.is_example:

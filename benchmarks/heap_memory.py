@@ -29,7 +29,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
-from fdl.planning.heap import TUNABLES_VARIABLE, tunables
+from fdl.plan.heap import TUNABLES_VARIABLE, tunables
 
 ROOT = Path(__file__).parents[1]
 FOLDER = "tests/flodl/ecosystem"

@@ -48,7 +48,7 @@ from benchmarks.runs_page_subjects import (
     version_of,
     written,
 )
-from fdl.run_pages.cache import folder as user_cache
+from fdl.runs.pages.cache import folder as user_cache
 from tests.browser.chromium import Browser, find
 
 FULL_POINTS = 100_000

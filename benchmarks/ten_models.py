@@ -41,7 +41,7 @@ from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_page import Row, page
 from benchmarks.ten_models_subject import BY_HAND, TOTAL_STEPS
 from benchmarks.ten_models_tuned import Recipe, variants
-from fdl.planning.heap import TUNABLES_VARIABLE, tunables
+from fdl.plan.heap import TUNABLES_VARIABLE, tunables
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
 COLUMNS = {"auto": "flodl", "pure": "pure"}

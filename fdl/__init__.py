@@ -20,17 +20,17 @@ __all__ = [
 # `typing` alone would double the start-up time of a warm command.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.args import DdpArgs, FdlArgs, FdlArgsError, arg, expose, option
-    from fdl.errors import FdlError
+    from fdl.base.errors import FdlError
+    from fdl.programs.args import DdpArgs, FdlArgs, FdlArgsError, arg, expose, option
 
 
 def __getattr__(name: str) -> object:
     if name in ("DdpArgs", "FdlArgs", "FdlArgsError", "arg", "expose", "option"):
-        import fdl.args
+        import fdl.programs.args
 
-        return getattr(fdl.args, name)
+        return getattr(fdl.programs.args, name)
     if name == "FdlError":
-        from fdl.errors import FdlError
+        from fdl.base.errors import FdlError
 
         return FdlError
     raise AttributeError(f"module 'fdl' has no attribute {name!r}")

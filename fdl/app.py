@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fdl.__main__ import main
-from fdl.commands.application import Builtins
+from fdl.cli.commands.application import Builtins
+from fdl.cli.entry import main
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

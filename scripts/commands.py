@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write fdl/builtins/table.py: what the built-in commands take, read from their Typer functions.
+"""Write fdl/cli/builtins/table.py: what the built-in commands take, read from Typer functions.
 
 ``commands.py`` writes the file, ``commands.py --check`` fails when it is out of date.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-FILE = Path(__file__).resolve().parent.parent / "fdl" / "builtins" / "table.py"
+FILE = Path(__file__).resolve().parent.parent / "fdl/cli/builtins" / "table.py"
 
 HEAD = '''\
 """What each built-in command takes, in the form of ``--fdl-schema``.
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
     """The words of every built-in command, and its document; groups before their commands."""
     from fdl.app import app
-    from fdl.args.adapters.click import draw_command, typer_command
-    from fdl.args.adapters.draft import Draft
-    from fdl.builtins import BUILTINS
+    from fdl.manifest.builtins import BUILTINS
+    from fdl.programs.args.adapters.click import draw_command, typer_command
+    from fdl.programs.args.adapters.draft import Draft
 
     def below(command: Any, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         draft = Draft()
@@ -66,7 +66,7 @@ def main() -> int:
         FILE.write_text(text, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != text:
         sys.stderr.write(
-            "error: fdl/builtins/table.py is out of date\nrun: python scripts/commands.py\n"
+            "error: fdl/cli/builtins/table.py is out of date\nrun: python scripts/commands.py\n"
         )
         return 1
     return 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 import fdl
-from fdl.__main__ import main
+from fdl.cli.entry import main
 
 _ROOT = str(Path(fdl.__file__).parent)
 

@@ -92,7 +92,7 @@ TARGETS = {
         ),
     ),
     "planning": Target(
-        ("fdl/planning/*.py", "fdl/select/*.py"),
+        ("fdl/plan/*.py", "fdl/manifest/select/*.py"),
         _tests(
             "fdl",
             "presets dispatch quoting spelling ranks docker environments heap plan run_arguments",

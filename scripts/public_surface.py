@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fdl
-from fdl.api_ref import Entry, Signature, public, scan
-from fdl.api_ref.entries import FUNCTIONS
-from fdl.builtins.table import TABLE
+from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
+from fdl.scaffold.api_ref import Entry, Signature, public, scan
+from fdl.scaffold.api_ref.entries import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
@@ -37,7 +37,7 @@ FORMATS = {
     "checkpoint, `*.fdl`": ("flodl/checkpoint/container.py", "VERSION"),
     "libtorch.lock": ("fdl/libtorch/trust.py", "_VERSION"),
     "message to a training": ("flodl/train/mailbox.py", "FORMAT"),
-    "plan of a command, `FDL_PLAN`": ("fdl/plan.py", "SCHEMA_VERSION"),
+    "plan of a command, `FDL_PLAN`": ("fdl/plan/value.py", "SCHEMA_VERSION"),
     "samples.ledger": ("flodl/distributed/sample_ledger.py", "MAGIC"),
     "steps": ("flodl/monitor/step_files.py", "VERSION"),
     "steps.trace": ("flodl/train/trace_file.py", "MAGIC"),

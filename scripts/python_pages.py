@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import fdl
-from fdl.api_ref import public, scan
+from fdl.scaffold.api_ref import public, scan
 
 ROOT = Path(__file__).resolve().parent.parent
 

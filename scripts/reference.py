@@ -15,13 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import python_pages
 
-from fdl.builtins import BUILTINS, tree
-from fdl.diagnose.report import schema_as_json
-from fdl.help import render
-from fdl.layout.parameters import label, notes
+from fdl.base.output import Palette
+from fdl.cli.builtins import tree
+from fdl.cli.help import render
+from fdl.machine.diagnose.report import schema_as_json
 from fdl.manifest import json_schema as manifest
-from fdl.output import Palette
-from fdl.planning.generate import FIELDS
+from fdl.manifest.builtins import BUILTINS
+from fdl.plan.generate import FIELDS
+from fdl.programs.parameters.layout import label, notes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 80

@@ -27,7 +27,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from fdl.hardware import nvidia
+from fdl.base.hardware import nvidia
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "tests" / "records" / "slow_tests.md"

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from fdl.base.masking import KNOWN
-from fdl.planning.heap import TUNABLES_VARIABLE, tunables
+from fdl.plan.heap import TUNABLES_VARIABLE, tunables
 from tests import fork_server, later, surroundings, typed
 
 pytest_plugins = ["tests.skipped"]

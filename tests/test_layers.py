@@ -116,6 +116,29 @@ def test_a_part_imports_only_what_stands_before_it(package):
     assert wrong == []
 
 
+def test_the_packages_of_fdl_are_ten_and_stand_on_ten_layers():
+    table = PAGE.read_text(encoding="utf-8").partition("<!-- layers of fdl -->")[2]
+    rows = re.findall(r"^\|[^|]*\| (`[^|]*) \|", table.partition("<!-- end -->")[0], re.MULTILINE)
+    assert len(rows) == 10
+    packages = {part(name) for name, file in modules("fdl").items() if file.name == "__init__.py"}
+    assert packages - {"__init__"} == {
+        *("base", "manifest", "programs", "libtorch", "plan"),
+        *("runs", "run", "machine", "scaffold", "cli"),
+    }
+    beside = {one.name for one in (ROOT / "fdl").iterdir() if one.is_file()}
+    assert beside == {"__init__.py", "__main__.py", "app.py", "version.py", "py.typed"}
+
+
+def test_flodl_imports_two_packages_of_fdl():
+    used = set()
+    for name, file in modules("flodl").items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        package = name.split(".")
+        for base, names in imported(tree, package):
+            used.update(f"{base}.{one}" for one in names or [""] if base.split(".")[0] == "fdl")
+    assert {".".join(one.split(".")[:2]) for one in used} == {"fdl.base", "fdl.programs"}
+
+
 def test_imports_in_functions_count_and_those_for_types_do_not():
     code = (
         "from typing import TYPE_CHECKING\n"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fdl.manifest import find_in, load
-from fdl.planning.torchrun import LAUNCHER
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load
+from fdl.plan.torchrun import LAUNCHER
 
 FOLDER = Path(__file__).parent / "manifests"
 RELEASES = sorted(one.name for one in FOLDER.iterdir())

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from fdl.builtins import BUILTINS, HIDDEN
-from fdl.builtins.table import TABLE
+from fdl.base.global_flags import VALUED
+from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
-from fdl.prepass import _VALUED
+from fdl.manifest.builtins import BUILTINS, HIDDEN
 from tests.pages import ROOT, pages
 from tests.rows import each_row
 
@@ -124,7 +124,7 @@ def mistakes(code: str, own: Set[str]) -> Iterator[str]:
         name = flag.partition("=")[0]
         if name.startswith("--") and name not in known_globals():
             yield f"{name} is not a global flag"
-        if (name in _VALUED or name in ("--env", "-j")) and "=" not in flag and words:
+        if (name in VALUED or name in ("--env", "-j")) and "=" not in flag and words:
             words.pop(0)
         if name in ("--help", "-h"):
             return  # the word behind it names a group of options
@@ -156,9 +156,11 @@ def mistakes(code: str, own: Set[str]) -> Iterator[str]:
 
 @cache
 def known_globals() -> set[str]:
-    from fdl import prepass
+    from fdl.base import global_flags
+    from fdl.cli import prepass
 
-    text = Path(prepass.__file__).read_text(encoding="utf-8")
+    files = [Path(one.__file__) for one in (global_flags, prepass)]
+    text = "".join(one.read_text(encoding="utf-8") for one in files)
     return {"--help", *re.findall(r"\"(--[a-z-]+)\"", text)}
 
 
@@ -170,8 +172,8 @@ ELSEWHERE = {
     "docs/benchmarks/startup.md": {"hello"},
     "docs/guide/manifest.md": {"tets"},  # the page shows the error
     "fdl/__init__.py": {"run-kind-command"},
-    "fdl/select/classify.py": {"sub"},
-    "fdl/select/level.py": {"sub"},
+    "fdl/manifest/select/classify.py": {"sub"},
+    "fdl/manifest/select/level.py": {"sub"},
 }
 """Commands that another file defines, or that stand for any command."""
 

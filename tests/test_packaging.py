@@ -63,14 +63,14 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     assert {"flodl/__init__.pyi", "flodl/hf/__init__.pyi"} <= set(names)
     assert "fdl/libtorch/catalog.toml" in names
     page = {"page.html", "page.css", "main.js", "chart.js"}
-    assert {f"fdl/run_pages/page/{name}" for name in page} <= set(names)
+    assert {f"fdl/runs/pages/page/{name}" for name in page} <= set(names)
     assert "fdl/base/page/base.css" in names
     assert "fdl/libtorch/build/container/Dockerfile" in names
-    assert {f"fdl/skill/data/port/{name}.md" for name in ("SKILL", "guide", "instructions")} <= set(
-        names
-    )
+    assert {
+        f"fdl/scaffold/skill/data/port/{name}.md" for name in ("SKILL", "guide", "instructions")
+    } <= set(names)
     shells = ("bash", "zsh", "fish")
-    assert {f"fdl/complete/scripts/fdl.{shell}" for shell in shells} <= set(names)
+    assert {f"fdl/machine/completion_scripts/fdl.{shell}" for shell in shells} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"fdl", "flodl"}
     (license_file,) = [name for name in names if name.endswith("/LICENSE")]
     assert "MIT License" in zipfile.ZipFile(wheel).read(license_file).decode()

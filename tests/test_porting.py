@@ -18,7 +18,7 @@ from tests.rows import each_row
 from tests.test_guides import BLOCK
 
 FOLDER = Path(__file__).parent.parent / "docs/porting"
-SKILL = Path(__file__).parent.parent / "fdl/skill/data/port"
+SKILL = Path(__file__).parent.parent / "fdl/scaffold/skill/data/port"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 ROUNDING = {"transformers": 1e-6}
 """Most that a weight may differ, of the pages that do not promise the same bits."""

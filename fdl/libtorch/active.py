@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl import regular
+from fdl.base import regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fdl.errors import UsageError
+from fdl.base.errors import UsageError
 
 _WRITTEN = re.compile(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?\Z")
 

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fdl.errors import LibtorchError, UsageError
-from fdl.hardware import Gpu
+from fdl.base.errors import LibtorchError, UsageError
+from fdl.base.hardware import Gpu
 from fdl.libtorch.architectures import Architecture, covers, parse
 
 MIRROR = "FDL_LIBTORCH_MIRROR"

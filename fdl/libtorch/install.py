@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fdl.errors import FdlError, LibtorchError
+from fdl.base.errors import FdlError, LibtorchError
 from fdl.libtorch import layout
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import find, this_platform

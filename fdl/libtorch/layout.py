@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
 from fdl.libtorch.active import is_id, read_facts, read_text
 
 WHEELS = "https://download.pytorch.org/whl"

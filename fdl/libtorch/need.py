@@ -15,8 +15,8 @@ import os
 import re
 from pathlib import Path
 
-from fdl.compose_file import COMPOSE_FILES
-from fdl.hardware.container import read
+from fdl.base.compose_file import COMPOSE_FILES
+from fdl.base.hardware.container import read
 from fdl.libtorch.active import FOLDER, LOCK_FILE
 from fdl.manifest.discover import EXAMPLES, NAMES
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fdl.fetch.part import is_resumable
+from fdl.libtorch.fetch.part import is_resumable
 from fdl.libtorch.store import Store
 
 KEPT_DAYS = 30

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fdl.errors import LibtorchError, UsageError
-from fdl.hardware import Gpu, Nvidia
+from fdl.base.errors import LibtorchError, UsageError
+from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch.catalog import (
     Artifact,
     Choice,

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
+from fdl.base.regular import subfolders
 from fdl.libtorch.active import (
     FOLDER,
     KINDS,
@@ -39,7 +40,6 @@ from fdl.libtorch.active import (
     own_choice,
     read_facts,
 )
-from fdl.regular import subfolders
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -170,7 +170,7 @@ class Store:
 
     def _choose(self, text: str) -> None:
         """Write the user's own choice, because the store belongs to somebody else."""
-        from fdl.rewrite import put
+        from fdl.base.rewrite import put
 
         file = Path(own_choice(str(self.root)))
         try:
@@ -221,7 +221,7 @@ class Store:
         """
         from filelock import FileLock, Timeout
 
-        from fdl.output import note
+        from fdl.base.output import note
 
         self._make(self.lock_file(name).parent)
         lock = FileLock(self.lock_file(name))
@@ -311,7 +311,7 @@ class Store:
         Raises:
             LibtorchError: A part of it is a link.
         """
-        from fdl.own_files import inside
+        from fdl.base.own_files import inside
 
         try:
             return Path(inside(self.folder, *names))

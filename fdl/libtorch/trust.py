@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
-from fdl.errors import LibtorchError
-from fdl.fetch import ALGORITHMS, Algorithm, Digest
+from fdl.base.errors import LibtorchError
+from fdl.base.output import note
 from fdl.libtorch.active import LOCK_FILE
+from fdl.libtorch.fetch import ALGORITHMS, Algorithm, Digest
 from fdl.libtorch.store import Store
-from fdl.output import note
 
 _VERSION = 1
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.base.output import json_text
 from fdl.libtorch.active import Variant, read_text
-from fdl.output import json_text
 
 SCHEMA_VERSION = 1
 

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 
-from fdl import light_json
-from fdl.node import Node, Null, Removed
+from fdl.base import light_json
+from fdl.manifest.node import Node, Null, Removed
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -116,7 +116,7 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     import json
     from contextlib import suppress
 
-    from fdl.own_files import put_own
+    from fdl.base.own_files import put_own
 
     files: dict[str, int] = {}
     document = {

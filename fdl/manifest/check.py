@@ -7,15 +7,15 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
+from fdl.base.errors import ManifestError
 from fdl.base.secrets import REDACTED, is_secret_name
 from fdl.base.suggest import nearest
-from fdl.errors import ManifestError
 from fdl.manifest.kinds import EMPTY, Mapping
 from fdl.manifest.models import SECTIONS, Root, Training, keys
+from fdl.manifest.node import Node, dotted
 from fdl.manifest.show import scalar
 from fdl.manifest.slips import empty
 from fdl.manifest.source import shown
-from fdl.node import Node, dotted
 
 Path = tuple[str | int, ...]
 Place = tuple[str, int, int]

@@ -29,8 +29,8 @@ def keep(manifest: str) -> None:
     if "".join(_lines(target)) != as_json():
         from contextlib import suppress
 
+        from fdl.base.own_files import put_own
         from fdl.manifest.cache import make_folder
-        from fdl.own_files import put_own
 
         with suppress(OSError):
             make_folder(os.path.dirname(target))

@@ -8,12 +8,12 @@ import os
 import subprocess
 from contextlib import suppress
 
-from fdl import output
-from fdl.errors import ManifestError
+from fdl.base import output
+from fdl.base.errors import ManifestError
+from fdl.base.rewrite import put
 from fdl.manifest.discover import Found
+from fdl.manifest.node import dotted
 from fdl.manifest.source import shown
-from fdl.node import dotted
-from fdl.rewrite import put
 
 _PATIENCE_S = 2
 _SHOWN = 5

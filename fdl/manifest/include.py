@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 
+from fdl.manifest.node import Node
 from fdl.manifest.source import refusal, refusal_of, shown
-from fdl.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,18 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import DictSchema, WithDefaultSchema
 
+from fdl.base.output import json_text
 from fdl.manifest import models
-from fdl.output import json_text
-from fdl.parameters.contract import LIST_TYPES, LITERALS, MAPPINGS, STYLES, VALUES
-from fdl.parameters.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
+from fdl.manifest.argument_words import (
+    LIST_TYPES,
+    LITERALS,
+    MAPPINGS,
+    RESERVED_LONG,
+    RESERVED_SHORT,
+    STYLES,
+    TYPES,
+    VALUES,
+)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fdl.node import Node
+    from fdl.manifest.node import Node
 
 _EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fdl.manifest.discover import Found
-    from fdl.node import Node, Removed
+    from fdl.manifest.node import Node, Removed
 
 
 class Manifest:

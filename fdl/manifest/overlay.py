@@ -9,8 +9,8 @@ the order of the weakest layer that has them.
 
 from __future__ import annotations
 
+from fdl.manifest.node import Node, Removed
 from fdl.manifest.source import refusal_of, shown
-from fdl.node import Node, Removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

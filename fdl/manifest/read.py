@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fdl.manifest.node import Node
 from fdl.manifest.source import read_text, refusal_of
-from fdl.node import Node
 
 _KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
 

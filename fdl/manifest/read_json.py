@@ -11,15 +11,15 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from fdl.manifest.node import Node
 from fdl.manifest.scalars import MAX_DIGITS
 from fdl.manifest.source import MAX_DEPTH, key_problem, position, refusal
-from fdl.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.errors import ManifestError
-    from fdl.node import Scalar, Value
+    from fdl.base.errors import ManifestError
+    from fdl.manifest.node import Scalar, Value
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -18,6 +18,7 @@ from yaml.events import (
     StreamEndEvent,
 )
 
+from fdl.manifest.node import Node, Null
 from fdl.manifest.scalars import resolve
 from fdl.manifest.source import (
     MAX_DEPTH,
@@ -27,7 +28,6 @@ from fdl.manifest.source import (
     position,
     refusal,
 )
-from fdl.node import Node, Null
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from yaml.error import Mark
 
-    from fdl.errors import ManifestError
-    from fdl.node import Scalar
+    from fdl.base.errors import ManifestError
+    from fdl.manifest.node import Scalar
 
 # libyaml if PyYAML was built with it: the same events, ten times faster.
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

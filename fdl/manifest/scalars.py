@@ -10,7 +10,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.node import Scalar
+    from fdl.manifest.node import Scalar
 
 # Python converts numbers of at most 4300 digits. A number beyond this limit is a mistake.
 MAX_DIGITS = 1000

@@ -14,14 +14,14 @@ from fdl.base.secrets import (
     is_secret_name,
     redact_tokens,
 )
-from fdl.node import Node, Removed
+from fdl.manifest.node import Node, Removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.inspect.spans import Layout, Span
-    from fdl.manifest import Manifest
+    from fdl.manifest.inspect.spans import Layout, Span
+    from fdl.manifest.load import Manifest
 
     Path = tuple[str | int, ...]
 
@@ -80,7 +80,7 @@ def script(text: str) -> str:
     words = text.split()
     if redact_tokens(words) == words:
         return KNOWN.text(text)
-    from fdl.redaction import redacted_script
+    from fdl.base.shell_secrets import redacted_script
 
     return redacted_script(text)
 
@@ -132,7 +132,7 @@ def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[tuple[
             for place, item in enumerate(one.value):
                 yield from _texts(item, (*path, place))
         elif isinstance(one.value, str) and path and path[-1] in _SCRIPTS:
-            from fdl.redaction import secrets_of_script
+            from fdl.base.shell_secrets import secrets_of_script
 
             yield from ((text, False) for text in secrets_of_script(one.value))
 

@@ -5,13 +5,13 @@ Imported on every `config show`: loads only fdl's own light modules.
 
 from __future__ import annotations
 
-from fdl.node import Node
+from fdl.manifest.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.node import Scalar
+    from fdl.manifest.node import Scalar
 
 _INLINE_WIDTH = 80
 _INFINITY = float("inf")

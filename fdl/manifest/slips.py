@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from fdl.node import Node
+    from fdl.manifest.node import Node
 
 # An entry with one of these is a command of its own, added on purpose.
 _COMPLETE = ("description", "run", "path", "entry")

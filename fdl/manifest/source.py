@@ -8,8 +8,8 @@ import os
 import re
 import stat
 
-from fdl.errors import ManifestError
-from fdl.node import Node, relative
+from fdl.base.errors import ManifestError
+from fdl.manifest.node import Node, relative
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 100

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fdl.errors import FdlError
-from fdl.terminal import ask, has_yes, may_ask
+from fdl.base.errors import FdlError
+from fdl.base.terminal import ask, has_yes, may_ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fdl.plan import Plan
+    from fdl.plan.value import Plan
 
 
 def confirm_all(plans: Iterable[Plan]) -> None:

@@ -18,9 +18,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from fdl.base.compose_file import compose_text, services
 from fdl.base.suggest import nearest
-from fdl.compose_file import compose_text, services
-from fdl.plan import Plan
+from fdl.plan.value import Plan
 
 # 125-128: from the docker command itself and the daemon; 1 and 14-18: from compose.
 _OF_DOCKER = frozenset((1, 14, 15, 16, 17, 18, 125, 126, 127, 128))

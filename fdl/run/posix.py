@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import time
 
-from fdl import output
-from fdl.errors import FdlError
+from fdl.base import output
+from fdl.base.errors import FdlError
+from fdl.base.which import locate
 from fdl.run.program import cannot_start, deliver, marked
 from fdl.run.watcher import Watcher
-from fdl.which import locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
 
-    from fdl.plan import Plan
+    from fdl.plan.value import Plan
     from fdl.run.copies import Copies
     from fdl.run.record import RunRecord
 else:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import time
 
-from fdl.errors import FdlError
+from fdl.base.errors import FdlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.plan import Plan
+    from fdl.plan.value import Plan
 
 JOB_VARIABLE = "FDL_JOB"
 """Marks the processes of a job: one part for each `fdl` around it, joined by ``/``."""
@@ -27,7 +27,7 @@ def marked(variables: dict[str, str]) -> str:
 
 def cannot_start(plan: Plan, reason: str) -> FdlError:
     """The error for a program that does not start, with the remedy for the usual causes."""
-    from fdl.redaction import redacted
+    from fdl.plan.redaction import redacted
 
     name = redacted(plan).launch[0]
     if plan.service:
@@ -50,7 +50,7 @@ def require_script(plan: Plan) -> None:
     if not name or os.path.exists(file) or not os.path.isdir(plan.cwd):
         return
     from fdl.base.suggest import did_you_mean
-    from fdl.node import relative
+    from fdl.manifest.node import relative
 
     folder, inside = os.path.dirname(file), os.path.dirname(name)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -67,7 +67,7 @@ def script(plan: Plan) -> str:
     """The file of a Python program as its entry names it; empty for any other program."""
     if plan.ranks is not None:
         return next((word for word in plan.argv[2:] if word.endswith(".py")), "")
-    from fdl.planning.torchrun import read
+    from fdl.plan.torchrun import read
 
     program = read(plan.argv)
     return program.target if program and not program.module else ""

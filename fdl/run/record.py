@@ -13,9 +13,10 @@ import os
 import time
 from contextlib import suppress
 
-from fdl import output
-from fdl.base import run_record
+from fdl.base import output, run_record
 from fdl.base.masking import KNOWN, HandedDown
+from fdl.base.own_files import put_own, read_own
+from fdl.base.regular import subfolders
 from fdl.base.run_record import (
     CODE,
     CONFIG,
@@ -25,8 +26,6 @@ from fdl.base.run_record import (
     OUTPUT,
     RECORD,
 )
-from fdl.own_files import put_own, read_own
-from fdl.regular import subfolders
 from fdl.run.program import script
 from fdl.version import __version__
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from fdl.plan import Plan, Recording
+    from fdl.plan.value import Plan, Recording
     from fdl.run.lines import Lines
 
 _PATIENCE_S = 12.0
@@ -51,7 +50,7 @@ def begin(plan: Plan) -> RunRecord | None:
     """
     if plan.record is None:
         return None
-    from fdl.redaction import redacted
+    from fdl.plan.redaction import redacted
 
     shown = redacted(plan)
     KNOWN.add(HandedDown(plan.env).secrets)

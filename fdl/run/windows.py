@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 
-from fdl.errors import FdlError
-from fdl.plan import Plan
+from fdl.base.errors import FdlError
+from fdl.plan.value import Plan
 from fdl.run.program import cannot_start
 
 TYPE_CHECKING = False

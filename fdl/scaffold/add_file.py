@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fdl.errors import ScaffoldError
-from fdl.rewrite import rewrite
+from fdl.base.errors import ScaffoldError
+from fdl.base.rewrite import rewrite
 
 
 class TextFile:

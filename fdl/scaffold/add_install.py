@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.scaffold import add_pyproject
 from fdl.scaffold.add_file import TextFile
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all

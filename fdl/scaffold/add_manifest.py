@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fdl.errors import ManifestError, ScaffoldError
-from fdl.inspect.layer import is_only_change, lookup
-from fdl.inspect.spans import Layout, Span, json_layout, yaml_layout
-from fdl.inspect.splice import NewValue, candidates
+from fdl.base.errors import ManifestError, ScaffoldError
 from fdl.manifest.discover import EXAMPLES, NAMES
+from fdl.manifest.inspect.layer import is_only_change, lookup
+from fdl.manifest.inspect.spans import Layout, Span, json_layout, yaml_layout
+from fdl.manifest.inspect.splice import NewValue, candidates
+from fdl.manifest.node import Node
 from fdl.manifest.read import parse
-from fdl.node import Node
 
 _COMMANDS = "commands"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
+from fdl.base.questions import Questions
 from fdl.scaffold.add_playground import FOLDER
-from fdl.setup.questions import Questions
 
 
 @dataclass(frozen=True, slots=True)

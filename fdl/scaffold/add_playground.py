@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.manifest.source import shown
 from fdl.scaffold.add_file import TextFile
 from fdl.scaffold.add_manifest import manifests, with_command

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.scaffold import add_requirement
 
 _COMMENT = re.compile(r"(?:^|\s)#.*\Z")

@@ -16,8 +16,8 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from fdl.errors import ScaffoldError
-from fdl.installed import packages
+from fdl.base.errors import ScaffoldError
+from fdl.machine.installed import packages
 from fdl.scaffold import add_pyproject
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.project import is_released

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdl.builtins import RESERVED
-from fdl.errors import ScaffoldError
-from fdl.manifest import Found, Manifest, find_in
+from fdl.base.errors import ScaffoldError
+from fdl.base.rewrite import put
+from fdl.base.shell_words import join
+from fdl.manifest.builtins import RESERVED
 from fdl.manifest.check import check
+from fdl.manifest.discover import Found, find_in
+from fdl.manifest.load import Manifest
 from fdl.manifest.read import parse
+from fdl.manifest.select.level import Level
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
-from fdl.rewrite import put
-from fdl.schema.static import read
-from fdl.select.level import Level
-from fdl.shell_words import join
+from fdl.programs.source import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

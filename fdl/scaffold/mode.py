@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 
 
 class Mode(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.libtorch.catalog import artifacts, default_version
 from fdl.libtorch.layout import WHEELS
 from fdl.scaffold.mode import Mode

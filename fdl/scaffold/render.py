@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 
 Values = Mapping[str, str | bool]
 """The values that templates may use."""

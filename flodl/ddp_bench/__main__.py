@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import field_validator
 
-from fdl import DdpArgs, option, output
+from fdl.base import output
+from fdl.programs.args import DdpArgs, option
 from flodl import log
 from flodl.ddp_bench.baselines import TOLERANCE, compare, failures, read_baselines, save_baselines
 from flodl.ddp_bench.cell import MODES

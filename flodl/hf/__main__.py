@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from fdl import output
+from fdl.base import output
+from fdl.base.layout import Page, Row, terminal_width
 from fdl.base.suggest import nearest
-from fdl.layout.page import Page, Row, terminal_width
-from fdl.manifest import find_in, load
+from fdl.programs.bundled import descriptions
 from flodl.errors import FlodlError
 from flodl.hf.commands.plain import plain
 
@@ -61,10 +61,7 @@ def _run(words: Sequence[str]) -> int:
 
 def commands() -> dict[str, str]:
     """The name of each command -> what it does, in one line."""
-    found = find_in(str(Path(__file__).parent))
-    listed = load(found, write_cache=False).node.get("commands") if found else None
-    specs = listed.mapping if listed else {}
-    return {name: spec.text("description") or "" for name, spec in specs.items()}
+    return descriptions(str(Path(__file__).parent))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from fdl.commands import docs
+from fdl.cli.commands import docs
 from tests.pages import ROOT
 
 from .chromium import Browser

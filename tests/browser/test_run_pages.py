@@ -14,11 +14,11 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.commands.runs_ui import write_page
-from fdl.run_directory.find import search
-from fdl.run_pages.cache import Cache
-from fdl.run_pages.catalog import Catalog
-from fdl.run_pages.server import PageServer
+from fdl.cli.commands.runs_ui import write_page
+from fdl.runs.find import search
+from fdl.runs.pages.cache import Cache
+from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 

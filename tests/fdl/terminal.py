@@ -19,8 +19,8 @@ from tests import fork_server, typed
 # The tests themselves may run in a container, where fdl wraps nothing.
 _OUTSIDE = """
 import os, sys
-from fdl.__main__ import main
-from fdl.planning.planner import Host
+from fdl.cli.entry import main
+from fdl.plan.planner import Host
 sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=TERMINAL)))
 """
 

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 import yaml
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.scaffold.add_playground import playground
 from tests.fdl.terminal import Terminal
 

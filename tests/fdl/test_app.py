@@ -10,14 +10,15 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fdl import output
 from fdl.app import app
-from fdl.builtins import BUILTINS, PANELS, PROGRAMS, tree
-from fdl.builtins.table import TABLE
-from fdl.commands.verb import Group, Verb
-from fdl.complete.sources import SOURCES
+from fdl.base import output
+from fdl.cli.builtins import tree
+from fdl.cli.builtins.table import TABLE
+from fdl.cli.commands.verb import Group, Verb
+from fdl.cli.complete.sources import SOURCES
 from fdl.libtorch.catalog import default_version
-from fdl.parameters.contract import parse
+from fdl.manifest.builtins import BUILTINS, PANELS, PROGRAMS
+from fdl.programs.parameters.contract import parse
 from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
@@ -267,8 +268,9 @@ def test_only_the_modules_of_the_typed_command_are_imported(
     command: str, modules: set[str], folder: Path
 ) -> None:
     program = (
-        f"import sys\nfrom fdl.__main__ import main\ncode = main({command.split()})\n"
-        "names = {one.split('.')[2] for one in sys.modules if one.startswith('fdl.commands.')}\n"
+        f"import sys\nfrom fdl.cli.entry import main\ncode = main({command.split()})\n"
+        "below = 'fdl.cli.commands.'\n"
+        "names = {one.split('.')[3] for one in sys.modules if one.startswith(below)}\n"
         "print(*names, file=open('modules', 'w'))\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=True)
@@ -276,8 +278,8 @@ def test_only_the_modules_of_the_typed_command_are_imported(
 
 
 def test_a_group_has_every_command_of_its_modules() -> None:
-    from fdl.commands import runs
-    from fdl.commands.runs import verbs
+    from fdl.cli.commands import runs
+    from fdl.cli.commands.runs import verbs
 
     named = verbs.names()
     folder = Path(runs.__file__).parent

@@ -11,7 +11,7 @@ import fcntl, signal, sys, termios, threading
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-from fdl.terminal import ask
+from fdl.base.terminal import ask
 try:
     ask("Name? ")
 except KeyboardInterrupt:

@@ -3,7 +3,7 @@
 from typer.testing import CliRunner
 
 from fdl.app import app
-from fdl.builtins.table import TABLE
+from fdl.cli.builtins.table import TABLE
 from tests.rows import each_row
 
 REFUSED = {"int": "many", "float": "much"}

@@ -15,8 +15,8 @@ from tests.fdl.terminal import PATIENCE, Terminal, outside_container
 # fdl as it runs on a machine that is no container.
 OUTSIDE = """
 import os, sys
-from fdl.__main__ import main
-from fdl.planning.planner import Host
+from fdl.cli.entry import main
+from fdl.plan.planner import Host
 sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=os.isatty(0))))
 """
 ON_TERMINAL = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + OUTSIDE
@@ -184,7 +184,7 @@ def test_a_folder_outside_the_project_cannot_run_in_its_container(project):
 def test_inside_a_container_nothing_is_wrapped(project):
     folder = project({"fdl.yml": "commands: {t: {run: echo direct, docker: dev}}"})
     code = (
-        "import os; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+        "import os; from fdl.cli.entry import main; from fdl.plan.planner import Host; "
         "main(['t'], Host(os.environ, in_container=True, terminal=False))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
@@ -194,7 +194,7 @@ def test_inside_a_container_nothing_is_wrapped(project):
 def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
     folder = project({"fdl.yml": "commands: {t: {run: echo t, docker: dev}}"})
     code = (
-        "import os; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+        "import os; from fdl.cli.entry import main; from fdl.plan.planner import Host; "
         "main(['-n', 't'], Host(os.environ, in_container=True, terminal=False))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
@@ -206,7 +206,7 @@ def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
 
 SKIPPED = "warning: docker service `dev` (fdl.yml:1:42) was skipped: this machine is a container"
 INSIDE = (
-    "import os, sys; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+    "import os, sys; from fdl.cli.entry import main; from fdl.plan.planner import Host; "
     "sys.exit(main(sys.argv[1:], Host(os.environ, in_container=True, terminal=False)))"
 )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.commands import docs
-from fdl.errors import FdlError
+from fdl.base.errors import FdlError
+from fdl.cli.commands import docs
 
 WORDS = [sys.executable, "-m", "fdl", "docs"]
 
@@ -59,7 +59,7 @@ def test_a_port_in_use_is_an_error(fdl, tmp_path):
 def test_without_a_path_the_checkout_counts(tmp_path, monkeypatch, files, message, hint):
     for name in files:
         (tmp_path / name).touch()
-    monkeypatch.setattr(docs, "__file__", str(tmp_path / "fdl/commands/docs.py"))
+    monkeypatch.setattr(docs, "__file__", str(tmp_path / "fdl/cli/commands/docs.py"))
     with pytest.raises(FdlError, match=message) as problem:
         docs.docs(open=False)
     assert problem.value.hint is not None
@@ -75,7 +75,7 @@ def test_the_site_of_the_checkout_is_the_default(tmp_path, monkeypatch):
     site = tmp_path / "site"
     site.mkdir()
     (site / "index.html").touch()
-    monkeypatch.setattr(docs, "__file__", str(tmp_path / "fdl/commands/docs.py"))
+    monkeypatch.setattr(docs, "__file__", str(tmp_path / "fdl/cli/commands/docs.py"))
     served: list[Path] = []
 
     def stop(place, _):

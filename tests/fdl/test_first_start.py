@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.planning import rank_launcher, torchrun
+from fdl.plan import rank_launcher, torchrun
 from tests import fork_server
 from tests.waiting import wait_for
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from fdl.planning import heap
-from fdl.planning.heap import TUNABLES_VARIABLE as TUNABLES, tunables
+from fdl.plan import heap
+from fdl.plan.heap import TUNABLES_VARIABLE as TUNABLES, tunables
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 from tests.rows import each_row
@@ -199,14 +199,14 @@ def test_a_container_gets_the_same(project, tmp_path_factory, asked, seen):
     "change",
     [
         "def refuse(name): raise ValueError('unrecognized name')\nos.confstr = refuse",
-        "import fdl.planning.heap as heap\nheap._DRIVERS = ('/dev/none', '/dev/null')",
+        "import fdl.plan.heap as heap\nheap._DRIVERS = ('/dev/none', '/dev/null')",
     ],
     ids=["another library", "a GPU"],
 )
 def test_where_it_does_not_help_nothing_is_set(project, change):
     folder = project({**PROJECT, "train/fdl.yml": ENTRY + "memory: keep"})
     program = (
-        f"import os, sys\n{change}\nfrom fdl.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+        f"import os, sys\n{change}\nfrom fdl.cli.entry import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     env = {name: value for name, value in os.environ.items() if name != TUNABLES}
     done = subprocess.run(

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from fdl.builtins import BUILTINS, PANELS
-from fdl.builtins.tree import summary
-from fdl.layout.page import cells, wrap
+from fdl.base.layout import cells, wrap
+from fdl.cli.builtins.tree import summary
+from fdl.manifest.builtins import BUILTINS, PANELS
 
 FILES = {
     "fdl.yml": """

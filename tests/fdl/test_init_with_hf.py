@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from fdl.__main__ import main
-from fdl.scaffold import is_released
+from fdl.cli.entry import main
+from fdl.scaffold.project import is_released
 from fdl.version import __version__
 
 FILES = [".gitignore", "README.md", "fdl.yml", "main.py", "pyproject.toml"]
@@ -45,7 +45,7 @@ def test_a_dry_run_names_the_playground(fdl, tmp_path):
 
 def test_where_the_playground_fails_the_project_is_whole_all_the_same(project, monkeypatch, capsys):
     # A release would be pinned, and then it does not matter where flodl comes from.
-    monkeypatch.setattr("fdl.commands.init.__version__", "0.2.0.dev0")
+    monkeypatch.setattr("fdl.cli.commands.init.__version__", "0.2.0.dev0")
     root = project(
         {
             "pyproject.toml": """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fdl import __version__
-from fdl.installed import upgrade_command
+from fdl.machine.installed import upgrade_command
 
 OWN_SCRIPT = Path(sys.executable).parent / "fdl"
 UPGRADE = f"To upgrade: {upgrade_command()}\n"
@@ -125,7 +125,7 @@ def test_a_link_that_a_tool_has_made_is_foreign(install, home, program, mark):
 
 def test_the_fdl_of_pip_in_the_home_is_this_one_already(monkeypatch, program):
     """As after ``pip install --user``: nothing becomes a link to itself."""
-    from fdl import self_install
+    from fdl.machine import self_install
 
     program.write_text("of pip\n")
     monkeypatch.setenv("HOME", str(program.parents[2]))
@@ -134,8 +134,8 @@ def test_the_fdl_of_pip_in_the_home_is_this_one_already(monkeypatch, program):
 
 
 def test_without_a_program_there_is_nothing_to_link_to(tmp_path, monkeypatch):
-    from fdl import self_install
-    from fdl.errors import FdlError
+    from fdl.base.errors import FdlError
+    from fdl.machine import self_install
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(self_install.sysconfig, "get_path", lambda *_: str(tmp_path / "bin"))

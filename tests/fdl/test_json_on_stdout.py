@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.__main__ import main
-from fdl.builtins.table import TABLE
+from fdl.cli.builtins.table import TABLE
+from fdl.cli.entry import main
 from tests.rows import each_row
 
 ONE, OTHER = "2026-01-31T10-00-00", "2026-01-30T10-00-00"

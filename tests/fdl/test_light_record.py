@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdl.light_record import Record
+from fdl.base.light_record import Record
 
 
 class Place(Record):

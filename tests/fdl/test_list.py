@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fdl.__main__ import main
+from fdl.cli.entry import main
 from tests.fdl.terminal import Terminal
 
 FILES = {
@@ -167,7 +167,7 @@ def multiplied(project):
 
 def test_ways_that_multiply_end_in_a_warning(multiplied, monkeypatch, capsys):
     monkeypatch.chdir(multiplied)
-    monkeypatch.setattr("fdl.commands.list._LIMIT", 100)
+    monkeypatch.setattr("fdl.cli.commands.list._LIMIT", 100)
     assert main(["list"]) == 0
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 100

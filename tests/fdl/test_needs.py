@@ -524,8 +524,9 @@ def test_a_command_without_these_keys_loads_none_of_it(project, fdl):
     folder = project({"fdl.yml": "commands: {t: {run: 'true'}}"})
     fdl("t")
     code = (
-        "import sys; from fdl.__main__ import main; main(['t']);"
-        "print([one for one in sys.modules if one.startswith(('fdl.jobs', 'fdl.freshness'))])"
+        "import sys; from fdl.cli.entry import main; main(['t']);"
+        "ours = ('fdl.run.jobs', 'fdl.run.freshness');"
+        "print([one for one in sys.modules if one.startswith(ours)])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ

@@ -9,8 +9,8 @@ import pytest
 from rich.panel import Panel
 from rich.text import Text
 
-from fdl import output
-from fdl.tables import headed, lines, pairs, table
+from fdl.base import output
+from fdl.base.tables import headed, lines, pairs, table
 from tests.fdl import screen
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
@@ -151,8 +151,8 @@ def test_nothing_in_a_text_is_taken_for_markup(stdout):
 
 PROGRAM = """
 import sys
-from fdl import output
-from fdl.tables import table
+from fdl.base import output
+from fdl.base.tables import table
 output.show(table([("größe", "大"), ("x", "y")]))
 output.error("größer")
 """
@@ -172,7 +172,7 @@ def test_a_stream_that_cannot_say_a_character_gets_it_escaped():
 
 LIGHT = """
 import sys
-from fdl import output
+from fdl.base import output
 output.error("wrong", hint="right")
 output.see("fdl x [OPTIONS]", "fdl x")
 output.warning("careful")
@@ -228,7 +228,7 @@ def test_panels_end_at_the_edge_of_the_terminal(fixture_project, columns):
     ],
 )
 def test_control_characters_are_shown_and_not_sent(text, shown):
-    from fdl.output import visible
+    from fdl.base.output import visible
 
     assert visible(text) == shown
 

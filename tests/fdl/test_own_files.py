@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fdl.own_files import inside, is_name, open_own, own
-from fdl.run_directory.code_changes import changed_code
-from fdl.run_directory.run import read
+from fdl.base.own_files import inside, is_name, open_own, own
+from fdl.runs.code_changes import changed_code
+from fdl.runs.run import read
 from tests.fdl.run_directory.trails import trail
 
 NAMES = [f"2026-01-0{day}T10-00-00" for day in range(1, 4)]

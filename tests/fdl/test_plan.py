@@ -4,7 +4,8 @@ import json
 import shlex
 
 from fdl.base.secrets import REDACTED
-from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
+from fdl.manifest.node import Variable
+from fdl.plan.value import SCHEMA_VERSION, Flag, Plan
 
 # What the started program does not learn about itself.
 OUTER = (

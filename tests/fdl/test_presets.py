@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fdl.plan import Plan
+from fdl.plan.value import Plan
 
 SHOW = "printf '%s\\n'"
 ENTRY = f"entry: {SHOW}\n"

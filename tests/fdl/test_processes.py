@@ -16,7 +16,7 @@ TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTT
 ON_TERMINAL_BECOME = TAKE_TERMINAL + "command = {command}; os.execvp(command[0], command)"
 ON_TERMINAL_FDL = (
     TAKE_TERMINAL
-    + "from fdl.run import posix; from fdl.__main__ import main; {setup}; sys.exit(main())"
+    + "from fdl.run import posix; from fdl.cli.entry import main; {setup}; sys.exit(main())"
 )
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fdl import output, progress
-from fdl.progress import Progress
+from fdl.base import output, progress
+from fdl.base.progress import Progress
 from tests.fdl import screen
 from tests.fdl.terminal import Terminal
 
@@ -17,8 +17,8 @@ SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 DOWNLOAD = """
 import fcntl, struct, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-from fdl import output
-from fdl.progress import Progress
+from fdl.base import output
+from fdl.base.progress import Progress
 with Progress("libtorch 2.10.0 cu128") as job:
     job.start(200_000_000)
     job.update(50_000_000)
@@ -122,7 +122,7 @@ def test_a_terminal_gets_one_line_that_is_drawn_over(tmp_path, columns):
 
 def test_a_build_shows_its_steps_on_a_terminal(tmp_path):
     program = (
-        "from fdl.progress import Progress\n"
+        "from fdl.base.progress import Progress\n"
         "with Progress('build', 48, unit='steps') as job:\n"
         "    job.update(12)\n"
     )
@@ -164,7 +164,7 @@ def test_standard_output_is_left_alone_while_a_bar_is_drawn(tmp_path):
     program = (
         "import os, sys\n"
         "sys.stdout = open('out', 'w')\n"
-        "from fdl.progress import Progress\n"
+        "from fdl.base.progress import Progress\n"
         "with Progress('x', 2, unit='steps') as job:\n"
         "    print('export A=1')\n"
         "sys.stdout.close()\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fdl.shell_words import compose, join, quote, quote_cmd
+from fdl.base.shell_words import compose, join, quote, quote_cmd
 from tests.fdl.docker_engine import Engine
 from tests.fdl.programs import executable
 from tests.fdl.terminal import outside_container

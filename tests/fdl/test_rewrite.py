@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from fdl.errors import FdlError
-from fdl.rewrite import put, rewrite
+from fdl.base.errors import FdlError
+from fdl.base.rewrite import put, rewrite
 
 
 def mode(file):

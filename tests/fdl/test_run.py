@@ -66,7 +66,7 @@ def test_a_program_that_cannot_start_is_explained(project, fdl, entry, words):
 
 def test_a_folder_that_vanished_under_our_feet_is_explained(project):
     folder = project({"gone/x": ""})
-    code = "import os; from fdl.__main__ import main; os.rmdir(os.getcwd()); exit(main(['t']))"
+    code = "import os; from fdl.cli.entry import main; os.rmdir(os.getcwd()); exit(main(['t']))"
     (folder / "gone/x").unlink()
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder / "gone", capture_output=True, text=True
@@ -81,7 +81,7 @@ def test_a_folder_that_vanished_under_our_feet_is_explained(project):
 LOADED = """
 import sys
 before = set(sys.modules)
-from fdl.__main__ import main
+from fdl.cli.entry import main
 code = main(sys.argv[1:])
 print(code, *sorted(set(sys.modules) - before))
 """
@@ -127,8 +127,10 @@ def test_the_version_loads_next_to_nothing(tmp_path):
     assert loaded_by(tmp_path, "--version") == {
         "__future__",
         "fdl",
-        "fdl.__main__",
-        "fdl.errors",
+        "fdl.base",
+        "fdl.base.errors",
+        "fdl.cli",
+        "fdl.cli.entry",
         "fdl.version",
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.run_directory.run import read
+from fdl.runs.run import read
 from tests.fdl.terminal import Terminal
 
 PROGRAM = """

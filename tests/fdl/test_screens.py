@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fdl import __version__
-from fdl.builtins import PROGRAMS
-from fdl.builtins.table import TABLE
-from fdl.layout.page import cells
+from fdl.base.layout import cells
+from fdl.cli.builtins.table import TABLE
+from fdl.manifest.builtins import PROGRAMS
 from tests.fdl import screen
 
 SCREENS = Path(__file__).parent / "screens"

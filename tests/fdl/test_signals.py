@@ -46,7 +46,7 @@ while True:
 
 LONG_AT_ONCE = """
 import sys
-from fdl.__main__ import main
+from fdl.cli.entry import main
 from fdl.run import posix
 posix._SAME_WITHIN_S = 60.0
 sys.exit(main(sys.argv[1:]))

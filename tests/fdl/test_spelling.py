@@ -187,8 +187,8 @@ def test_hydra_reads_back_every_text():
     pytest.importorskip("hydra", reason="pip install hydra-core")
     from hypothesis import given, strategies as st
 
-    from fdl.node import Node
-    from fdl.planning.spelling import _hydra
+    from fdl.manifest.node import Node
+    from fdl.plan.spelling import _hydra
 
     from hydra.core.override_parser.overrides_parser import OverridesParser  # isort: skip
 
@@ -256,7 +256,7 @@ def test_help_and_completion_show_the_declared_spelling(project, fdl):
 PROGRAM = """
 import argparse
 
-from fdl.args import expose
+from fdl.programs.args import expose
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--seed", type=int, default=0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.__main__ import main
+from fdl.cli.entry import main
 from tests.fdl.batch.stand_in import installed
 from tests.waiting import wait_for
 
@@ -214,8 +214,8 @@ def test_completion_offers_the_runs_that_can_be_read(fdl):
 
 
 def test_the_page_of_many_runs_shows_those_that_can_be_read(hostile):
-    from fdl.run_pages.cache import Cache
-    from fdl.run_pages.catalog import Catalog
+    from fdl.runs.pages.cache import Cache
+    from fdl.runs.pages.catalog import Catalog
 
     catalog = Catalog.of_places([hostile / "runs"], Cache(hostile / "cache"))
     assert {GOOD, OTHER} <= {one.path.name for one in catalog.entries()}

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import fdl.installed
+import fdl.machine.installed
 from fdl import __version__
-from fdl.installed import packages, upgrade_command
-from fdl.terminal import is_set
-from fdl.update import news
+from fdl.base.terminal import is_set
+from fdl.machine.installed import packages, upgrade_command
+from fdl.machine.update import news
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
 from tests.waiting import wait_for
@@ -28,10 +28,10 @@ HOUR = 3600
 TYPED = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-import fdl.update
-from fdl.__main__ import main
-from fdl.planning.planner import Host
-fdl.update.ADDRESS = os.environ["ADDRESS_OF_TEST"]
+import fdl.machine.update
+from fdl.cli.entry import main
+from fdl.plan.planner import Host
+fdl.machine.update.ADDRESS = os.environ["ADDRESS_OF_TEST"]
 sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=True)))
 """
 
@@ -195,8 +195,8 @@ def test_nobody_reads_a_pipe(project, fdl, kept):
 
 def test_a_command_that_calls_fdl_leaves_it_to_the_outer_one(typed, tmp_path):
     (tmp_path / "inner.py").write_text(
-        "from fdl.prepass import scan\n"
-        "from fdl.update import at_exit\n"
+        "from fdl.cli.prepass import scan\n"
+        "from fdl.machine.update import at_exit\n"
         "print('inner')\n"
         "at_exit(scan(['hello']), in_container=False)\n"
     )
@@ -214,7 +214,7 @@ def test_what_cannot_be_remembered_is_not_said(typed, tmp_path):
 
 def test_a_command_that_says_nothing_loads_nothing():
     code = (
-        "from fdl.prepass import scan; from fdl.update import at_exit; "
+        "from fdl.cli.prepass import scan; from fdl.machine.update import at_exit; "
         "import sys; old = set(sys.modules); "
         "at_exit(scan(['hello']), in_container=False); print(set(sys.modules) - old)"
     )
@@ -242,7 +242,14 @@ def test_a_command_that_says_nothing_loads_nothing():
 def test_nonsense_is_no_version(kept, answer):
     remember(kept, "0.0.1")
     with index(answer) as (variables, asked):
-        command = [sys.executable, "-P", "-m", "fdl.update", kept, variables["ADDRESS_OF_TEST"]]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "fdl.machine.update",
+            kept,
+            variables["ADDRESS_OF_TEST"],
+        ]
         done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         assert len(asked) == 1
@@ -301,10 +308,12 @@ def test_the_upgrade_command_is_that_of_the_tool_that_installed(tmp_path, monkey
     prefix.mkdir()
     (prefix / mark).write_text("home = /usr/bin\nuv = 0.9.1\n")
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    monkeypatch.setattr(fdl.installed, "__file__", f"{prefix}/lib/site-packages/fdl/installed.py")
+    monkeypatch.setattr(
+        fdl.machine.installed, "__file__", f"{prefix}/lib/site-packages/fdl/machine/installed.py"
+    )
     assert upgrade_command() == typed.replace("PREFIX", str(prefix))
 
 
 def test_a_checkout_is_upgraded_with_git():
-    code = Path(fdl.installed.__file__).parents[1]
+    code = Path(fdl.machine.installed.__file__).parents[1]
     assert upgrade_command() == f"git -C {code} pull"

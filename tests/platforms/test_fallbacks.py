@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fdl.base import run_record
-from fdl.run_directory import tell
+from fdl.runs import tell
 from flodl.device import select_device
 from flodl.train import run_records
 from tests.waiting import wait_for

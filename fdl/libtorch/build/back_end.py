@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 
-from fdl.errors import BuildError
+from fdl.base.errors import BuildError
 from fdl.libtorch.build.plan import BackEnd
 from fdl.libtorch.build.tools import Tools
 

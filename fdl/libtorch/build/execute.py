@@ -6,17 +6,17 @@ import shutil
 import time
 from pathlib import Path
 
-from fdl.errors import BuildError
-from fdl.hardware.machine import main_memory
+from fdl.base.errors import BuildError
+from fdl.base.hardware.machine import main_memory
+from fdl.base.output import note
+from fdl.base.progress import Progress
+from fdl.base.rewrite import put
+from fdl.base.signals import handled, interrupt
 from fdl.libtorch.active import Variant, read_text
 from fdl.libtorch.architectures import recorded
 from fdl.libtorch.build.journal import Counter, Journal
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.store import Store
-from fdl.output import note
-from fdl.progress import Progress
-from fdl.rewrite import put
-from fdl.signals import handled, interrupt
 
 _BUILD_LOCK = "builds/sources"
 """The lock of one build against all others: builds share the sources and the processors."""

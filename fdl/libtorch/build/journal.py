@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self, TextIO
 
-from fdl.errors import BuildError
+from fdl.base.errors import BuildError
+from fdl.base.progress import Progress
+from fdl.base.shell_words import join
 from fdl.libtorch.build.plan import Step
-from fdl.progress import Progress
-from fdl.shell_words import join
 
 _SHOWN_LINES = 4
 """Lines of output in the message about a failure."""

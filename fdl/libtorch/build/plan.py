@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fdl.errors import UsageError
+from fdl.base.errors import UsageError
+from fdl.base.shell_words import join, quote
 from fdl.libtorch.active import read_text
 from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.build.tools import NEEDS, Tools
 from fdl.libtorch.store import Store
-from fdl.shell_words import join, quote
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -307,7 +307,7 @@ def render(plan: BuildPlan) -> Group:
     """The plan as text for people; its commands can be pasted into a shell."""
     from rich.console import Group
 
-    from fdl.tables import lines, pairs
+    from fdl.base.tables import lines, pairs
 
     place = f"in a container, CUDA {CONTAINER_CUDA}" if plan.back_end == "docker" else "natively"
     archs = " ".join(map(str, plan.request.archs))

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fdl.errors import BuildError
+from fdl.base.errors import BuildError
 from fdl.libtorch.architectures import Architecture, parse
 
 NEEDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fdl.errors import BuildError
+from fdl.base.errors import BuildError
 from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.prove import Facts, facts_of
 from fdl.libtorch.prove.facts import tally

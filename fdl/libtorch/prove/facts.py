@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fdl.errors import LibtorchError
-from fdl.hardware.container import read as read_file
+from fdl.base.errors import LibtorchError
+from fdl.base.hardware.container import read as read_file
 from fdl.libtorch.active import read_facts
 from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.catalog import driver_floor, numbers

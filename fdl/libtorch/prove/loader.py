@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.hardware.ask import ask
+from fdl.base.hardware.ask import ask
 from fdl.libtorch.catalog import operating_system as operating_system, processor as processor
 from fdl.libtorch.prove.binary import Binary, SymbolVersion, read
 

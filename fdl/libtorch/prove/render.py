@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from fdl.base.tables import TROUBLE, headed, pairs
 from fdl.libtorch.prove.binary import Binary
 from fdl.libtorch.prove.facts import images
 from fdl.libtorch.prove.loader import Links
 from fdl.libtorch.prove.report import Report, machine
 from fdl.libtorch.prove.verdict import Verdict
-from fdl.tables import TROUBLE, headed, pairs
 
 SCHEMA_VERSION = 1
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fdl.hardware import Gpu, Nvidia
+from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch.prove import loader
 from fdl.libtorch.prove.facts import Facts
 from fdl.libtorch.prove.loader import Links, Missing, Unmet

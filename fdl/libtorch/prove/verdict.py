@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fdl.errors import LibtorchError
-from fdl.hardware import Gpu, Nvidia
+from fdl.base.errors import LibtorchError
+from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
 from fdl.libtorch.architectures import covers, parse
 from fdl.libtorch.catalog import numbers

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
+from fdl.base.progress import Progress
 from fdl.libtorch import layout
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.sources import pip
 from fdl.libtorch.trust import Trust
-from fdl.progress import Progress
 
 if TYPE_CHECKING:
-    from fdl.fetch import Algorithm, Unpacked
+    from fdl.libtorch.fetch import Algorithm, Unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def unpack(
     algorithm: Algorithm = "blake3",
 ) -> Unpacked:
     """Unpack an archive on this machine, and show the progress."""
-    from fdl.fetch import unpack_file
+    from fdl.libtorch.fetch import unpack_file
 
     with Progress(f"unpacking {file.name}") as progress:
         return unpack_file(file, folder, select=select, algorithm=algorithm, progress=progress)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fdl.errors import LibtorchError
-from fdl.fetch.archive import DAMAGE
+from fdl.base.errors import LibtorchError
 from fdl.libtorch import layout
 from fdl.libtorch.catalog import numbers
+from fdl.libtorch.fetch.archive import DAMAGE
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.sources.base import (
     Bench,

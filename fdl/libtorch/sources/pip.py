@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fdl import output
-from fdl.errors import LibtorchError
+from fdl.base import output
+from fdl.base.errors import LibtorchError
 from fdl.libtorch.layout import CPU, WHEELS, Contents, identify, nvidia_only
 
 _CUDA_RELEASE = re.compile(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from fdl.fetch.failures import UnreachableError
+from fdl.base.progress import Progress
+from fdl.base.shell_words import join
 from fdl.libtorch import layout
 from fdl.libtorch.catalog import Artifact
+from fdl.libtorch.fetch.failures import UnreachableError
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.sources import pip
 from fdl.libtorch.sources.base import (
@@ -24,11 +26,9 @@ from fdl.libtorch.sources.base import (
     unpack,
     without_password,
 )
-from fdl.progress import Progress
-from fdl.shell_words import join
 
 if TYPE_CHECKING:
-    from fdl.fetch import Algorithm, Unpacked
+    from fdl.libtorch.fetch import Algorithm, Unpacked
 
 
 def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
@@ -147,7 +147,7 @@ def _fetch(
     sha256: str | None,
     algorithm: Algorithm,
 ) -> Unpacked:
-    from fdl.fetch.download import unpack_url
+    from fdl.libtorch.fetch.download import unpack_url
 
     with Progress(title) as progress:
         return unpack_url(

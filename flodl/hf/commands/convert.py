@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fdl import FdlArgs, arg, option, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, arg, option
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fdl import FdlArgs, arg, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, arg
 from flodl.hf.commands.places import anchored
 from flodl.hf.commands.ready import TINY, ready_source
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from fdl import FdlArgs, option, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, option
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import field_validator
 
-from fdl import FdlArgs, arg, option, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, arg, option
 from flodl.hf.commands.places import anchored
 from flodl.hf.matrix import cells_named
 

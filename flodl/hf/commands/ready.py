@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl import output
-from fdl.setup.questions import Questions
+from fdl.base import output
+from fdl.base.questions import Questions
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.downloads import PICKLED, SENTENCE_FILES, size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError

@@ -9,7 +9,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from fdl import FdlArgs, arg, option, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, arg, option
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.commands.plain import plain
 from flodl.hf.errors import MissingDependencyError

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationInfo, field_validator
 
-from fdl import FdlArgs, option, output
+from fdl.base import output
+from fdl.programs.args import FdlArgs, option
 from flodl.hf.commands.places import anchored
 from flodl.hf.matrix import FAMILIES, HEADS
 

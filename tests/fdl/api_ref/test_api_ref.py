@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fdl.__main__ import main
-from fdl.api_ref import find, scan
-from fdl.api_ref.scan import category
-from fdl.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError
+from fdl.cli.entry import main
+from fdl.scaffold.api_ref import find, scan
+from fdl.scaffold.api_ref.scan import category
 from fdl.version import __version__
 from tests.rows import each_row
 
@@ -157,7 +157,7 @@ def by_name(reference):
 @pytest.mark.case("cli", 63)
 def test_the_reference_is_json_and_torch_is_never_loaded():
     program = (
-        "import sys; from fdl.__main__ import main; code = main(['api-ref', '--json'])\n"
+        "import sys; from fdl.cli.entry import main; code = main(['api-ref', '--json'])\n"
         'sys.stderr.write(f\'{code} {sorted({"torch", "flodl"} & set(sys.modules))}\')'
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -189,7 +189,9 @@ def flodl_reference():
 def shown(flodl_reference, monkeypatch, capsys):
     """What ``fdl api-ref ARGS`` prints in this checkout, without another scan."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("fdl.commands.api_ref.scan", {ROOT / "flodl": flodl_reference}.__getitem__)
+    monkeypatch.setattr(
+        "fdl.cli.commands.api_ref.scan", {ROOT / "flodl": flodl_reference}.__getitem__
+    )
 
     def run(*args):
         assert main(["api-ref", *args]) == 0
@@ -516,9 +518,9 @@ def test_a_path_without_source_is_an_error(fdl, project, given, reason):
 
 
 def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
-    from fdl.api_ref import source
+    from fdl.scaffold.api_ref import source
 
-    monkeypatch.setattr(source, "__file__", str(tmp_path / "site/fdl/api_ref/source.py"))
+    monkeypatch.setattr(source, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/source.py"))
     with pytest.raises(FdlError, match="neither in a checkout around here nor installed"):
         source.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):

@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from fdl.args import expose
 from fdl.base.secrets import REDACTED
-from fdl.parameters.contract import parse
+from fdl.programs.args import expose
+from fdl.programs.parameters.contract import parse
 from tests import fork_server
 from tests.rows import each_row
 
@@ -17,7 +17,7 @@ ARGPARSE = """
     import argparse
     import enum
     from pathlib import Path
-    from fdl.args import expose
+    from fdl.programs.args import expose
 
     class Color(enum.Enum):
         RED = "red"
@@ -48,7 +48,7 @@ ARGPARSE = """
 
 CLICK = """
     import click
-    from fdl.args import expose
+    from fdl.programs.args import expose
 
     @click.command(context_settings={"help_option_names": ["-h", "--help"]})
     @click.argument("data", type=click.Path())
@@ -74,7 +74,7 @@ TYPER = """
     from pathlib import Path
     from typing import Annotated, Literal, Optional
     import typer
-    from fdl.args import expose
+    from fdl.programs.args import expose
 
     def main(
         data: Annotated[Path, typer.Argument(help="Folder")],
@@ -93,7 +93,7 @@ DATACLASS = """
     from dataclasses import dataclass, field
     from pathlib import Path
     from typing import Literal, Optional
-    from fdl.args import expose
+    from fdl.programs.args import expose
 
     @dataclass
     class Config:
@@ -184,7 +184,7 @@ def groups(document):
 def test_the_groups_of_argparse_are_kept(schema):
     document = schema("""
         import argparse
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         parser = argparse.ArgumentParser()
         parser.add_argument("--plain")
@@ -211,7 +211,7 @@ def test_the_panels_of_typer_are_kept(schema):
     document = schema("""
         from typing import Annotated
         import typer
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         def main(
             plain: int = 1,
@@ -227,7 +227,7 @@ def test_the_panels_of_typer_are_kept(schema):
 def test_argparse_says_what_each_subcommand_takes(schema):
     document = schema("""
         import argparse
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         parser = argparse.ArgumentParser(allow_abbrev=False)
         parser.add_argument("--mode", choices=["a"])
@@ -272,7 +272,7 @@ def test_argparse_says_what_each_subcommand_takes(schema):
 def test_argparse_is_strict_only_where_everything_is_said(schema, declaration, strict):
     document = schema(f"""
         import argparse
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         parser = argparse.ArgumentParser(allow_abbrev=False)
         parser.{declaration}
@@ -295,7 +295,7 @@ def test_positionals_that_only_argparse_can_tell_apart_are_left_out(schema, decl
     calls = "".join(f"parser.add_argument({words});" for words in declarations)
     document = schema(f"""
         import argparse
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         parser = argparse.ArgumentParser()
         {calls}
@@ -335,7 +335,7 @@ def test_a_click_command_says_what_it_takes(schema):
 def test_a_click_group_says_what_its_commands_take(schema):
     document = schema("""
         import click
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         @click.group()
         @click.option("--mode", type=click.Choice(["a"]))
@@ -359,7 +359,7 @@ def test_a_click_group_says_what_its_commands_take(schema):
 def test_a_typer_app_says_what_its_commands_take(schema):
     document = schema("""
         import typer
-        from fdl.args import expose
+        from fdl.programs.args import expose
 
         app = typer.Typer()
 
@@ -402,7 +402,7 @@ def test_typer_says_what_it_takes(schema, program, exposed):
 def test_a_mark_names_what_completes_an_argument_of_typer(schema):
     text = TYPER.replace("EXPOSED", "expose(main); typer.run(main)")
     text = text.replace('help="Folder")', 'help="Folder"), Complete("ls -d */")')
-    mark = "from fdl.args.annotations import Complete"
+    mark = "from fdl.programs.args.annotations import Complete"
     text = text.replace("import expose", f"import expose\n    {mark}")
     document = schema(text)
     assert document["args"][0]["completer"] == "ls -d */"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from fdl.args import expose
-from fdl.errors import UsageError
-from fdl.parameters.contract import Schema, parse
-from fdl.parameters.parameter import UNSET
-from fdl.planning.check import check_tail
+from fdl.base.errors import UsageError
+from fdl.plan.check import check_tail
+from fdl.programs.args import expose
+from fdl.programs.parameters.contract import Schema, parse
+from fdl.programs.parameters.parameter import UNSET
 from tests.rows import each_row
 
 LONGS = ("alpha", "beta", "gamma-ray", "mu_nu", "env", "version", "quiet", "ref/x")

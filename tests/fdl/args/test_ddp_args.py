@@ -6,7 +6,7 @@ import pytest
 
 from fdl import DdpArgs, FdlArgsError, option
 from fdl.manifest.models import Ddp
-from fdl.planning.generate import FIELDS
+from fdl.plan.generate import FIELDS
 from tests.rows import each_row
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fdl import FdlArgs, arg, option
 from fdl.base.secrets import REDACTED
-from fdl.parameters.contract import ContractError, parse
+from fdl.programs.parameters.contract import ContractError, parse
 from tests import fork_server
 
 PROGRAM = """
@@ -371,12 +371,13 @@ def test_only_a_group_with_options_can_be_collapsed():
 
 
 def test_asking_for_the_schema_loads_little(tmp_path):
-    code = "import sys, fdl.args, fdl.parameters.parser; print('pydantic' in sys.modules)"
+    code = "import sys, fdl.programs.args; from fdl.programs.parameters import parser; "
+    code += "print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     script = Path(tmp_path / "exposed.py")
     script.write_text(
-        "import argparse, sys\nfrom fdl.args import expose\n"
+        "import argparse, sys\nfrom fdl.programs.args import expose\n"
         "expose(argparse.ArgumentParser(), [])\n"
         "print(sorted({'pydantic', 'click', 'typer'} & set(sys.modules)))\n"
     )

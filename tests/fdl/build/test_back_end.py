@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import BuildError
+from fdl.base.errors import BuildError
 from fdl.libtorch.build.back_end import BackEnd, choose, docker_problem, require_linux
 from fdl.libtorch.build.tools import Tools, find_tools
 from tests.conftest import Fdl

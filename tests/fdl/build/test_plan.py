@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from fdl.errors import UsageError
+from fdl.base.errors import UsageError
 from fdl.libtorch.active import is_id
 from fdl.libtorch.architectures import parse
 from fdl.libtorch.build.plan import BuildPlan, Request, plan
@@ -170,7 +170,7 @@ def test_names_are_ids_and_do_not_depend_on_the_order(words: list[str], random) 
 
 def test_planning_loads_nothing_that_a_dry_run_does_not_need(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom fdl.__main__ import main\n"
+        "import sys\nfrom fdl.cli.entry import main\n"
         "code = main(['libtorch', 'build', '--archs', '8.6', '--docker', '-n'])\n"
         "heavy = {'torch', 'httpx2', 'pynvml', 'elftools', 'jinja2', 'filelock'}\n"
         # Typer loads pydantic to convert values; fdl's own modules take nothing from it.

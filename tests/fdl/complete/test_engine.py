@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fdl.builtins import BUILTINS
-from fdl.builtins.tree import summary
-from fdl.complete import answer, sources
-from fdl.complete.flags import ANYWHERE, BEFORE, VERSION
-from fdl.prepass import GLOBAL_FLAGS
+from fdl.base.global_flags import GLOBAL_FLAGS
+from fdl.cli.builtins.tree import summary
+from fdl.cli.complete import answer, sources
+from fdl.cli.complete.flags import ANYWHERE, BEFORE, VERSION
+from fdl.manifest.builtins import BUILTINS
 from tests.conftest import Fdl, Project
 from tests.fdl.complete.conftest import Complete
 
@@ -519,7 +519,7 @@ HEAVY = {
 def imported(folder: Path, words: list[str]) -> set[str]:
     """The modules that are loaded after a completion."""
     code = (
-        "import sys; from fdl.complete import answer; "
+        "import sys; from fdl.cli.complete import answer; "
         f"answer(['zsh', '--', *{words!r}]); print(*sorted(sys.modules))"
     )
     done = subprocess.run(

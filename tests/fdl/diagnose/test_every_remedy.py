@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fdl.diagnose.codes import CODES
-from fdl.diagnose.compatibility import installation
-from fdl.hardware.facts import Nvidia, Trouble
-from fdl.hardware.kernel import troubles
-from fdl.hardware.refusals import (
+from fdl.base.hardware.facts import Nvidia, Trouble
+from fdl.base.hardware.kernel import troubles
+from fdl.base.hardware.refusals import (
     DRIVER_NOT_LOADED,
     GIVE_TO_CONTAINER,
     GPU_IS_LOST,
@@ -33,6 +31,8 @@ from fdl.hardware.refusals import (
     of_gpu,
     slices_missing,
 )
+from fdl.machine.diagnose.codes import CODES
+from fdl.machine.diagnose.compatibility import installation
 from tests.fdl.diagnose import test_remedies
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import card

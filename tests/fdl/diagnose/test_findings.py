@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import fdl.hardware
-from fdl.diagnose.codes import CODES
-from fdl.diagnose.environment import Environment
-from fdl.diagnose.findings import findings
-from fdl.diagnose.survey import Facts, Stock
-from fdl.hardware import Gpu, Nvidia, System
+import fdl.base.hardware
+from fdl.base.hardware import Gpu, Nvidia, System
 from fdl.libtorch.active import Variant
 from fdl.libtorch.need import needed_by
 from fdl.libtorch.store import Store
+from fdl.machine.diagnose.codes import CODES
+from fdl.machine.diagnose.environment import Environment
+from fdl.machine.diagnose.findings import findings
+from fdl.machine.diagnose.survey import Facts, Stock
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, card
 
@@ -295,7 +295,7 @@ def test_in_wsl_the_driver_is_that_of_windows():
 
 def test_every_trouble_of_the_hardware_has_a_code():
     kinds = set()
-    for file in Path(fdl.hardware.__file__).parent.glob("*.py"):
+    for file in Path(fdl.base.hardware.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Trouble":
                 assert isinstance(node.args[0], ast.Constant)

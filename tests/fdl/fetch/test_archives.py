@@ -15,10 +15,10 @@ import pytest
 from blake3 import blake3
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from fdl.errors import FetchError
-from fdl.fetch import Options, Unpacked, unpack_file
-from fdl.fetch.download import unpack_url
-from fdl.progress import Progress
+from fdl.base.errors import FetchError
+from fdl.base.progress import Progress
+from fdl.libtorch.fetch import Options, Unpacked, unpack_file
+from fdl.libtorch.fetch.download import unpack_url
 from tests.fdl.fetch.archives import QUICK, expected, library, member, pack, tree
 from tests.fdl.fetch.server import Server
 from tests.rows import each_row

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from blake3 import blake3
 
-from fdl.errors import FetchError
+from fdl.base.errors import FetchError
 from tests.fdl.fetch.archives import QUICK, library, pack
 from tests.fdl.fetch.server import Server
 

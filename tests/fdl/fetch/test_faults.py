@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from fdl.errors import FetchError
-from fdl.fetch.archive import ENDING as LARGEST_ENDING
+from fdl.base.errors import FetchError
+from fdl.libtorch.fetch.archive import ENDING as LARGEST_ENDING
 from tests.fdl.fetch.archives import QUICK, expected, library, pack
 
 ARCHIVE = pack(library())
@@ -422,8 +422,8 @@ CHILD = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from fdl.fetch.download import unpack_url
-from fdl.progress import Progress
+from fdl.libtorch.fetch.download import unpack_url
+from fdl.base.progress import Progress
 from tests.fdl.fetch.archives import QUICK, inside
 url, target, part, *options = sys.argv[1:]
 options = replace(QUICK, stall_timeout=60, **eval(options[0])) if options else QUICK

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fdl.hardware import nvidia_smi
+from fdl.base.hardware import nvidia_smi
 from tests import fork_server
 from tests.fdl.hardware.fake_nvml import (
     DRIVER_NOT_LOADED,
@@ -31,7 +31,7 @@ from tests.fdl.hardware.fake_nvml import (
 _QUESTION = """
 import dataclasses, json, sys
 from pathlib import Path
-from fdl.hardware import nvidia
+from fdl.base.hardware import nvidia
 found = nvidia(root=Path(sys.argv[1]))
 print(json.dumps({**dataclasses.asdict(found), "problem": found.problem}))
 """

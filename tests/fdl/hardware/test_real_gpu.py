@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import BuildError
-from fdl.hardware import nvidia_smi, nvml
+from fdl.base.errors import BuildError
+from fdl.base.hardware import nvidia_smi, nvml
 from fdl.libtorch.architectures import parse
 from fdl.libtorch.build.tools import find_tools, nvcc_version
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.hardware import System, system
+from fdl.base.hardware import System, system
 
 KIB = 1 << 10
 GIB = 1 << 30

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fdl.hardware import Gpu
-from fdl.hardware.visibility import restrict
+from fdl.base.hardware import Gpu
+from fdl.base.hardware.visibility import restrict
 from tests.rows import each_row
 
 CARDS = [

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fdl.__main__ import main
+from fdl.cli.entry import main
 from tests.conftest import Session
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
 from tests.conftest import Fdl, Project
 from tests.fdl.inspect.in_process import fdl as in_process, folder
 from tests.rows import each_row
@@ -281,8 +281,8 @@ def test_an_error_about_a_secret_does_not_repeat_it(text: str) -> None:
 @settings(max_examples=30)
 @given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
 def test_paths_read_back_as_they_are_written(first: str, second: str) -> None:
-    from fdl.inspect.path import parse
-    from fdl.node import dotted
+    from fdl.manifest.inspect.path import parse
+    from fdl.manifest.node import dotted
 
     assume("\0" not in first + second)
     assert parse(dotted((first, 3, second))) == (first, 3, second)

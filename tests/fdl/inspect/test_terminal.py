@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.layout.page import cells
+from fdl.base.layout import cells
 from tests.conftest import Fdl, Project
 from tests.fdl import screen
 from tests.fdl.test_screens import QUIET

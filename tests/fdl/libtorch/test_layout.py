@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
 from fdl.libtorch.layout import (
     Contents,
     cuda_variant,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import LibtorchError, UsageError
-from fdl.hardware import Gpu, Nvidia, Trouble
+from fdl.base.errors import LibtorchError, UsageError
+from fdl.base.hardware import Gpu, Nvidia, Trouble
 from fdl.libtorch.catalog import archs_argument
 from fdl.libtorch.request import Request, decide, variant_of_cuda
 from tests.rows import each_row

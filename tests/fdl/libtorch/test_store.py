@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
 from fdl.libtorch.store import Store, home, locate
 from tests.rows import each_row
 

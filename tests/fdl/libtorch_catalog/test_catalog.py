@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import fdl
-from fdl.errors import LibtorchError, UsageError
-from fdl.hardware import Gpu
+from fdl.base.errors import LibtorchError, UsageError
+from fdl.base.hardware import Gpu
 from fdl.libtorch import catalog
 from fdl.libtorch.catalog import PLATFORMS, Artifact, artifacts, choose, find
 from tests.rows import each_row
@@ -305,7 +305,7 @@ linux = "700.10"
 
 QUESTION = """
 import json
-from fdl.hardware import Gpu
+from fdl.base.hardware import Gpu
 from fdl.libtorch import catalog
 available = catalog.artifacts("9.9.0", "linux-x86_64")
 card = Gpu(0, "new", (14, 2))

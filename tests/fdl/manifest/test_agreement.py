@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from benchmarks.manifest_mutations import damaged, projects
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
 from fdl.manifest.check import check
 from fdl.manifest.json_schema import document
+from fdl.manifest.node import Node
 from fdl.manifest.read import parse
-from fdl.node import Node
 from tests.rows import each_row
 
 # `schema:` holds a document of its own, which is judged when it is used.

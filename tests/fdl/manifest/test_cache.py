@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import fdl
-from fdl.errors import ManifestError
-from fdl.manifest import Manifest, find_in, load
+from fdl.base.errors import ManifestError
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import Manifest, load
 
 TEXT = """\
 # comment
@@ -205,7 +206,8 @@ def test_a_cache_is_as_private_as_its_manifest(root: Path) -> None:
 
 RACER = """
 import sys
-from fdl.manifest import find_in, load
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load
 found = find_in(sys.argv[1])
 for _ in range(150):
     load(found, write_cache=True)
@@ -322,7 +324,8 @@ def test_a_file_where_the_cache_directory_belongs_is_left_alone(root: Path) -> N
 READ_ONLY = """
 import contextlib, json, os, sys
 import fdl.manifest.check, fdl.manifest.read_yaml, fdl.manifest.editor_copy
-from fdl.manifest import find_in, load
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load
 if os.geteuid() == 0:
     os.setuid(65534)
 print(load(find_in(sys.argv[1]), write_cache=True).node.plain())
@@ -347,8 +350,9 @@ def test_a_read_only_project_works_without_a_cache() -> None:
 MODULES = """
 import sys, fdl
 before = set(sys.modules)
-from fdl.manifest import find, load, settle
-from fdl.node import origin
+from fdl.manifest.discover import find
+from fdl.manifest.load import load, settle
+from fdl.manifest.node import origin
 found = settle(find(sys.argv[1]), executes=True)
 manifest = load(found, write_cache=True)
 origin(manifest.node, manifest.directory)
@@ -372,8 +376,13 @@ def test_a_cold_load_imports_yaml_and_pydantic_and_a_warm_one_nothing(root: Path
     assert {"yaml", "json", "pydantic", "fdl.manifest.check"} <= cold
     assert cold.isdisjoint({"typer", "rich", "httpx2", "jinja2"})
     rooms = ("", ".cache", ".discover", ".layers", ".load", ".slips")
-    ours = {"fdl.light_json", "fdl.node", "fdl.version", *(f"fdl.manifest{room}" for room in rooms)}
-    ours |= {"fdl.base", "fdl.base.masking", "fdl.base.secrets"}
+    ours = {
+        "fdl.base.light_json",
+        "fdl.manifest.node",
+        "fdl.version",
+        *(f"fdl.manifest{room}" for room in rooms),
+    }
+    ours |= {f"fdl.base{one}" for one in ("", ".light_record", ".masking", ".secrets")}
     assert modules_of_a_load(root) <= ours | {"__future__", "_json"}
 
 

@@ -7,8 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from fdl.errors import ManifestError
-from fdl.manifest import find_in, load
+from fdl.base.errors import ManifestError
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load
 from tests.conftest import Fdl, Project
 from tests.rows import each_row
 

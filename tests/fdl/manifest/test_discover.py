@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.manifest import Found, find, find_in, settle
+from fdl.manifest.discover import Found, find, find_in
+from fdl.manifest.load import settle
 from tests.conftest import Fdl, Project
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row

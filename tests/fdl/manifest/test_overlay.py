@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
+from fdl.manifest.node import Node
 from fdl.manifest.overlay import merge
 from fdl.manifest.read_yaml import read_yaml
-from fdl.node import Node
 from tests.rows import each_row
 
 KEYS = st.sampled_from(["a", "b", "c"])

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
 from fdl.manifest import read_yaml
+from fdl.manifest.node import Node, origin
 from fdl.manifest.read import read
-from fdl.node import Node, origin
 from tests.rows import each_row
 
 
@@ -349,7 +349,7 @@ def test_a_huge_file_is_refused() -> None:
 # Root may read everything, so the child becomes nobody once its imports are done.
 UNREADABLE = """
 import os, sys
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
 from fdl.manifest.read import read
 if os.geteuid() == 0:
     os.setuid(65534)

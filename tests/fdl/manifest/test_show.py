@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 from hypothesis import example, given, strategies as st
 
-from fdl.inspect.document import listing
+from fdl.base.output import Palette
+from fdl.manifest.inspect.document import listing
+from fdl.manifest.node import Node, dotted
 from fdl.manifest.read_yaml import read_yaml
 from fdl.manifest.show import lines, scalar
 from fdl.manifest.source import MAX_KEY
-from fdl.node import Node, dotted
-from fdl.output import Palette
 from tests.rows import each_row
 
 

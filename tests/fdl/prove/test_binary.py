@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from fdl.errors import LibtorchError
+from fdl.base.errors import LibtorchError
 from fdl.libtorch.prove import facts_of
 from fdl.libtorch.prove.binary import read
 from fdl.libtorch.prove.loader import Missing, links

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import UsageError
-from fdl.hardware import Gpu, Nvidia
+from fdl.base.errors import UsageError
+from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
 from fdl.libtorch.architectures import parse
 from fdl.libtorch.prove.binary import Binary

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from fdl.errors import FdlError
-from fdl.run_directory.bisect import Finding, search, search_of
-from fdl.run_directory.code_copy import copy_code
-from fdl.run_directory.diff import compare
-from fdl.run_directory.recipe import Recipe, recipe_of, shown, swapped
-from fdl.run_directory.repeat import Repeats, _python_options
-from fdl.run_directory.run import Run
-from fdl.run_directory.trace_file import Trace, read_trace
+from fdl.base.errors import FdlError
+from fdl.run.bisect import Finding, search, search_of
+from fdl.run.repeat import Repeats, _python_options
+from fdl.runs.code_copy import copy_code
+from fdl.runs.diff import compare
+from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
+from fdl.runs.run import Run
+from fdl.runs.trace_file import Trace, read_trace
 from tests.conftest import Fdl
 from tests.fdl.run_directory.test_diff import Bench
 from tests.flodl.train.test_step_trace import train

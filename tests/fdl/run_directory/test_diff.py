@@ -12,10 +12,10 @@ from textwrap import dedent
 
 import pytest
 
-from fdl.run_directory.acts import differing
-from fdl.run_directory.causes import kind_of
-from fdl.run_directory.code_changes import changed_lines
-from fdl.run_directory.run import read
+from fdl.runs.acts import differing
+from fdl.runs.causes import kind_of
+from fdl.runs.code_changes import changed_lines
+from fdl.runs.run import read
 from tests import fork_server
 from tests.conftest import training_path
 from tests.fdl.run_directory.trails import trail

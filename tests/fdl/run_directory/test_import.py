@@ -14,7 +14,7 @@ from contextlib import closing
 
 import pytest
 
-from fdl.run_directory.find import search
+from fdl.runs.find import search
 from tests.later import tensorboard_files
 
 META = """\

@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from fdl.run_directory.importing import tensorboard
-from fdl.run_directory.importing.detect import runs
-from fdl.run_directory.importing.epochs import Sorted
-from fdl.run_directory.importing.foreign import Curve, UnreadableRunError
+from fdl.runs.importing import tensorboard
+from fdl.runs.importing.detect import runs
+from fdl.runs.importing.epochs import Sorted
+from fdl.runs.importing.foreign import Curve, UnreadableRunError
 from tests.fdl.run_directory.test_import import event, field, record, scalar, varint
 from tests.rows import each_row
 

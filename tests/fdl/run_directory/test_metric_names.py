@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from fdl.run_directory.find import choose, search
-from fdl.run_directory.order import sorted_by
-from fdl.run_directory.quantity import Known
-from fdl.run_directory.query import matches, parse
+from fdl.runs.find import choose, search
+from fdl.runs.order import sorted_by
+from fdl.runs.quantity import Known
+from fdl.runs.query import matches, parse
 from tests.fdl.run_directory.trails import trail
 from tests.rows import each_row
 

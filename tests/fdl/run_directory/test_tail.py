@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from fdl.run_directory.follow import follow
-from fdl.run_directory.run import read
+from fdl.runs.follow import follow
+from fdl.runs.run import read
 from tests.fdl.run_directory.trails import trail
 
 NAME = "2026-01-31T10-00-00"

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fdl.errors import UsageError
-from fdl.run_directory.find import search
-from fdl.run_directory.quantity import Known
-from fdl.run_directory.query import matches, parse
+from fdl.base.errors import UsageError
+from fdl.runs.find import search
+from fdl.runs.quantity import Known
+from fdl.runs.query import matches, parse
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 from tests.rows import each_row

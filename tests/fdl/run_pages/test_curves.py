@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from benchmarks.many_runs import EPOCHS, losses, make_runs
-from fdl.run_directory.step_files import Line, StepFiles, merged, of_values
-from fdl.run_pages.cache import Cache
-from fdl.run_pages.catalog import Catalog, Entry
-from fdl.run_pages.curves import Request, curve, packed
+from fdl.runs.pages.cache import Cache
+from fdl.runs.pages.catalog import Catalog, Entry
+from fdl.runs.pages.curves import Request, curve, packed
+from fdl.runs.step_files import Line, StepFiles, merged, of_values
 from flodl.monitor import StepFilesSink, StepSeries
 from tests.fdl.run_directory.trails import trail
 

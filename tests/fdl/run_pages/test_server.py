@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.many_runs import make_runs
-from fdl.errors import FdlError
-from fdl.run_pages.cache import Cache
-from fdl.run_pages.catalog import Catalog
-from fdl.run_pages.server import PageServer
+from fdl.base.errors import FdlError
+from fdl.runs.pages.cache import Cache
+from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail
 
 HOSTILE = "</script><script>window.stolen=1</script>"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from fdl.errors import FdlError
+from fdl.base.errors import FdlError
 from fdl.scaffold.add_manifest import manifests, with_command
 from tests.rows import each_row
 

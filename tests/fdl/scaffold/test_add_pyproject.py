@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from hypothesis import given, strategies as st
 
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.scaffold.add_pyproject import (
     lines_with_extra,
     lines_with_requirement,

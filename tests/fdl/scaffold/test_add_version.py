@@ -3,7 +3,7 @@
 import pytest
 
 from fdl import __version__
-from fdl.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.scaffold.add_version import host_version
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 
 from fdl import FdlArgs, arg, option
-from fdl.parameters.contract import ContractError, parse
-from fdl.parameters.parameter import UNSET
+from fdl.programs.parameters.contract import ContractError, parse
+from fdl.programs.parameters.parameter import UNSET
 from tests.rows import each_row
 
 

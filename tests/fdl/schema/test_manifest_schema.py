@@ -8,13 +8,13 @@ import jsonschema
 import pytest
 from jinja2 import Environment, FileSystemLoader
 
-from fdl.errors import ManifestError
+from fdl.base.errors import ManifestError
 from fdl.manifest.check import check
 from fdl.manifest.json_schema import DIALECT, document
 from fdl.manifest.kinds import Mapping, Section
 from fdl.manifest.models import keys
 from fdl.manifest.read import read
-from fdl.parameters.contract import ContractError, parse
+from fdl.programs.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 from tests.rows import each_row
 

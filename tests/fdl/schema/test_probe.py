@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import SchemaError
-from fdl.manifest import find_in, load
-from fdl.planning.planner import Host
-from fdl.probe import learn, question as probe
-from fdl.probe.consent import agree, invites, may_ask
-from fdl.schema import cache, known
-from fdl.schema.program import script, sources
-from fdl.select.level import Level
+from fdl.base.errors import SchemaError
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load
+from fdl.manifest.select.level import Level
+from fdl.plan.planner import Host
+from fdl.plan.probe import learn, question as probe
+from fdl.plan.probe.consent import agree, invites, may_ask
+from fdl.programs.schema import cache, known
+from fdl.programs.schema.program import script, sources
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 from tests.rows import each_row
@@ -75,7 +76,7 @@ def test_the_script_of_an_entry_is_found_without_running_it(level, entry, file):
     [
         ("python main.py", "class Args(FdlArgs): ...", "", True, True),
         ("python main.py", "if '--fdl-schema' in sys.argv: ...", "", True, True),
-        ("python main.py", "from fdl.args import expose", "", True, True),
+        ("python main.py", "from fdl.programs.args import expose", "", True, True),
         ("python main.py", "import fdl", "", False, False),
         ("python main.py", "", "compile: true", False, True),
         ("python main.py", "", "compile: false", False, False),

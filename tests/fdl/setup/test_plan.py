@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import FdlError, LibtorchError
-from fdl.hardware.facts import Trouble
-from fdl.setup.facts import ProjectFacts
-from fdl.setup.plan import plan
-from fdl.setup.steps import Program
+from fdl.base.errors import FdlError, LibtorchError
+from fdl.base.hardware.facts import Trouble
+from fdl.machine.setup.facts import ProjectFacts
+from fdl.machine.setup.plan import plan
+from fdl.machine.setup.steps import Program
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, ROOT, Typed, machine
 from tests.rows import each_row
 

@@ -22,14 +22,14 @@ import os, sys
 if os.environ.get("TEST_ON_TERMINAL"):
     import fcntl, termios
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from fdl.hardware import machine
+from fdl.base.hardware import machine
 from fdl.libtorch import catalog
 catalog._document()["default"] = "{TORCH}"
 if os.environ.get("TEST_OUTSIDE"):
     machine.in_container = lambda root: False
 if os.environ.get("TEST_WITHOUT_ENSUREPIP"):
     sys.modules["ensurepip"] = None
-from fdl.__main__ import main
+from fdl.cli.entry import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.builtins import BUILTINS
-from fdl.skill import FILES, SKILLS, content, find
+from fdl.manifest.builtins import BUILTINS
+from fdl.scaffold.skill import FILES, SKILLS, content, find
 from tests.rows import each_row
 from tests.test_guides import BLOCK, fits, sessions, typed
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from fdl.run_directory.run import read
-from fdl.run_directory.tell import parse, tell
+from fdl.runs.run import read
+from fdl.runs.tell import parse, tell
 from flodl import Callback, RunDirectory
 from flodl.launch.group import Group
 from flodl.train.journal import Journal

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from fdl.planning import rank_launcher
-from fdl.planning.torchrun import LAUNCHER
+from fdl.plan import rank_launcher
+from fdl.plan.torchrun import LAUNCHER
 from flodl import Trainer
 from flodl.launch.begun import BEGUN, WATCHED
 from tests import fork_server

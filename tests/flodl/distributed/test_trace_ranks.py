@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fdl.run_directory.trace import coverage, first_difference, read_trace
+from fdl.runs.trace import coverage, first_difference, read_trace
 from flodl import RunDirectory
 from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks

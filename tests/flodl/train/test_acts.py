@@ -19,10 +19,10 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from fdl.errors import FdlError
-from fdl.run_directory.diff import compare
-from fdl.run_directory.run import Run, read
-from fdl.run_directory.tell import parse, tell
+from fdl.base.errors import FdlError
+from fdl.runs.diff import compare
+from fdl.runs.run import Run, read
+from fdl.runs.tell import parse, tell
 from flodl.nn.schedule import StepDecay
 from flodl.train import Callback, RunDirectory, TrainerBuilder, private_socket, steering
 from flodl.train.journal import Act, Journal
@@ -384,7 +384,7 @@ def test_another_user_is_refused_on_both_sides(
             monkeypatch.setattr(private_socket, "peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
-            monkeypatch.setattr("fdl.run_directory.tell.peer", lambda _: os.geteuid() + 1)
+            monkeypatch.setattr("fdl.runs.tell.peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
             (private / "flodl").chmod(0o755)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.run_directory import diff
-from fdl.run_directory.run import read
+from fdl.runs import diff
+from fdl.runs.run import read
 from flodl.train import RunDirectory
 from flodl.train.engines import AutoPolicy
 from tests import fork_server

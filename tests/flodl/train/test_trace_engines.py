@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdl.run_directory.trace import first_difference, read_trace
+from fdl.runs.trace import first_difference, read_trace
 from flodl import Callback, RunDirectory
 from flodl.errors import RunDirectoryError
 from flodl.train.callbacks import TrainingRun

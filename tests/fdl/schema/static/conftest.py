@@ -10,10 +10,10 @@ def schema(project):
     """Reads the schema of a script: ``schema(TEXT, other_py=TEXT)``."""
 
     def read(script: str, **more: str):
-        from fdl.manifest import find_in
-        from fdl.schema import known
-        from fdl.select.level import enter
-        from fdl.select.project import Project
+        from fdl.manifest.discover import find_in
+        from fdl.manifest.select.level import enter
+        from fdl.manifest.select.project import Project
+        from fdl.programs.schema import known
 
         files = {f"t/{name.replace('__', '/')}": text for name, text in more.items()}
         folder = project(

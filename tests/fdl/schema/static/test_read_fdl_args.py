@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fdl.manifest import find_in
-from fdl.schema.static import read
-from fdl.select.level import enter
-from fdl.select.project import Project
+from fdl.manifest.discover import find_in
+from fdl.manifest.select.level import enter
+from fdl.manifest.select.project import Project
+from fdl.programs.source import read
 from tests import fork_server
 
 COMMON = '''
@@ -22,7 +22,7 @@ import enum
 from functools import partial
 from typing import Literal, TypeAlias
 
-from fdl.args import FdlArgs, option as declare
+from fdl.programs.args import FdlArgs, option as declare
 
 SIZES = ("small", "big")
 LAYERS = {"cnn": 3, "mlp": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fdl.parameters.parameter import UNSET
+from fdl.programs.parameters.parameter import UNSET
 
 TYPER = """
 import typer

@@ -84,9 +84,9 @@ def opened(project):
     """A project around an entry with a preset: its level, for reading."""
 
     def make(entry, options):
-        from fdl.manifest import find_in
-        from fdl.select.level import enter
-        from fdl.select.project import Project
+        from fdl.manifest.discover import find_in
+        from fdl.manifest.select.level import enter
+        from fdl.manifest.select.project import Project
 
         folder = project(
             {
@@ -101,7 +101,7 @@ def opened(project):
 
 
 def row(package, entry, options, level) -> str:
-    from fdl.schema import known
+    from fdl.programs.schema import known
 
     schema = known(level)
     everything = [schema, *schema.commands.values()]
@@ -153,8 +153,8 @@ def test_a_preset_drives_a_real_program(opened, fdl, entry, options, words):
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [program[1] for program in PROGRAMS])
 def test_the_program_itself_has_every_option_that_was_read(opened, entry):
-    from fdl.schema import known
-    from fdl.schema.subcommand import select
+    from fdl.programs.schema import known
+    from fdl.programs.schema.subcommand import select
 
     schema = known(opened(entry, {}))
     schema = select(schema, entry.split()).schema

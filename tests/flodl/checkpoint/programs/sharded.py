@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 import flodl.checkpoint.sharded
-from fdl.run_directory.trace import first_difference, read_trace
+from fdl.runs.trace import first_difference, read_trace
 from flodl import (
     Callback,
     FlowBuilder,

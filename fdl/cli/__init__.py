@@ -1,0 +1,1 @@
+"""From a command line to an exit code: global flags, built-in commands, help, completion."""

@@ -1,0 +1,1 @@
+"""What the built-in commands take, in a form that needs no Typer."""

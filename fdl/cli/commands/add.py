@@ -1,0 +1,148 @@
+"""``fdl add flodl-hf``: models of the Hugging Face hub, in a project that is there already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.base.errors import UsageError
+from fdl.cli.commands.verb import Call, DryRun, Group, Verb
+from fdl.scaffold.add_install import Installation, installation
+from fdl.scaffold.add_mode import choose
+from fdl.scaffold.add_playground import FOLDER, Playground, playground as make_playground
+from fdl.scaffold.add_requirement import EXTRAS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.scaffold.add_version import HostVersion
+
+verbs = Group()
+
+STEPS = (
+    (f"fdl {FOLDER} build", "installs what it needs"),
+    (f"fdl {FOLDER} classify", "labels three sentences; says first what it downloads"),
+    (f"fdl {FOLDER} classify -- tiny", "the same without a network, by a random model"),
+)
+"""What to do with a playground, and why."""
+
+
+class Target(StrEnum):
+    """What can be added; both names mean the same."""
+
+    FLODL_HF = "flodl-hf"
+    HF = "hf"
+
+
+class Flavor(StrEnum):
+    """The extras of flodl that ``--install`` can demand."""
+
+    FULL = "full"
+    VISION = "vision"
+    OFFLINE = "offline"
+
+
+@verbs.command("add", cls=Verb)
+def add(
+    ctx: typer.Context,
+    target: Annotated[Target, typer.Argument(help="What to add; both names mean the same")],  # noqa: ARG001
+    playground: Annotated[
+        bool,
+        typer.Option(
+            "--playground", help="Create flodl-hf/ with models to try, and a command for it"
+        ),
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Add flodl with its extra `hf` to the requirements")
+    ] = False,
+    flavor: Annotated[
+        Flavor | None,
+        typer.Option(
+            help="With --install: full (default), vision (no tokenizers), offline (no network)"
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Add support for Hugging Face models to a project.
+
+    Without --playground and --install, fdl asks. The version is the one that the project uses. For
+    a range it is the locked or installed version.
+
+    Returns:
+        0; 1 where the answer is to add nothing.
+
+    Raises:
+        FdlError: Nobody says what to add, or the project cannot have it.
+    """
+    call: Call = ctx.obj
+    parts = choose(playground=playground, install=install, yes=call.yes)
+    if parts is None:
+        output.note("nothing was added")
+        return 1
+    if flavor is not None and not parts.install:
+        raise UsageError(
+            "`--flavor` says what `--install` demands; the playground needs everything",
+            hint=f"fdl add {FOLDER} --install --flavor {flavor}",
+        )
+    root = Path.cwd()
+    extra = EXTRAS[flavor or Flavor.FULL]
+    demand = installation(root, extra, os.environ) if parts.install else None
+    folder = make_playground(root, os.environ) if parts.playground else None
+    unpinned = {one.host for one in (demand, folder) if one and one.host}
+    for host in unpinned:
+        tell_unpinned(host)
+    if demand is not None:
+        _install(demand, extra, dry_run=dry_run)
+    if folder is not None:
+        _play(folder, dry_run=dry_run)
+    return 0
+
+
+def tell_unpinned(host: HostVersion) -> None:
+    """Say that a version is not pinned, because no index has it."""
+    if not host.can_be_had:
+        output.note(f"flodl {host.version} is a development version, so it is not pinned")
+
+
+def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = "") -> None:
+    """Print what a playground consists of.
+
+    Args:
+        verb: ``Created`` or ``Would create``.
+        folder: The playground.
+        files: Its files.
+        prefix: What leads to the project, with a slash; empty where one is in it.
+    """
+    sys.stdout.write(f"{verb} {prefix}{FOLDER}/ with {len(files)} files:\n")
+    sys.stdout.writelines(f"  {prefix}{FOLDER}/{file}\n" for file in files)
+    verb = "Would add" if verb.startswith("Would") else "Added"
+    for manifest, _ in folder.manifests:
+        sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}{manifest.path.name}\n")
+
+
+def _install(demand: Installation, extra: str, *, dry_run: bool) -> None:
+    name = demand.file.path.name
+    if demand.is_there:
+        output.note(f"{name} demands `{demand.requirement}` already, which has `{extra}`")
+        return
+    if not dry_run:
+        demand.write()
+    sys.stdout.write(f"{'Would change' if dry_run else 'Changed'} {name}: {demand.requirement}\n")
+    if not dry_run:
+        sys.stdout.write("Next: install the project again, as by `fdl build`\n")
+
+
+def _play(folder: Playground, *, dry_run: bool) -> None:
+    if dry_run:
+        report("Would create", folder, folder.files)
+        return
+    report("Created", folder, folder.write())
+    width = max(len(command) for command, _ in STEPS)
+    sys.stdout.write("\nNext:\n")
+    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in STEPS)

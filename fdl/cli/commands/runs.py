@@ -1,0 +1,26 @@
+"""``fdl runs``: what trainings leave behind, and trainings that still run."""
+
+from __future__ import annotations
+
+from fdl.cli.commands.verb import Group
+
+verbs = Group(
+    "runs",
+    "List, compare, follow, act on, label, import and delete runs.",
+    {
+        "list": "runs_list",
+        "show": "runs_look",
+        "compare": "runs_look",
+        "open": "runs_look",
+        "tail": "runs_look",
+        "ui": "runs_ui",
+        "diff": "runs_diff",
+        "import": "runs_import",
+        "tag": "runs_notes",
+        "note": "runs_notes",
+        "rm": "runs_remove",
+        "clean": "runs_remove",
+        "prune": "runs_prune",
+        "tell": "runs_tell",
+    },
+)

@@ -1,0 +1,148 @@
+"""What the commands of ``fdl runs`` share: their usual arguments and their questions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.base.errors import UsageError
+from fdl.cli.commands.verb import Call, Complete
+from fdl.runs.find import choose, folders, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.runs.run import Run
+
+SCHEMA_VERSION = 1
+
+OneRun = Annotated[
+    str,
+    typer.Argument(help="last, best:METRIC, a name or its beginning, or a path"),
+    Complete("runs"),
+]
+Places = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Runs or folders of runs (default: every `output.dir` of the manifest, else runs/)"
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        help="Select runs in this state: running, complete, interrupted, diverged, failed or dead"
+    ),
+    Complete("run-states"),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(help="Select runs that meet a condition: 'val_loss < 0.1 and lr >= 0.01'"),
+    Complete("run-conditions"),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
+
+
+def chosen(call: Call, word: str) -> Run:
+    """The run that a word means; an empty word means the newest one."""
+    return choose(word or "last", project_folders(call))
+
+
+def places(call: Call, named: Sequence[Path] | None) -> list[Path]:
+    """The folders that were named, else those of the project.
+
+    Raises:
+        UsageError: One of them does not exist.
+    """
+    for place in named or ():
+        if not place.is_dir():
+            raise UsageError(f"{place} is not a folder", hint="name a run or a folder of runs")
+    return list(named or ()) or project_folders(call)
+
+
+def project_folders(call: Call) -> list[Path]:
+    """The folders of runs of the project around here, or the usual one."""
+    from fdl.manifest.select.project import locate
+
+    return folders(call.project() if locate() else None)
+
+
+def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
+    """The runs that meet a condition; all of them without one.
+
+    Raises:
+        UsageError: It is not a condition, or has a name that no run knows.
+    """
+    if condition is None or not runs:
+        return runs
+    from fdl.runs.quantity import Known
+    from fdl.runs.query import matches, parse
+
+    meant = parse(condition, Known(runs))
+    return [run for run in runs if matches(meant, run)]
+
+
+def print_json(document: dict[str, object]) -> int:
+    """Print one document with the version of its form; return the exit code."""
+    output.print_json({"schema_version": SCHEMA_VERSION, **document})
+    return 0
+
+
+def counted(count: int, what: str = "run") -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
+    """Print the runs with their states and sizes, and the sum.
+
+    Args:
+        runs: The runs.
+        remarks: For each run, what else to know before it is deleted.
+    """
+    from rich.filesize import decimal
+
+    from fdl.base.tables import table
+    from fdl.runs.text import printable
+
+    sizes = [run.bytes for run in runs]
+    rows = [
+        [printable(str(shortened(run.path))), run.state, decimal(count)]
+        for run, count in zip(runs, sizes, strict=True)
+    ]
+    rows.append([counted(len(runs)), "", decimal(sum(sizes))])
+    if any(remarks):
+        rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
+    output.show(table(rows, right=(2,)))
+    sys.stdout.flush()
+
+
+def agreed(question: str) -> bool:
+    """Ask on the terminal; no without one."""
+    from fdl.base.terminal import ask
+
+    return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
+
+
+def remove_all(runs: Sequence[Run]) -> int:
+    """Delete runs; return 1 if one cannot be deleted, else 0."""
+    from fdl.base.errors import FdlError
+    from fdl.runs.clean import remove
+
+    code = removed = 0
+    for run in runs:
+        try:
+            if remove(run):
+                removed += 1
+            else:
+                output.warning(
+                    f"{shortened(run.path)} is not removed: it has changed since it was listed"
+                )
+        except FdlError as problem:
+            output.error(problem.message, problem.hint)
+            code = 1
+    output.note(f"removed {counted(removed)}")
+    return code

@@ -1,0 +1,151 @@
+"""``fdl runs show``, ``compare``, ``open`` and ``tail``: look into one run, or into several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.base.errors import FdlError, UsageError
+from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
+from fdl.cli.commands.verb import Complete, Group, Json, Verb
+from fdl.runs.find import choose, shortened
+from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
+
+verbs = Group()
+
+
+@verbs.command("show", cls=Verb)
+def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
+    """Show one run: metrics, configuration with its origins, environment, files.
+
+    Raises:
+        FdlError: The word means no run, or the run cannot be read.
+    """
+    from fdl.runs.describe import as_json, page
+
+    found = chosen(ctx.obj, run)
+    if json:
+        return print_json(as_json(found, whole=True))
+    resume = ""
+    if found.is_resumable:
+        from fdl.manifest.select.project import locate
+        from fdl.runs.resume import how_to_resume
+
+        resume = how_to_resume(found, ctx.obj.project() if locate() else None)
+    output.show(page(found, resume))
+    return 0
+
+
+@verbs.command("compare", cls=Verb)
+def compare(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
+        Complete("runs"),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with curves, settings and tables"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show the differences between runs; a star marks the best value of each metric.
+
+    Raises:
+        FdlError: A word means no run, there are not two different ones, or the page cannot be
+            written.
+    """
+    from fdl.runs.describe import Comparison, require_several
+
+    searched = project_folders(ctx.obj)
+    found = [choose(word, searched) for word in runs or ()]
+    require_several(found)
+    if html is not None:
+        from fdl.cli.commands.runs_ui import write_page
+
+        write_page(found, html)
+        return 0
+    comparison = Comparison(found)
+    if json:
+        return print_json(comparison.as_json())
+    output.show(comparison.page())
+    return 0
+
+
+@verbs.command("open", cls=Verb)
+def open_(
+    ctx: typer.Context,
+    run: OneRun = "last",
+    print: Annotated[bool, typer.Option("--print", help="Print the path and open nothing")] = False,
+) -> int:
+    """Open a run's report in the browser; without a display, print its path.
+
+    Raises:
+        FdlError: The word means no run, or the run has no report.
+    """
+    found = chosen(ctx.obj, run)
+    report = found.path / REPORT
+    if not report.is_file():
+        if found.epochs:
+            why = "it was removed, or never written"
+        else:
+            running = found.state == RUNNING
+            why = "its first epoch is not over" if running else "no epoch was finished"
+        raise FdlError(
+            f"{shortened(found.path)} has no {REPORT}: {why}",
+            hint=f"fdl runs show {found.name}",
+        )
+    from fdl.runs.browser import show
+
+    path = report.resolve()
+    if print or not show(path, os.environ):
+        output.write(sys.stdout, f"{path}\n")
+    return 0
+
+
+@verbs.command("tail", cls=Verb)
+def tail(
+    ctx: typer.Context,
+    run: OneRun = "last",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-l", help="Number of lines to begin with")] = 10,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the table of metrics, not the log")
+    ] = False,
+) -> int:
+    """Print the end of a run's log.
+
+    With --follow, the exit code is 0 if the run completes, else 1.
+
+    Returns:
+        0; of a run that was followed, 1 when it did not complete.
+
+    Raises:
+        FdlError: The word means no run.
+    """
+    from fdl.runs import follow as follower
+    from fdl.runs.run import read
+    from fdl.runs.text import printable
+
+    found = chosen(ctx.obj, run)
+    file = found.path / (METRICS if metrics else LOG)
+    if lines < 0:
+        raise UsageError(f"--lines takes 0 or more, not {lines}")
+    ends = follower.follow(found, file, lines) if follow else follower.last_lines(file, lines)
+    for line in ends:
+        output.write(sys.stdout, f"{printable(line)}\n")
+        sys.stdout.flush()
+    if not follow:
+        return 0
+    ended = read(found.path)
+    state = ended.state if ended else "removed"
+    output.note(f"{shortened(found.path)}: {state}")
+    return 0 if state == "complete" else 1

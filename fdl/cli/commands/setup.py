@@ -1,0 +1,79 @@
+"""``fdl setup``: prepare this machine or project."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.base.questions import Questions
+from fdl.cli.commands.verb import Call, DryRun, Group, Verb
+from fdl.libtorch.store import locate
+from fdl.machine.self_install import link, look, path_hint
+from fdl.machine.setup import report
+from fdl.machine.setup.execute import execute
+from fdl.machine.setup.facts import gather
+from fdl.machine.setup.plan import plan
+
+verbs = Group()
+
+
+@verbs.command("setup", cls=Verb)
+def setup(
+    ctx: typer.Context,
+    non_interactive: Annotated[
+        bool,
+        typer.Option("--non-interactive", "-y", help="Ask nothing; use the default answers"),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Install libtorch again, even if a variant is active")
+    ] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Prepare this machine or project: Python, containers, libtorch if needed.
+
+    Raises:
+        FdlError: There is nothing to run a project in, or a step has failed.
+    """
+    call: Call = ctx.obj
+    questions = Questions(on=not (non_interactive or call.yes or dry_run))
+    store = locate(str(Path.cwd()), os.environ)
+    facts = gather(store, os.environ)
+    output.show(report.machine(facts), "")
+    for problem, remedy in report.troubles(facts):
+        output.warning(problem, remedy)
+    found = plan(facts, questions, os.environ, force=force)
+    for note in found.notes:
+        output.note(note)
+    if found.hint:
+        output.hint(found.hint)
+    title = "Would do:" if dry_run else "Steps:"
+    output.show(report.steps(found, title), "")
+    if dry_run:
+        return 0
+    sys.stdout.flush()
+    failed = execute(found, store, facts.nvidia, os.environ)
+    if failed:
+        output.warning(f"{failed} of {len(found.steps)} steps failed; the warnings above say why")
+    output.show(report.following(found))
+    _offer_install(questions)
+    return 0
+
+
+def _offer_install(questions: Questions) -> None:
+    """Where a person answers and no fdl is in the way, offer to put this one on the PATH."""
+    if not questions.on:
+        return
+    place = look()
+    if place.kind != "free":
+        return
+    if questions.confirm(f"Put fdl on your PATH, as {place.shown}?", default=False):
+        link(place)
+        output.write(sys.stdout, f"Linked {place.shown} to {place.script}.\n")
+        hint = path_hint(place, os.environ)
+        if hint:
+            output.write(sys.stdout, f"{hint}\n")

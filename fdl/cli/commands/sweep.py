@@ -1,0 +1,162 @@
+"""``fdl sweep``: begin the sweeps of the manifest; list, look into and continue those that ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
+
+if TYPE_CHECKING:
+    from fdl.run.sweeps.store import Sweep
+
+verbs = Group("sweep", "Run, list and continue sweeps: one command with many values.")
+
+SCHEMA_VERSION = 1
+
+OneSweep = Annotated[
+    str,
+    typer.Argument(help="last, a name or its beginning, or a path"),
+    Complete("sweeps"),
+]
+
+
+@verbs.command("run", cls=Verb)
+def run(
+    ctx: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(help="A name under `sweeps:` in the manifest"),
+        Complete("manifest-sweeps"),
+    ],
+    dry_run: DryRun = False,
+) -> int:
+    """Run a sweep of the manifest. `fdl --jobs 4 sweep run NAME` runs four at the same time.
+
+    Returns:
+        0, or the exit code of the first run that failed.
+
+    Raises:
+        FdlError: There is no such sweep, or it is wrong.
+    """
+    from fdl.run.sweeps.execute import begin
+    from fdl.run.sweeps.request import of_manifest
+
+    call: Call = ctx.obj
+    call.invocation.dry_run = dry_run
+    project = call.project()
+    request = of_manifest(project, name, call.invocation.work)
+    return begin(project, request, call.invocation, call.here())
+
+
+@verbs.command("resume", cls=Verb)
+def resume(
+    ctx: typer.Context,
+    name: OneSweep = "last",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Also run the failed runs again")
+    ] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Continue a sweep that was interrupted. Runs that are done do not run again.
+
+    Returns:
+        0, or the exit code of the first run that failed; 1 if a run of before has failed.
+
+    Raises:
+        FdlError: There is no such sweep, or another process runs it.
+    """
+    from fdl.manifest.select.project import Project
+    from fdl.run.sweeps import execute
+    from fdl.run.sweeps.request import Request
+
+    call: Call = ctx.obj
+    call.invocation.dry_run = dry_run
+    sweep = _chosen(call, name)
+    project = Project(call.project().found, sweep.settings["env"], write_cache=True)
+    call.invocation.append = sweep.settings["append"]
+    request = Request.of_record(sweep.settings, call.invocation.work)
+    return execute.resume(sweep, project, request, call.invocation, call.here(), failed=failed)
+
+
+@verbs.command("list", cls=Verb)
+def list_(ctx: typer.Context, json: Json = False) -> int:
+    """List the sweeps, newest first.
+
+    Raises:
+        FdlError: There is no project, or its manifest is broken.
+    """
+    from fdl.base.tables import table
+    from fdl.run.sweeps.store import STATES, find
+    from fdl.runs.find import shortened
+
+    sweeps = find(_call(ctx).project())
+    if json:
+        found = [_as_json(one) for one in sweeps]
+        output.print_json({"schema_version": SCHEMA_VERSION, "sweeps": found})
+        return 0
+    if not sweeps:
+        output.note("there are no sweeps; `fdl COMMAND --each KEY=A,B` makes one")
+        return 0
+    rows = [
+        (
+            str(shortened(one.path)),
+            " ".join(["fdl", *one.settings["command"]]),
+            ", ".join(f"{one.count(state)} {state}" for state in STATES if one.count(state)),
+        )
+        for one in sweeps
+    ]
+    output.show(table(rows, ("SWEEP", "COMMAND", "RUNS"), wrap=(1,)))
+    return 0
+
+
+@verbs.command("show", cls=Verb)
+def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int:
+    """Show the runs of a sweep with their states and last metrics.
+
+    Raises:
+        FdlError: The word means no sweep.
+    """
+    from fdl.base.tables import table
+    from fdl.runs.text import duration, measured
+
+    sweep = _chosen(_call(ctx), name)
+    if json:
+        output.print_json({"schema_version": SCHEMA_VERSION, **_as_json(sweep)})
+        return 0
+    runs = sweep.runs()
+    rows = [
+        (
+            one.name,
+            one.state,
+            "" if one.code is None else str(one.code),
+            duration(one.seconds) if one.seconds else "",
+            measured(runs[one.name].metrics.last()) if one.name in runs else "",
+        )
+        for one in sweep.rows
+    ]
+    heads = ("RUN", "STATE", "EXIT CODE", "TIME", "LAST")
+    output.show(table(rows, heads, right=(2, 3), wrap=(4,)))
+    return 0
+
+
+def _call(ctx: typer.Context) -> Call:
+    call: Call = ctx.obj
+    return call
+
+
+def _chosen(call: Call, word: str) -> Sweep:
+    from fdl.run.sweeps.store import choose
+
+    return choose(word, call.project())
+
+
+def _as_json(sweep: Sweep) -> dict[str, object]:
+    runs = sweep.runs()
+    rows = [
+        {**vars(row), "path": str(runs[row.name].path) if row.name in runs else None}
+        for row in sweep.rows
+    ]
+    return {"name": sweep.name, "path": str(sweep.path), **sweep.settings, "runs": rows}

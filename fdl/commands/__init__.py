@@ -1,4 +1,0 @@
-"""The built-in commands: one module per command, with its Typer functions in ``verbs``.
-
-:mod:`fdl.builtins` knows their names. ``application.py`` imports a module when its name is typed.
-"""

@@ -1,1 +1,0 @@
-"""Laying out help pages: rows, tables and the options of a program."""

@@ -1,0 +1,1 @@
+"""This machine: findings about it, its set-up, and fdl's own installation."""

@@ -1,0 +1,151 @@
+"""Tell people about a newer version: one request a day, one line, and never a wait.
+
+A command that ends on a terminal shows what the request of the day before has found, and starts
+the next one in the background. The file that keeps the answer says by its time when was asked.
+Anything else about packages is pip's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from fdl.base.terminal import is_set
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fdl.cli.prepass import Invocation
+
+OPT_OUT = "FDL_NO_UPDATE_CHECK"
+"""The variable that switches the check off."""
+
+ADDRESS = "https://pypi.org/pypi/flodl/json"
+
+_DAY_SECONDS = 24 * 60 * 60
+_PATIENCE_SECONDS = 10.0
+
+# Their output is read by programs, or is itself about the version.
+_SILENT = ("__complete", "autocomplete", "completions", "install", "version")
+
+
+def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None:
+    """Say what is known and start a check if one is due, as the last thing of a command.
+
+    Whether fdl runs in a container is looked up when omitted. Nothing is said that cannot be
+    remembered: where the file cannot be written, every command would say it again.
+    """
+    if not _anyone_is_looking(invocation, os.environ):
+        return
+    if os.path.exists("/.dockerenv") if in_container is None else in_container:  # noqa: PTH110
+        return
+    # These imports would cost every command its start-up time.
+    from pathlib import Path
+
+    from platformdirs import user_cache_dir
+
+    cache = os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False)
+    _daily(str(Path(cache, "latest-version")))
+
+
+def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> bool:
+    if is_set(variables, OPT_OUT) or is_set(variables, "CI") or variables.get("HOME") == "":
+        return False
+    # A command of a manifest that calls fdl again: the outer one speaks when all is done.
+    if "FDL_PROJECT_ROOT" in variables:
+        return False
+    tokens = invocation.tokens
+    if invocation.help or invocation.version or invocation.json or invocation.verbosity == 0:
+        return False
+    if not tokens or tokens[0] in _SILENT or "--json" in tokens:
+        return False
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _daily(file: str) -> None:
+    from fdl.base import output
+    from fdl.base.rewrite import put
+
+    try:
+        if not os.path.exists(file):  # noqa: PTH110
+            put(file, b"")
+            os.utime(file, (0, 0))
+            output.note(
+                "once a day, fdl asks pypi.org in the background whether there is a newer version; "
+                f"{OPT_OUT}=1 turns that off"
+            )
+            return
+        # A time in the future is what a corrected clock leaves behind.
+        if 0 <= time.time() - os.stat(file).st_mtime < _DAY_SECONDS:  # noqa: PTH116
+            return
+        with open(file, encoding="utf-8") as stream:  # noqa: PTH123
+            latest = stream.read()
+        # Noted before it starts: a check that fails is not repeated by every command.
+        os.utime(file)
+    except (OSError, ValueError):
+        return
+    line = news(latest)
+    if line:
+        output.note(line)
+    _start(file)
+
+
+def news(latest: str) -> str:
+    """One line about a newer release and how to install it; empty if there is none."""
+    from packaging.version import InvalidVersion, Version
+
+    from fdl.machine.installed import upgrade_command
+    from fdl.version import __version__
+
+    try:
+        newest = Version(latest)
+    except InvalidVersion:
+        return ""
+    if newest.is_prerelease or newest <= Version(Version(__version__).base_version):
+        return ""
+    installed = f"flodl {newest} is available, {__version__} is installed"
+    return f"{installed}; to upgrade: {upgrade_command()}"
+
+
+def _start(file: str) -> None:
+    """Start the request as a process of its own, which nobody waits for."""
+    import subprocess
+
+    flags = 0
+    if sys.platform == "win32":
+        flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    quiet = subprocess.DEVNULL
+    try:
+        # -P: what lies in the folder it runs in is not imported. That folder is ours, not the
+        # project's, which could not be removed on Windows while a process runs there.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fdl.machine.update", file, ADDRESS],
+            cwd=os.path.dirname(file), stdin=quiet, stdout=quiet, stderr=quiet,  # noqa: PTH120
+            start_new_session=True, creationflags=flags,
+        )  # fmt: skip
+    except OSError:
+        return
+    # It outlives us on purpose; without a code its end would be reported as forgotten.
+    process.returncode = 0
+
+
+def main(file: str, address: str) -> None:
+    """Ask for the newest release and keep what was answered; without an answer, keep nothing."""
+    import httpx2
+    from packaging.version import Version
+
+    from fdl.base.rewrite import put
+    from fdl.version import __version__
+
+    agent = {"User-Agent": f"fdl/{__version__}"}
+    try:
+        answer = httpx2.get(address, headers=agent, timeout=_PATIENCE_SECONDS)
+        put(file, str(Version(answer.raise_for_status().json()["info"]["version"])).encode())
+    except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError, RecursionError):
+        return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

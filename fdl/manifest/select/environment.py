@@ -1,0 +1,126 @@
+"""Choosing the environment of a call: from ``--env``, ``FDL_ENV``, or the first word.
+
+Imported on the warm path: only ``os`` at module top.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH119
+from __future__ import annotations
+
+import os
+
+from fdl.base.errors import SelectionError
+from fdl.manifest.layers import LOCAL, environments, overlay_file
+from fdl.manifest.node import relative
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from fdl.cli.prepass import Invocation
+    from fdl.manifest.discover import Found
+
+
+def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """The environment given by ``--env``, else by ``FDL_ENV``, and which of the two gave it."""
+    if flag is not None:
+        return flag, f"--env {flag}"
+    variable = variables.get("FDL_ENV")
+    return (variable, f"FDL_ENV={variable}") if variable else None
+
+
+def require_overlay(found: Found | None, env: str, asked: str) -> None:
+    """Refuse environments without an overlay in the project, and in the folders below it.
+
+    Args:
+        found: The project's manifest.
+        env: The environments, joined by commas.
+        asked: How the user gave them: ``--env ci,cloud``.
+
+    Raises:
+        SelectionError: There is no manifest, one of them has no overlay or comes twice. The message
+            lists the existing environments.
+    """
+    names = env.split(",")
+    for place, name in enumerate(names):
+        if not name or name in names[:place]:
+            problem = f"names `{name}` twice" if name else "has an empty name"
+            raise SelectionError(
+                f"`{asked}` {problem}", hint=f"--env {','.join(filter(None, dict.fromkeys(names)))}"
+            )
+        if name != LOCAL:
+            _require_one(found, name, asked)
+
+
+def _require_one(found: Found | None, env: str, asked: str) -> None:
+    remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
+    if found is None:
+        raise SelectionError(
+            f"`{asked}`: there is no fdl.yml here or above, so no fdl.{env}.yml beside it",
+            hint=remedy or "go to the project's folder",
+        )
+    if overlay_file(found.directory, env) is None:
+        from fdl.manifest.select.project import Project
+
+        nested = Project(found).nested()
+        if env in nested:
+            return
+        known = environments(found.directory)
+        known += [
+            f"{name} ({relative(places[0].overlays[name], found.directory)})"
+            for name, places in nested.items()
+            if name not in known
+        ]
+        listed = f"environments here: {', '.join(known)}" if known else "no environments here"
+        raise SelectionError(
+            f"`{asked}`: there is no fdl.{env}.yml in {found.directory} ({listed})",
+            hint=remedy or (f"--env {known[0].split()[0]}" if known else f"create fdl.{env}.yml"),
+        )
+
+
+def is_first_word(
+    word: str,
+    found: Found | None,
+    builtins: Collection[str],
+    commands: Callable[[], Collection[str]],
+) -> bool:
+    """Whether the first word of a call names an environment of the project.
+
+    Args:
+        word: The word.
+        found: The project's manifest.
+        builtins: Names of the built-in commands, hidden ones included.
+        commands: The names of the base manifest's commands; called only when needed.
+
+    Raises:
+        SelectionError: The word also names a command.
+    """
+    if found is None or word.startswith("-"):
+        return False
+    overlay = overlay_file(found.directory, word)
+    if overlay is None:
+        return False
+    if word in builtins or word in commands():
+        if word == LOCAL:
+            return False
+        kind = "a built-in command" if word in builtins else "a command of the manifest"
+        raise SelectionError(
+            f"`{word}` is ambiguous: {kind} and the environment of {os.path.basename(overlay)}",
+            hint=f"rename one of them; until then `--env {word}` selects the environment",
+        )
+    return True
+
+
+def active_environment(invocation: Invocation, found: Found | None) -> str | None:
+    """The environment this call reads manifests for, whichever way it was selected.
+
+    Raises:
+        SelectionError: It has no overlay beside the project's manifest.
+    """
+    if invocation.first_word_env is not None:
+        return invocation.first_word_env
+    asked = explicit(invocation.env, os.environ)
+    if asked is None:
+        return None
+    require_overlay(found, *asked)
+    return asked[0]

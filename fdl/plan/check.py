@@ -1,0 +1,395 @@
+"""Checking arguments against a schema before the program is started.
+
+Only typed arguments and the named preset are checked. Only what the program itself would refuse is
+refused: values that are not allowed and, if the schema is strict, undeclared flags.
+Imported on the warm path, if there is a schema.
+"""
+
+from __future__ import annotations
+
+from fdl.base.errors import ManifestError, UsageError
+from fdl.base.global_flags import before_command
+from fdl.base.secrets import REDACTED, is_secret
+from fdl.base.suggest import did_you_mean, nearest, setting_as_option
+from fdl.manifest.node import Null, origin
+from fdl.manifest.select.classify import SECTIONS
+from fdl.plan.empty import refuse_empty
+from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened, written
+from fdl.plan.typed_ranks import OPTIONS
+from fdl.programs.parameters.contract import spelled, spellings
+from fdl.programs.parameters.parameter import is_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fdl.manifest.node import Node
+    from fdl.manifest.select.level import Level
+    from fdl.programs.parameters.contract import Schema
+    from fdl.programs.parameters.parameter import Parameter
+
+_ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
+_ALWAYS_KNOWN_SHORT = "hV"
+
+
+def check_tail(
+    schema: Schema,
+    tail: Sequence[str],
+    command: str,
+    page: str,
+    presets: Sequence[str] = (),
+    env: str | None = None,
+) -> None:
+    """Check the arguments after a command, up to the first ``--``.
+
+    Args:
+        schema: The arguments that the program declares.
+        tail: The tokens.
+        command: The command as typed, with its preset.
+        page: The command whose help page lists all options.
+        presets: What may follow the command instead, for the hint about a slip.
+        env: The environment in use, for a command in a hint.
+
+    Raises:
+        UsageError: A value that is not allowed, a flag that does not exist, or an argument for a
+            program that takes none.
+    """
+    words = list(tail[: tail.index("--")] if "--" in tail else tail)
+    _Tail(schema, command, page, presets, env).read(words)
+
+
+class _Tail:
+    """Checks the arguments token by token."""
+
+    def __init__(
+        self, schema: Schema, command: str, page: str, presets: Sequence[str], env: str | None
+    ) -> None:
+        self._schema = schema
+        self._command = command
+        self._page = page
+        self._presets = presets
+        self._env = env
+        # fdl's own options are allowed too, even if the program does not declare them.
+        self._words = {**spellings(OPTIONS.values()), **schema.spellings}
+        self._arguments = [] if schema.style in KEYVALUE else schema.arguments
+
+    def read(self, tokens: list[str]) -> None:
+        while tokens:
+            token = tokens.pop(0)
+            if len(token) < 2 or token[0] != "-" or is_number(token):
+                self._positional(token)
+            elif self._is_whole(token.partition("=")[0]):
+                self._long(token, tokens)
+            else:
+                self._cluster(token, tokens)
+
+    def _is_whole(self, flag: str) -> bool:
+        """Whether a flag is one word, and not a cluster of letters: ``-iter`` of some programs."""
+        if flag.startswith("--") or flag in self._words:
+            return True
+        if all(f"-{letter}" in self._words for letter in flag[1:]):
+            return False
+        return len(flag) > 2 and any(len(word) > 2 and word[1] != "-" for word in self._words)
+
+    def _positional(self, token: str) -> None:
+        if self._takes_none():
+            raise UsageError(
+                f"unexpected argument `{token}`", hint=self._meant(token), see=self._see()
+            )
+        if not self._arguments:
+            return
+        one = self._arguments[0]
+        if not one.variadic:
+            self._arguments = self._arguments[1:]
+        self._allow(one, token)
+
+    def _takes_none(self) -> bool:
+        """Whether it is certain that the program takes no positional arguments.
+
+        Only FdlArgs says so. The schema of another parser, or one that was written in a manifest or
+        read from the source, may lack some of them.
+        """
+        schema = self._schema
+        is_whole = schema.strict and schema.origins
+        return is_whole and not schema.arguments and not schema.commands
+
+    def _meant(self, word: str) -> str:
+        """The hint for an argument of a program that takes none."""
+        preset = did_you_mean(word, self._presets, typed=f"{self._command} {{}}")
+        options = {one.name: one.flag for one in self._schema.options.values()}
+        return preset or setting_as_option(word, options)
+
+    def _long(self, token: str, rest: list[str]) -> None:
+        name, equals, value = token.partition("=")
+        one = self._words.get(name)
+        if one and name in one.negatives:
+            return
+        if one:
+            self._value(one, value if equals else None, rest)
+        elif name not in _ALWAYS_KNOWN:
+            self._unknown(name, equals=bool(equals))
+
+    def _cluster(self, token: str, rest: list[str]) -> None:
+        """``-x``, ``-x VALUE``, ``-x=VALUE`` and ``-abx``: the last letter takes the value."""
+        letters, equals, value = token[1:].partition("=")
+        for place, letter in enumerate(letters, 1):
+            one = self._words.get(f"-{letter}")
+            if one and place == len(letters):
+                self._value(one, value if equals else None, rest)
+            elif one and one.shape != "flag":
+                # Some parsers read the rest of the token as its value, others refuse it.
+                return
+            elif one is None and letter not in _ALWAYS_KNOWN_SHORT:
+                # In `-O3`, only the program knows whether `3` is a flag or a value.
+                self._unknown(f"-{letter}" if place == 1 else f"-{letters}", equals=bool(equals))
+                return
+
+    def _value(self, one: Parameter, attached: str | None, rest: list[str]) -> None:
+        """Check the value of an option. The program itself reports a missing value."""
+        if one.shape == "flag":
+            return
+        if attached is not None:
+            self._allow(one, attached)
+            return
+        # `*` and `+` take all words up to the next flag.
+        most = len(rest) if one.nargs in ("*", "+") else 1
+        most = one.nargs if isinstance(one.nargs, int) else most
+        while most and rest and one.may_take(rest[0]):
+            self._allow(one, rest.pop(0))
+            most -= 1
+
+    def _allow(self, one: Parameter, text: str) -> None:
+        if problem := _refusal(self._schema, one, text):
+            raise UsageError(
+                f"`{self._command}`: {problem}",
+                hint=_guess(one, text),
+                see=self._see(),
+            )
+
+    def _unknown(self, flag: str, *, equals: bool) -> None:
+        if not self._schema.strict:
+            if not equals:
+                # The next word may be this flag's value, so the positional arguments are unknown.
+                self._arguments = []
+            return
+        if self._schema.foreign and self._abbreviates(flag):
+            return
+        raise UsageError(
+            f"`{self._command}`: unknown option `{flag}`",
+            hint=self._instead(flag),
+            see=self._see(),
+        )
+
+    def _instead(self, flag: str) -> str:
+        """The hint for an unknown option: a preset, an option of fdl, or the nearest one."""
+        name = flag.removeprefix("--")
+        if name in self._presets:
+            return f"`{name}` is a preset: {self._command} {name}"
+        if of_fdl := before_command(flag, self._command, self._env):
+            return of_fdl
+        close = nearest(flag, self._words)
+        if close is None:
+            return "what follows `--` is not checked"
+        place = self._words[close].place
+        return f"did you mean `{close}`?{f' ({place})' if place else ''}"
+
+    def _abbreviates(self, flag: str) -> bool:
+        """Whether a flag is the beginning of exactly one other, which argparse accepts."""
+        return len({id(one) for word, one in self._words.items() if word.startswith(flag)}) == 1
+
+    def _see(self) -> tuple[str, str]:
+        # A command that is right does not pay for the import.
+        from fdl.programs.parameters.layout import slots
+
+        words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
+        return " ".join(words), self._page
+
+
+def check_options(schema: Schema, level: Level, preset: str | None) -> None:
+    """Check ``options`` of the manifest and of the preset that runs, and of no other preset.
+
+    Raises:
+        ManifestError: A value that is not allowed or missing, or an option that does not exist.
+    """
+    spelling = Spelling(schema, level.style)
+    refuse_empty(level, preset, spelling)
+    _Options(level, spelling, schema, f"`{level.typed()}`").check(level.manifest.node)
+    if preset is not None:
+        whose = f"preset `{level.typed(preset)}`"
+        above = level.manifest.node.get("options")
+        inherited = [key for key, _ in flattened(above.mapping.items() if above else ())]
+        _Options(level, spelling, schema, whose).check(level.commands[preset], inherited)
+
+
+class _Options:
+    """Checks the options of one manifest or preset."""
+
+    def __init__(self, level: Level, spelling: Spelling, schema: Schema, whose: str) -> None:
+        self._level = level
+        self._spelling = spelling
+        self._schema = schema
+        self._whose = whose
+
+    def check(self, holder: Node, inherited: Iterable[str] = ()) -> None:
+        options = holder.get("options")
+        section = options.mapping.items() if options else ()
+        if self._schema.style == "hydra":
+            self._nulls(section, inherited)
+        for key, node in flattened(section):
+            if key.startswith(AS_WRITTEN):
+                continue
+            count = self._spelling.mapping(key)
+            name = ".".join(key.path[:count]) if count else key
+            one = self._spelling.declared(name)
+            if one is None:
+                self._unknown(name, node)
+            elif count:
+                continue
+            elif one.shape == "flag" and "type" not in one.computed:
+                self._flag(one, node)
+            else:
+                self._values(one, node)
+
+    def _nulls(self, section: Iterable[tuple[str, Node]], inherited: Iterable[str]) -> None:
+        """Refuse a null that removes nothing, where null is a value that people set."""
+        names = [name for key in inherited for name in (key, *_above(key))]
+        for key, node in written(section):
+            removes = node.losers or key in names
+            if node.value is None and not node.empty and not removes and key[0] not in AS_WRITTEN:
+                raise self._refused(
+                    node,
+                    f"`null` removes an inherited option, and `{key}` has none",
+                    f"{key}: !null passes the program's own null",
+                )
+
+    def _unknown(self, key: str, node: Node) -> None:
+        above = key.rpartition(".")[0]
+        outer = self._spelling.declared(above) if above else None
+        if outer is not None and outer.literal != "yaml":
+            raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
+        section = key.partition(".")[0]
+        if section in SECTIONS and above and not self._spelling.bare:
+            home = f"`{section}` stands beside `options`, and not in it"
+            raise self._refused(node, f"the program has no option `{key}`", home)
+        self._of_subcommand(key, node)
+        if not self._schema.strict:
+            return
+        known = [word.lstrip("-") for word in self._schema.spellings]
+        names = [*(word.replace("-", "_") for word in known), *known]
+        every = f"`{self._level.typed()} --help` lists its options"
+        problem = f"the program has no option `{key}`"
+        raise self._refused(node, problem, did_you_mean(key, names, every))
+
+    def _of_subcommand(self, key: str, node: Node) -> None:
+        """Refuse an option of a subcommand if none is chosen."""
+        commands = self._schema.commands
+        homes = [
+            name
+            for name, inner in commands.items()
+            if Spelling(inner, self._level.style).declared(key) is not None
+        ]
+        if homes:
+            listed = " and ".join(f"`{name}`" for name in homes)
+            what = "the subcommands" if len(homes) > 1 else "the subcommand"
+            raise self._refused(
+                node,
+                f"`{key}` is an option of {what} {listed}",
+                f"subcommand: {homes[0]}",
+            )
+
+    def _flag(self, one: Parameter, node: Node) -> None:
+        if isinstance(node.value, bool) or (one.counted and isinstance(node.value, int)):
+            return
+        is_word = node.value in ("true", "false")
+        raise self._refused(
+            node,
+            f"`{one.display}` is a flag{_declared_at(one)}",
+            "remove the quotes" if is_word else "write `true` or `false`",
+        )
+
+    def _values(self, one: Parameter, node: Node) -> None:
+        for item in _items(node):
+            text = spelled(item.value)
+            if isinstance(item.value, bool | Null):
+                text = one.words.get(text, text)
+            if isinstance(item.value, list | dict) or self._is_null(one, item):
+                continue
+            if one.separator.isspace() and len(text.split()) > 1:
+                end = f"`{one.display}` takes blanks as the end of a value"
+                raise self._refused(item, f"`{text}` has a blank, and {end}")
+            if problem := _refusal(self._schema, one, text) or self._type(one, text):
+                raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
+
+    def _is_null(self, one: Parameter, item: Node) -> bool:
+        """Whether a value is a null for which the program has a word."""
+        if not isinstance(item.value, Null):
+            return False
+        if self._schema.style == "hydra":
+            return True
+        return not one.choices and (bool(one.literal) or "null" in one.words)
+
+    def _type(self, one: Parameter, text: str) -> str:
+        """Why a value is not of the type that the source of a script declares."""
+        if not self._schema.foreign or one.choices or "type" in one.computed:
+            return ""
+        return _not_a_number(one, text)
+
+    def _refused(self, node: Node, problem: str, hint: str = "") -> ManifestError:
+        place = origin(node, self._level.root)
+        behind = f" (from {node.reference})" if node.reference else ""
+        return ManifestError(f"{place}: {self._whose}: {problem}{behind}", hint=hint)
+
+
+def _above(key: str) -> list[str]:
+    """The mappings around a dotted key."""
+    words = key.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
+
+
+def _declared_at(one: Parameter) -> str:
+    """Where a program that was read declares an option."""
+    return f" ({one.place})" if one.place else ""
+
+
+def _items(node: Node) -> list[Node]:
+    """The values of an option. A bare flag (true) or an absent one (false) has none to check."""
+    if isinstance(node.value, list):
+        return [each for item in node.value for each in _items(item)]
+    return [] if isinstance(node.value, bool) else [node]
+
+
+def _refusal(schema: Schema, one: Parameter, text: str) -> str:
+    """Why a value is not allowed; empty if it is allowed."""
+    for part in one.parts(text) if one.choices else ():
+        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
+            shown = REDACTED if is_secret(one.name, part) else part
+            allowed = ", ".join(one.choice_texts())
+            return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
+    # Only FdlArgs converts a word as it is done here.
+    return _not_a_number(one, text) if schema.origins and not one.choices else ""
+
+
+def _not_a_number(one: Parameter, text: str) -> str:
+    """Why a text is not a number of the declared type; empty for an option of another type."""
+    if one.type not in ("int", "float"):
+        return ""
+    try:
+        for part in filter(None, one.parts(text)):
+            one.convert(part)
+    except ValueError as problem:
+        return str(problem)
+    return ""
+
+
+def _guess(one: Parameter, text: str) -> str:
+    if not one.choices:
+        return ""
+    close = "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
+    return close or "choose one of them"
+
+
+def _same(one: Parameter, choice: str, text: str) -> bool:
+    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
+    if one.means(choice, text):
+        return True
+    return is_number(choice) and is_number(text) and float(choice) == float(text)

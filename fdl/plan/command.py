@@ -1,0 +1,111 @@
+"""A selected command -> its plan: what was typed is checked first, as far as its program is known.
+
+Imported on the warm path.
+"""
+
+from __future__ import annotations
+
+from fdl.base.errors import UsageError
+from fdl.manifest.select.classify import RUN
+from fdl.plan.planner import IN_CONTAINER, UNCHECKED, Planner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.cli.prepass import Invocation
+    from fdl.manifest.select.command import Selection
+    from fdl.manifest.select.level import Level
+    from fdl.manifest.select.project import Project
+    from fdl.plan.planner import Host
+    from fdl.plan.value import Plan
+
+
+def plan_of(selected: Selection, project: Project, invocation: Invocation, host: Host) -> Plan:
+    """What a selected command of a project runs; nothing is started.
+
+    Args:
+        selected: A selection that runs.
+        project: The project.
+        invocation: The global flags of the call.
+        host: Where it is taken to run.
+
+    Raises:
+        ManifestError: The command contradicts itself, or its variables cannot be settled.
+        UsageError: The arguments do not fit the command.
+    """
+    planner = Planner(
+        project.directory,
+        host,
+        invocation.exported(),
+        invocation.append,
+        keeps=project.writes_cache,
+        secrets=project.secrets(),
+    )
+    plan = planned(selected, planner)
+    for note in plan.notes:
+        if note.endswith((IN_CONTAINER, UNCHECKED)):
+            project.warn(note)
+    return plan
+
+
+def planned(selected: Selection, planner: Planner) -> Plan:
+    """What a selected command runs, by a planner; see :func:`plan_of`."""
+    if selected.kind == RUN:
+        return _run(selected, planner)
+    from fdl.programs.schema import known
+
+    level, preset, tail = selected.level, selected.preset, selected.words
+    level = planner.with_values(level, preset)
+    schema = known(level, keep=planner.keeps)
+    if schema is None:
+        from fdl.plan.empty import refuse_empty
+
+        refuse_empty(level, preset)
+    else:
+        from fdl.plan.arguments import arguments
+        from fdl.plan.check import check_options, check_tail
+
+        made = arguments(level, preset, tail, schema)
+        takes = made.schema or schema
+        check_options(takes, level, preset)
+        command, env = level.typed(*([preset] if preset else [])), level.manifest.env
+        # A second preset cannot follow the first one.
+        presets = () if preset else tuple(level.commands)
+        check_tail(takes, made.tail, command, level.typed(), presets, env)
+    plan = planner.entry(level, preset, tail, schema)
+    if schema is not None and schema.foreign:
+        from fdl.plan.unchecked import note
+
+        said = note(takes, level, preset)
+        plan.notes += [said] if said else []
+    if schema is None and preset is None and tail:
+        _note_slip(plan, level, tail[0])
+    return plan
+
+
+def _note_slip(plan: Plan, level: Level, word: str) -> None:
+    """Note the nearest preset: only an unknown schema could tell whether the word is one."""
+    from fdl.base.suggest import nearest
+
+    meant = nearest(word, level.commands)
+    if meant is not None:
+        plan.notes.append(
+            f"`{word}` is passed to the program; the nearest preset is `{level.typed(meant)}`"
+        )
+
+
+def _run(selected: Selection, planner: Planner) -> Plan:
+    level, name, tail = selected.level, selected.name, list(selected.words)
+    cut = tail.index("--") if "--" in tail else len(tail)
+    user: Sequence[str] = tail[cut + 1 :]
+    if level.commands[name].get("args"):
+        return planner.run(level, name, user, tail[:cut])
+    if cut:
+        from fdl.base.shell_words import join
+
+        raise UsageError(
+            f"arguments of `{level.typed(name)}` go after `--`",
+            hint=f"{level.typed(name)} -- {join([*tail[:cut], *user])}",
+        )
+    return planner.run(level, name, user)

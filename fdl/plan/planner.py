@@ -1,0 +1,386 @@
+"""A resolved command -> a complete Plan: tokens, folder, variables, container.
+
+Imported on the warm path. Imports that only entries or containers need are inside functions.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH110, PTH112, PTH118
+from __future__ import annotations
+
+import os
+import sys
+
+from fdl.base.errors import ManifestError
+from fdl.base.light_record import Record
+from fdl.base.masking import KNOWN
+from fdl.base.shell_words import compose, join, quote_cmd
+from fdl.manifest.node import Variable, origin
+from fdl.plan.script import shell_text, stops_at_failures
+from fdl.plan.value import GRACE_S, PLAN_VARIABLE, Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fdl.manifest.node import Node
+    from fdl.manifest.select.level import Level
+    from fdl.programs.parameters.contract import Schema
+
+# Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
+_PLAN_LIMIT_BYTES = 96 * 1024
+
+_RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
+IN_CONTAINER = "this machine is a container"
+UNCHECKED = "passes it unchecked"
+"""End of the note about options that are passed as a guess."""
+"""End of the note of a plan whose ``docker`` service is not used."""
+
+
+class Host(Record):
+    """The inputs of a plan besides the manifest.
+
+    Attributes:
+        variables: The environment variables.
+        in_container: Whether fdl itself runs inside a container; then no plan is wrapped.
+        terminal: Whether both stdin and stdout are a terminal.
+        elsewhere: Whether another machine runs the plan, so that the ranks are planned there.
+    """
+
+    variables: Mapping[str, str]
+    in_container: bool
+    terminal: bool
+    elsewhere: bool = False
+
+
+def here() -> Host:
+    """The host of this process. A file that Docker makes marks its containers."""
+    return Host(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
+
+
+class Planner(Record):
+    """Makes plans for one command line.
+
+    Args:
+        root: Directory of the project.
+        host: Where the plan will be executed.
+        exported: Variables that pass global flags to child processes.
+        append: Whether to use ``append:``.
+        distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
+            every setting as a flag and decides itself.
+        keeps: Whether what is read from the source of programs may be cached.
+        secrets: The secret texts of the project's manifests, which the program must not record.
+    """
+
+    root: str
+    host: Host
+    exported: dict[str, str]
+    append: bool
+    distributes: bool = True
+    keeps: bool = False
+    secrets: Sequence[str] = ()
+
+    def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
+        """The plan of a ``run:`` command.
+
+        Args:
+            level: Where the command is.
+            name: Its name.
+            user: The words after ``--``.
+            given: The words before, for a command with ``args:``.
+
+        Raises:
+            ManifestError: Its variables cannot be settled, or its container is not available.
+            UsageError: The words do not fit ``args:``.
+        """
+        spec = level.commands[name]
+        service = self._service(spec)
+        on_windows = os.name == "nt" and not service
+        text = spec.text("run") or ""
+        append = spec.text("append") if self.append else None
+        if on_windows:
+            script = compose(text, append, user, quote_cmd)
+        else:
+            script = shell_text(text, append, user, name)
+        variables: list[Variable] = []
+        if spec.get("args"):
+            from fdl.plan.declared import Given
+
+            values = Given(level, name, given, self.host.variables)
+            variables = values.variables
+            if values.words and not on_windows:
+                script = f"set -- {join(values.words)}\n{script}"
+        plan = Plan(
+            kind="run",
+            command=[*level.names, name],
+            argv=["cmd", "/C", script]
+            if on_windows
+            else ["sh", *_errexit(spec, text), "-c", script],
+            typed=user,
+            cwd=level.start_folder(name),
+            root=self.root,
+            service=service,
+            flags=[],
+            preset=None,
+            origin=origin(spec.get("run") or spec, self.root),
+            environment=level.manifest.env,
+            secrets=_marked(spec.get("run"), spec.get("append")),
+        )
+        scopes = (*level.scopes, spec)
+        plan.depends = _depends(spec)
+        self._note_container(plan, spec)
+        _check_start(plan, scopes, spec.get("cwd"))
+        self._settle(plan, scopes)
+        for variable in variables:
+            plan.set(variable)
+            plan.given.append(f"{variable.name}={variable.value}")
+        return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
+
+    def entry(
+        self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
+    ) -> Plan:
+        """The plan of a level's ``entry``, with the arguments a preset asks for.
+
+        Args:
+            level: Where the entry is.
+            preset: Name of the preset, or None.
+            tail: The arguments that were typed.
+            schema: The known arguments of the program, or None.
+
+        Raises:
+            ManifestError: The entry is unusable, its variables cannot be settled, or its container
+                is not available.
+            UsageError: ``FDL_MEMORY`` is not a known word, or the requested ranks are impossible.
+        """
+        from fdl.plan.arguments import arguments
+        from fdl.plan.heap import keep_heap
+
+        made = arguments(level, preset, tail, schema)
+        entry, schema = level.entry, made.schema
+        plan = Plan(
+            kind="entry",
+            command=[*level.names, *([preset] if preset else [])],
+            argv=[*made.argv, *made.tail],
+            typed=made.tail,
+            cwd=level.start_folder(preset),
+            root=self.root,
+            service=self._service(level.manifest.node),
+            flags=made.flags,
+            preset=preset,
+            origin=origin(entry, self.root) if entry else "",
+            environment=level.manifest.env,
+            secrets=_marked(entry) and made.argv[: made.words],
+        )
+        plan.subcommand = made.subcommand
+        plan.commands = [] if preset else list(level.commands)
+        plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
+        scopes = level.scopes
+        named = (*scopes, level.commands[preset]) if preset else scopes
+        self._note_container(plan, level.manifest.node)
+        _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
+        self._settle(plan, named)
+        keep_heap(plan, scopes, self.host.variables)
+        if schema is not None and not schema.origins:
+            _yield_to_variables(plan, schema, {} if plan.service else self.host.variables)
+        if not plan.service:
+            self._on_host(plan)
+        here = self.distributes and not self.host.elsewhere
+        if here and _concerns_ranks(level, preset, tail):
+            from fdl.plan.ranks import Distribution
+
+            Distribution(plan, level, preset, schema, self.host.variables).settle()
+        plan.drop_separator()
+        if _has_guards(level, preset):
+            from fdl.plan.guards import hand_down_guards
+
+            hand_down_guards(plan, level, preset)
+        hand_down(plan, self.secrets)
+        from fdl.plan.recorded import recording
+
+        plan.record = recording(plan, level, preset, made.schema)
+        return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
+
+    def with_values(self, level: Level, preset: str | None) -> Level:
+        """The level with values in place of ``${VAR}``, if any of its settings has one.
+
+        Raises:
+            ManifestError: A variable is not set, or its value is not allowed in that place.
+        """
+        nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+        sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
+        if not any(section and _refers(section) for section in sections):
+            return level
+        from fdl.manifest.variables.fill import finder, with_values
+
+        scopes = (*level.scopes, *nodes[1:])
+        variables = self.host.variables
+        return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
+
+    def _service(self, node: Node) -> str | None:
+        return None if self.host.in_container else node.text("docker")
+
+    def _note_container(self, plan: Plan, node: Node) -> None:
+        if self.host.in_container and (docker := node.get("docker")):
+            plan.notes.append(
+                f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
+                f"{IN_CONTAINER}"
+            )
+
+    def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set.
+
+        Also set how the program is stopped.
+        """
+        for scope in scopes:
+            if "secrets" in scope.mapping:
+                plan.secrets += _listed(scope, self.host.variables)
+            if (cluster := scope.get("slurm")) is not None:
+                plan.slurm.append(cluster)
+            if (limit := scope.mapping.get("stop_timeout")) is not None:
+                plan.stop_timeout = _seconds(limit)
+            if (grace := scope.mapping.get("grace")) is not None:
+                given = _seconds(grace)
+                plan.grace = GRACE_S if given is None else given
+        KNOWN.later(lambda: _hidden_texts(plan))
+        shell, mine = self.host.variables, self.exported
+        settled: list[Variable] = []
+        if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
+            from fdl.manifest.variables.env import variables
+
+            settled = variables(scopes, self.root, shell, mine)
+        for variable in settled:
+            if variable.origin == "shell":
+                plan.variables.append(variable)
+            else:
+                plan.set(variable)
+        for name, value in mine.items():
+            if name not in plan.env:
+                plan.set(Variable(name, value, "command line"))
+
+    def _on_host(self, plan: Plan) -> Plan:
+        """Add the variables for children on this machine: project root, programs and libtorch."""
+        plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
+        shell = self.host.variables
+        path = shell.get("PATH", os.defpath)
+        scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
+        if os.path.isdir(scripts):
+            path = scripts + os.pathsep + path
+            plan.set(Variable("PATH", path, "fdl"))
+        if os.path.isdir(os.path.join(self.root, "libtorch")):
+            from fdl.libtorch.active import host_variables
+
+            for name, value in host_variables(self.root, {**shell, **plan.env}).items():
+                plan.set(Variable(name, value, "libtorch/.active"))
+        if plan.kind == "entry" and plan.argv[0] == "python":
+            from fdl.base.which import locate
+
+            if locate("python", path, plan.cwd) is None:
+                plan.argv[0] = sys.executable
+        return plan
+
+    def _contained(self, plan: Plan, inner: list[str]) -> Plan:
+        """Wrap the plan into ``docker compose run``."""
+        from fdl.plan.container import wrap
+
+        here = self.host
+        return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _refers(node: Node) -> bool:
+    """Whether any text in a value may hold ``${VAR}`` or ``$$``."""
+    value = node.value
+    if isinstance(value, str):
+        return "$" in value
+    children = value if isinstance(value, list) else node.mapping.values()
+    return any(_refers(child) for child in children)
+
+
+def _errexit(spec: Node, script: str) -> list[str]:
+    """The option with which a shell ends a script at the first line that fails."""
+    switch = spec.get("errexit")
+    said = None if switch is None else switch.value is True
+    return ["-e"] if stops_at_failures(script, said) else []
+
+
+def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
+    """Refuse a missing working directory, and note the question to ask before the start.
+
+    The question of a path command is also that of the commands below it.
+    """
+    if cwd is not None and not os.path.isdir(plan.cwd):
+        raise ManifestError(
+            f"{origin(cwd, plan.root)}: `cwd: {cwd.value}`: there is no folder {plan.cwd}",
+            hint="create it; the path is relative to the folder of the fdl.yml",
+        )
+    for scope in scopes:
+        plan.confirm = scope.text("confirm") or plan.confirm
+
+
+def _listed(scope: Node, shell: Mapping[str, str]) -> list[str]:
+    """The values of the variables that a manifest lists as secret."""
+    from fdl.manifest.node import texts
+
+    return [shell[name] for name in texts(scope, "secrets") if name in shell]
+
+
+def _seconds(node: Node) -> float | None:
+    """A number of seconds, or None for null."""
+    return float(node.value) if isinstance(node.value, int | float) else None
+
+
+def _depends(*specs: Node | None) -> bool:
+    """Whether a command waits for others, or may be skipped. If not, both packages are not read."""
+    return any(one and ("needs" in one.mapping or "inputs" in one.mapping) for one in specs)
+
+
+def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
+    """Whether any setting concerns ranks. If not, as in most commands, an import is saved."""
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    typed = (token.partition("=")[0] for token in tail)
+    return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
+
+
+def _has_guards(level: Level, preset: str | None) -> bool:
+    """Whether a training may have guards. If not, as in most commands, an import is saved."""
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    return any("guards" in training.mapping for node in nodes if (training := node.get("training")))
+
+
+def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:
+    """Remove generated flags whose options the program reads from variables that are set.
+
+    A variable wins over the manifest. But in most parsers argv wins over the environment, so the
+    variable would have no effect unless fdl leaves its own flag out.
+    """
+    there = {**outside, **plan.env}
+    options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
+    overruled = [flag for flag in plan.flags if flag.name in options]
+    plan.drop(overruled)
+    for flag in overruled:
+        variable = options[flag.name] or ""
+        if all(one.name != variable for one in plan.variables):
+            known = Variable(variable, there[variable], "shell", secret=flag.secret)
+            plan.variables.append(known)
+
+
+def _marked(*nodes: Node | None) -> list[str]:
+    """The texts of the values that are marked ``!secret``."""
+    return [str(node.value) for node in nodes if node and node.secret]
+
+
+def _hidden_texts(plan: Plan) -> Iterable[str]:
+    from fdl.plan.redaction import hidden_texts
+
+    return hidden_texts(plan)
+
+
+def hand_down(plan: Plan, secrets: Sequence[str] = ()) -> None:
+    """Set ``FDL_PLAN``, so that the program can record the manifest line of each argument.
+
+    It also gets the secrets that it must not record.
+    """
+    import json
+
+    known = sorted({*plan.secrets, *secrets})
+    text = json.dumps({**plan.inner(), "secrets": known}, separators=(",", ":"))
+    if len(text) <= _PLAN_LIMIT_BYTES:
+        plan.set(Variable(PLAN_VARIABLE, text, "fdl"))

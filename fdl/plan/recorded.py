@@ -1,0 +1,219 @@
+"""What is recorded about a start of an entry: where, with which settings, and which metrics.
+
+Imported on the warm path of entries.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH118
+from __future__ import annotations
+
+import os
+
+from fdl.base import run_record
+from fdl.base.secrets import REDACTED, is_secret
+from fdl.plan.spelling import Spelling, output_keys
+from fdl.plan.value import Recording
+from fdl.programs.parameters.parameter import choice_text
+from fdl.programs.parameters.typed import typed, typed_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fdl.manifest.node import Node
+    from fdl.manifest.select.level import Level
+    from fdl.plan.value import Plan
+    from fdl.programs.parameters.contract import Schema
+    from fdl.programs.parameters.parameter import Parameter
+
+    Settings = dict[str, dict[str, object]]
+
+USUAL_FOLDER = "runs"
+"""Where runs go, and are searched, if nothing names a folder."""
+
+OUTPUT = "output.dir"
+_ASKING = ("--help", "--version")
+_HELP = "-h"
+
+
+def recording(
+    plan: Plan, level: Level, preset: str | None, schema: Schema | None
+) -> Recording | None:
+    """What is recorded about a start; None if it leaves no run.
+
+    A question to the program (``--help``) leaves no run. If several machines take part, none of
+    them knows which one has rank 0, so the training alone makes the folder.
+    """
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    if not _is_wanted(nodes) or _asks(plan, schema) or (plan.ranks and plan.ranks.nodes[1] > 1):
+        return None
+    runs = RunsFolder(plan, schema, level.style).path
+    return Recording(runs, _settings(plan, schema), _patterns(nodes), _inside(plan))
+
+
+def chosen(plan: Plan, folder: str, varied: Mapping[str, str]) -> Recording:
+    """What is recorded about one run of a sweep, which always leaves a run.
+
+    Args:
+        plan: Its plan.
+        folder: Its folder. If it holds runs that the program has made itself, this run gets a
+            folder in it.
+        varied: What the sweep varies.
+    """
+    known = plan.record or Recording(folder, inside=_inside(plan))
+    each = {key: {"value": value, "origin": "--each"} for key, value in varied.items()}
+    return Recording(
+        folder,
+        {**known.settings, **each},
+        known.metrics,
+        known.inside,
+        "" if run_record.holds_runs(folder) else folder,
+    )
+
+
+def _inside(plan: Plan) -> str:
+    """The project's root in the container of a program; empty without one."""
+    if not plan.service:
+        return ""
+    from fdl.base.compose_file import container_root
+
+    return container_root(plan.root, plan.service)
+
+
+class RunsFolder:
+    """The folder of a program's runs.
+
+    Args:
+        plan: How the program is started.
+        schema: What it takes, or None.
+        style: The style of its options.
+
+    Attributes:
+        option: The option that takes the folder, or None.
+        in_manifest: The folder that the manifest names, or empty.
+        path: The folder: typed, of the manifest, the program's default, or ``runs/COMMAND``.
+    """
+
+    def __init__(self, plan: Plan, schema: Schema | None, style: str) -> None:
+        self.in_manifest = _generated(plan)
+        self.option = Spelling(schema, style).declared(*output_keys(style))
+        foreign = schema is not None and schema.foreign
+        if self.option and self.option.name == "output" and foreign and not self.in_manifest:
+            # In a program that was not written for fdl, it may be a file.
+            self.option = None
+        option = self.option
+        default = option.default if option and isinstance(option.default, str) else ""
+        usual = os.path.join(USUAL_FOLDER, *plan.command)
+        text = self._typed(plan) or self.in_manifest or default or usual
+        self.path = os.path.normpath(os.path.join(plan.root, text))
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether the program takes the folder as a setting."""
+        return self.option is not None or bool(self.in_manifest)
+
+    def _typed(self, plan: Plan) -> str:
+        spellings = self.option.spellings if self.option else ()
+        if not spellings and self.is_setting:
+            spellings = ("--output",)
+        found, words = "", plan.typed
+        for place, word in enumerate(words):
+            flag, equals, value = word.partition("=")
+            if word == "--":
+                break
+            if flag in spellings:
+                found = value if equals else "".join(words[place + 1 : place + 2])
+        return found
+
+
+def _generated(plan: Plan) -> str:
+    """The folder in the arguments that the manifest makes."""
+    for flag in plan.flags:
+        if flag.field == OUTPUT:
+            *_, last = plan.argv[flag.index : flag.index + flag.count]
+            return last if flag.count > 1 else last.partition("=")[2]
+    return ""
+
+
+def _is_wanted(nodes: list[Node]) -> bool:
+    outputs = [section for node in nodes if (section := node.get("output"))]
+    said = [switch.value for one in outputs if (switch := one.get("record")) is not None]
+    return not said or said[-1] is not False
+
+
+def _asks(plan: Plan, schema: Schema | None) -> bool:
+    """Whether the program is only asked about itself."""
+    asking = (*_ASKING, *(() if schema is not None and _HELP in schema.spellings else (_HELP,)))
+    return any(word in asking for word in plan.typed)
+
+
+def _settings(plan: Plan, schema: Schema | None) -> Settings:
+    """Every known setting, later ones winning: defaults, the manifest, what was typed."""
+    options = {one.display: one for one in schema.parameters} if schema else {}
+    found = {
+        one.field: _setting(one.display, default, "default")
+        for one in options.values()
+        if one.kind == "option" and (default := _default(one)) is not None
+    }
+    for flag in plan.flags:
+        one = options.get(flag.name)
+        tokens = plan.argv[flag.index : flag.index + flag.count]
+        values = [typed(token.removeprefix(f"{flag.name}="), one) for token in tokens]
+        # A flag without a value is a switch; without a flag, the value stands alone.
+        given = values[1:] if tokens[0] == flag.name else values
+        value: object = given[0] if len(given) == 1 else given or True
+        found[_name(flag.name, one)] = (
+            {"value": REDACTED, "origin": flag.origin}
+            if flag.secret
+            else _setting("" if flag.secret is None else flag.name, value, flag.origin)
+        )
+    known = schema.options if schema else {}
+    for name, values in typed_values([*plan.kept, *plan.typed], known, ()).items():
+        value = values[-1] if len(values) == 1 else values
+        found[_name(name, options.get(name))] = _setting(name, value, "command line")
+    found |= _assignments(plan)
+    return found
+
+
+def _assignments(plan: Plan) -> Settings:
+    """The typed words ``key=value`` of programs whose options have no dashes."""
+    pairs = [word.partition("=") for word in plan.typed if word[:1] not in ("-", "=")]
+    return {
+        key: _setting(key, typed(value, None), "command line")
+        for key, equals, value in pairs
+        if equals and key.replace(".", "").replace("_", "").isalnum()
+    }
+
+
+def _setting(name: str, value: object, origin: str) -> dict[str, object]:
+    hidden = bool(name) and is_secret(name, value)
+    return {"value": REDACTED if hidden else value, "origin": origin}
+
+
+def _default(one: Parameter) -> object:
+    value = one.absent()
+    return value if value is None or isinstance(value, bool | int | float) else _words(value)
+
+
+def _words(value: object) -> object:
+    return [choice_text(item) for item in value] if isinstance(value, list) else choice_text(value)
+
+
+def _name(flag: str, one: Parameter | None) -> str:
+    return one.field if one else flag.lstrip("-").replace("-", "_")
+
+
+def _patterns(nodes: list[Node]) -> Mapping[str, tuple[str, str]]:
+    """The patterns of the manifest, with those of the preset; a null removes one."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, node in _named(nodes):
+        found.pop(name, None)
+        if node.value is not None:
+            found[name] = (node.text("value") or "", node.text("step") or "")
+    return found
+
+
+def _named(nodes: list[Node]) -> Iterator[tuple[str, Node]]:
+    for node in nodes:
+        if section := node.get("metrics"):
+            yield from section.mapping.items()

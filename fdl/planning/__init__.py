@@ -1,1 +1,0 @@
-"""From a command line to its meaning: a Plan to run, or a help page to show."""

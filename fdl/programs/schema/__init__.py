@@ -1,0 +1,82 @@
+"""What fdl knows about the arguments of a program.
+
+A schema comes from the program itself (``--fdl-schema``), else from the manifest's ``schema:``,
+else from the program's source, which is read and not run. The first and the last are cached beside
+the manifest. Imported on the warm path.
+"""
+
+from __future__ import annotations
+
+from fdl.programs.schema.cache import SOURCES, fetch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fdl.manifest.select.level import Level
+    from fdl.programs.parameters.contract import Schema
+
+__all__ = ["failure", "known"]
+
+
+def known(level: Level, *, keep: bool = False) -> Schema | None:
+    """The schema of a level's entry, as far as it is known without starting the program.
+
+    With ``keep``, what was read from the program's source is cached for the next call.
+
+    Raises:
+        ManifestError: The manifest's own ``schema:`` is invalid.
+    """
+    if level.entry is None:
+        return None
+    record = fetch(level)
+    if record and record.schema:
+        return record.schema
+    return inline(level) or from_source(level, keep=keep)
+
+
+def failure(level: Level) -> str:
+    """Why the last request to the program of a level failed; empty if it did not fail."""
+    record = fetch(level) if level.entry else None
+    return record.problem if record else ""
+
+
+def from_source(level: Level, *, keep: bool) -> Schema | None:
+    """What the source of the program declares."""
+    record = fetch(level, SOURCES)
+    if record is not None:
+        return record.schema
+    from fdl.programs.parameters.contract import ContractError, parse
+    from fdl.programs.schema.cache import stamps, store
+    from fdl.programs.source import read
+
+    document, files = read(level)
+    try:
+        schema = parse(document, source="source") if document is not None else None
+    except ContractError:
+        # The source declares what no schema can hold; the program itself knows better.
+        document, schema = None, None
+    # While an example is used in place of the manifest, nothing is written beside it.
+    # A script that does not exist yet may appear; a command on the PATH declares nothing here.
+    entry = str(level.entry.value) if level.entry else ""
+    settled = files or not (".py" in entry or "-m " in entry)
+    if keep and settled and not level.manifest.found.is_example:
+        store(level, document, "" if schema else "nothing", stamps(level, files), SOURCES)
+    return schema
+
+
+def inline(level: Level) -> Schema | None:
+    """The manifest's ``schema:``."""
+    node = level.manifest.node.get("schema")
+    if node is None:
+        return None
+    from fdl.programs.parameters.contract import ContractError, parse
+
+    try:
+        return parse(node.plain(), closed=True)
+    except ContractError as problem:
+        from fdl.base.errors import ManifestError
+        from fdl.manifest.node import origin
+
+        place = origin(problem.find(node), level.root)
+        raise ManifestError(
+            f"{place}: in `schema`: {problem}", hint="correct it, or remove `schema`"
+        ) from None

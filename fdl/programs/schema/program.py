@@ -1,0 +1,215 @@
+"""The files behind an ``entry``: the script or module that it names, and their imports.
+
+Everything here reads text; nothing is imported or executed.
+"""
+
+# The paths of a Level are strings.
+# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123, PTH207
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+from itertools import pairwise
+
+from fdl.manifest.select.level import Level
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PYTHONS = ("python", "pypy")
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_OTHERS = frozenset(("node", "ruby", "perl", "julia", "Rscript", "deno", "bun"))
+
+# Enough for a project's own modules. Edits in further files are not noticed.
+_MOST_FILES = 100
+_MOST_BYTES = 16 << 20
+
+
+def words(level: Level) -> list[str]:
+    """The words of the entry; empty if it does not split into words."""
+    if level.entry is None:
+        return []
+    try:
+        return shlex.split(str(level.entry.value))
+    except ValueError:
+        return []
+
+
+def script(level: Level) -> str | None:
+    """The file that the entry runs, if it can be found without running anything.
+
+    Known forms: ``python main.py``, ``python -m package.module``, ``bash run.sh`` and
+    ``./program``. A module is searched in the command's folder and the project, each also in
+    ``src/``.
+    """
+    tokens = words(level)
+    if not tokens:
+        return None
+    if not _is_interpreter(tokens[0]):
+        # A bare word is found on the PATH, which holds no program of the project.
+        return _file(level, tokens[0]) if os.path.dirname(tokens[0]) else None
+    for place, token in enumerate(tokens[1:], 1):
+        if token == "-m" and _is_python(tokens[0]):
+            return _module(level, tokens[place + 1]) if place + 1 < len(tokens) else None
+        if token == "-c":
+            return None
+        if not token.startswith("-") and (file := _file(level, token)):
+            return file
+    return None
+
+
+def named_files(level: Level) -> list[str]:
+    """Every file among the entry's words, also behind a launcher: ``uv run main.py``."""
+    tokens = words(level)
+    files = [_file(level, token) for token in tokens]
+    modules = [_module(level, name) for flag, name in pairwise(tokens) if flag == "-m"]
+    return list(dict.fromkeys(file for file in (*files, *modules) if file))
+
+
+def sources(level: Level) -> list[str]:
+    """The files that decide the program's answer: the named files and the modules they import.
+
+    Only modules of the project count. Arguments are often declared in a module beside the
+    script, so an edit there must count.
+    """
+    found = named_files(level)
+    for file in found:
+        if not file.endswith(".py"):
+            continue
+        for name in _imports(file):
+            imported = _module(level, name, os.path.dirname(file))
+            if imported and imported not in found:
+                found.append(imported)
+            if len(found) >= _MOST_FILES:
+                return found
+    return found
+
+
+def content(file: str) -> bytes:
+    """The beginning of a file; empty if it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(_MOST_BYTES)
+    except OSError:
+        return b""
+
+
+def _is_python(token: str) -> bool:
+    return os.path.basename(token).startswith(_PYTHONS)
+
+
+def _is_interpreter(token: str) -> bool:
+    return _is_python(token) or os.path.basename(token) in _SHELLS | _OTHERS
+
+
+def _file(level: Level, token: str) -> str | None:
+    path = os.path.normpath(os.path.join(level.start_folder(), token))
+    return path if os.path.isfile(path) else None
+
+
+def _module(level: Level, name: str, beside: str = "") -> str | None:
+    """The file of a module, or the file that runs when its package is started."""
+    parts = name.split(".")
+    roots = [level.start_folder(), level.root]
+    folders = [beside] if beside else []
+    folders += [folder for root in roots for folder in (root, os.path.join(root, "src"))]
+    for folder in folders:
+        base = os.path.join(folder, *parts)
+        ends = ("__init__.py",) if beside else ("__main__.py",)
+        for candidate in (f"{base}.py", *(os.path.join(base, end) for end in ends)):
+            if os.path.isfile(candidate):
+                return os.path.normpath(candidate)
+    return None
+
+
+def _imports(file: str) -> list[str]:
+    """The modules that a Python file imports, relative ones by their bare names."""
+    try:
+        tree = ast.parse(content(file))
+    # The limits of the parser count too: the imports of such a file are ignored.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names += [module] if module else []
+            names += [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+    return [name for name in names if all(part.isidentifier() for part in name.split("."))]
+
+
+_LAUNCHERS = frozenset(
+    ("accelerate", "torchrun", "deepspeed", "uv", "poetry", "pdm", "hatch", "pipenv")
+)
+"""First words of entries that start another program, which is named further behind."""
+
+
+def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
+    """The Python file that an entry runs, and the function in it for an installed command.
+
+    Launchers (``accelerate launch``, ``torchrun``, ``uv run``) and modules of installed packages
+    are understood, too.
+
+    Args:
+        level: Where the entry is.
+        packages: Folders with installed packages.
+    """
+    tokens = words(level)
+    if not tokens:
+        return None, ""
+    if os.path.basename(tokens[0]) in _LAUNCHERS or _is_python(tokens[0]):
+        for place, token in enumerate(tokens[1:], 1):
+            if token == "-m" and place + 1 < len(tokens):
+                module = tokens[place + 1]
+                # `python -m torch.distributed.run train.py` starts another program, too.
+                if not module.endswith(("distributed.run", "distributed.launch")):
+                    return _module(level, module) or _installed(module, packages), ""
+            if token.endswith(".py") and (file := _file(level, token)):
+                return file, ""
+        return _command(tokens, packages)
+    file = script(level)
+    if file is not None:
+        return (file, "") if file.endswith(".py") or b"python" in content(file)[:80] else (None, "")
+    return _command(tokens, packages)
+
+
+def _installed(name: str, packages: Sequence[str]) -> str | None:
+    for folder in packages:
+        base = os.path.join(folder, *name.split("."))
+        for file in (f"{base}.py", os.path.join(base, "__main__.py")):
+            if os.path.isfile(file):
+                return file
+    return None
+
+
+def _command(tokens: Sequence[str], packages: Sequence[str]) -> tuple[str | None, str]:
+    """The file and the function of a command that a package has installed."""
+    wanted = next((word for word in tokens if os.path.basename(word) not in ("run", "uv")), "")
+    for folder in packages:
+        # Reading all entry points takes milliseconds; nothing is imported.
+        for target in _entry_points(folder, os.path.basename(wanted)):
+            module, _, function = target.partition(":")
+            if file := _installed(module, [folder]) or _package(module, folder):
+                return file, function.partition("[")[0].strip()
+    return None, ""
+
+
+def _package(name: str, folder: str) -> str | None:
+    file = os.path.join(folder, *name.split("."), "__init__.py")
+    return file if os.path.isfile(file) else None
+
+
+def _entry_points(folder: str, command: str) -> Iterator[str]:
+    import glob
+    import re
+
+    pattern = re.compile(rf"^{re.escape(command)}\s*=\s*(.+)$", re.MULTILINE)
+    for file in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "entry_points.txt")):
+        text = content(file).decode("utf-8", "replace")
+        _, _, scripts = text.partition("[console_scripts]")
+        if found := pattern.search(scripts.partition("\n[")[0]):
+            yield found[1].strip()

@@ -1,0 +1,322 @@
+"""Classes of FdlArgs: the parameters that the class makes of itself, and so the same document."""
+
+# pathlib is imported for the one default that is a path.
+# ruff: noqa: PTH118
+from __future__ import annotations
+
+import ast
+import os
+
+from fdl.base.light_record import Record
+from fdl.programs.parameters.document import document
+from fdl.programs.parameters.parameter import UNSET, Parameter, collapsed_last
+from fdl.programs.source.records import annotation, members
+from fdl.programs.source.rows import COMPUTED, Program, fitting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fdl.programs.parameters.parameter import Shape
+    from fdl.programs.source.interpret import Call, Definition, Interpreter
+    from fdl.programs.source.records import Annotation
+    from fdl.programs.source.source import Module
+
+_HOME = os.path.join("fdl", "args", "")
+_DECIDING = frozenset(
+    ("__init_subclass__", "__pydantic_init_subclass__", "_description", "model_config",
+     "parse_or_schema", "schema")
+)  # fmt: skip
+"""What makes a class say something else than its fields."""
+_SILENT = ("object", "ABC", "Generic", "Protocol")
+_KEYS = {
+    "option": ("default", "short", "help", "choices", "env", "completer", "group"),
+    "arg": ("default", "help", "choices", "variadic", "completer"),
+}
+_WORDS = {str: "string", int: "int", float: "float"}
+_PATHS = tuple(f"{module}{name}" for module in ("", "pathlib.") for name in ("Path", "PurePath"))
+
+
+class Arguments(Program):
+    """What a class of FdlArgs declares.
+
+    Attributes:
+        parameters: As the class makes them.
+        collapsed: Groups that a help page shows as one line.
+    """
+
+    def __init__(self, description: object) -> None:
+        super().__init__(description)
+        self.parameters: list[Parameter] = []
+        self.collapsed: dict[str, str] = {}
+
+    @property
+    def declares(self) -> bool:
+        """A class declares that its program takes nothing else, even if it has no field."""
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """The document, as the program prints it."""
+        return document(
+            self.description,
+            collapsed_last(self.parameters, self.collapsed),
+            collapsed=self.collapsed,
+            strict=self.strict,
+            origins=True,
+        )
+
+
+class Field(Record):
+    """A field of a class: its statement, the text below it, and where it stands."""
+
+    node: ast.AnnAssign
+    text: str
+    module: Module
+
+
+class _Base:
+    """Stands for FdlArgs in the order of the classes."""
+
+
+def read(call: Call, interpreter: Interpreter) -> Arguments | None:
+    """What the class of ``Args.parse_or_schema()`` declares; None if the class is not known."""
+    owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+    found = interpreter.definition(owner, call.module) if owner is not None else None
+    if found is None or not isinstance(found.node, ast.ClassDef):
+        return None
+    made = _Reader(interpreter).read(found)
+    words = [ast.unparse(one) for one in (*call.node.args, *call.node.keywords)]
+    given = call.get(0, "argv")
+    made.strict = made.strict and (given is None or words == ["sys.argv[1:]"])
+    return made
+
+
+class _Reader:
+    """Reads one class with its base classes. ``whole`` is false if that is not all."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._whole = True
+        self._made: dict[tuple[str, str], type] = {}
+        self._fields: dict[str, Field] = {}
+        self._collapsed: dict[str, str] = {}
+
+    def read(self, found: Definition) -> Arguments:
+        kind = self._mirror(found)
+        order = [(one, vars(one)["found"]) for one in kind.__mro__ if "found" in vars(one)]
+        texts = [ast.get_docstring(one.node) for like, one in order if issubclass(like, _Base)]
+        made = Arguments(next(filter(None, texts), ""))
+        for like, one in reversed(order):
+            self._body(one, is_model=issubclass(like, _Base))
+        parameters = [self._parameter(name, one) for name, one in self._fields.items()]
+        made.parameters = [one for one in parameters if one is not None]
+        made.collapsed = self._collapsed
+        made.strict = self._whole and issubclass(kind, _Base)
+        return made
+
+    def _mirror(self, found: Definition) -> type:
+        """A class with the bases of the one in the source, for the order in which they count."""
+        key = found.module.file, found.node.name
+        if key in self._made:
+            return self._made[key]
+        if _is_of_fdl(found, "FdlArgs"):
+            return _Base
+        # A class that names itself as its base ends here.
+        self._made[key] = object
+        node = found.node
+        bases: list[type] = []
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            bare = base.value if isinstance(base, ast.Subscript) else base
+            if found.module.origin(bare).rpartition(".")[2] in _SILENT:
+                continue
+            above = self._interpreter.definition(bare, found.module)
+            if above is not None and isinstance(above.node, ast.ClassDef):
+                bases.append(self._mirror(above))
+            else:
+                self._whole = False
+        is_plain = isinstance(node, ast.ClassDef) and not (node.decorator_list or node.keywords)
+        # Below `if` and `try`, another class may have the name.
+        self._whole = self._whole and is_plain and node in found.module.tree.body
+        try:
+            made = type(node.name, tuple(bases), {"found": found})
+        except TypeError:
+            # Python refuses the class, too.
+            self._whole = False
+            made = type(node.name, (), {"found": found})
+        self._made[key] = made
+        return made
+
+    def _body(self, found: Definition, *, is_model: bool) -> None:
+        statements = found.node.body
+        for place, node in enumerate(statements):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            target = node.target if isinstance(node, ast.AnnAssign) else next(iter(targets), None)
+            name = target.id if isinstance(target, ast.Name) else getattr(node, "name", "")
+            known = (ast.AnnAssign, ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Pass, ast.Expr)
+            if not isinstance(node, known) or name in _DECIDING:
+                self._whole = False
+            elif name == "collapsed" and isinstance(node, ast.AnnAssign | ast.Assign):
+                self._add_collapsed(self._value(node.value, found.module))
+            elif isinstance(node, ast.AnnAssign) and not _is_private(name, node):
+                self._whole = self._whole and is_model
+                text = _text(statements[place + 1]) if len(statements) > place + 1 else ""
+                self._fields[name] = Field(node, text, found.module)
+
+    def _add_collapsed(self, value: object) -> None:
+        if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
+            self._collapsed.update(value)
+        else:
+            self._whole = False
+
+    def _parameter(self, name: str, field: Field) -> Parameter | None:
+        declared = self._marks(field.node.value, field.module)
+        if declared is None or not declared[1].keys() <= {*_KEYS[declared[0]]}:
+            self._whole = False
+            return None
+        kind, marks = declared
+        said = self._described(field)
+        type_, choices = _choices(said, marks.get("choices"))
+        computed = ["type"] if said.doubtful else []
+        default = _default(said, type_, marks.get("default", UNSET), is_chosen=bool(choices))
+        help_ = marks.get("help") or field.text
+        for key, value in (("default", default), ("choices", choices), ("help", help_)):
+            computed += [key] if value is COMPUTED else []
+        for key in ("short", "env", "completer", "group", "variadic"):
+            if marks.get(key) is COMPUTED:
+                self._whole = False
+                del marks[key]
+        return Parameter(
+            name.replace("_", "-"),
+            kind="arg" if kind == "arg" else "option",
+            type=type_,
+            shape=_shape(said),
+            default=UNSET if default is COMPUTED else default,
+            short=marks.get("short"),
+            choices=() if choices is COMPUTED else choices,
+            env=marks.get("env"),
+            variadic=bool(marks.get("variadic")),
+            required=False if kind == "arg" and default is COMPUTED else None,
+            completer=marks.get("completer"),
+            help=" ".join(help_.split()) if isinstance(help_, str) else "",
+            group=" ".join(str(marks.get("group", "")).split()),
+            computed=computed,
+        )
+
+    def _described(self, field: Field) -> Annotation:
+        node = field.node.annotation
+        if field.module.origin(node) == "list":
+            node = ast.Subscript(node, ast.Name("str"), ast.Load())
+        return annotation(node, field.module, self._interpreter)
+
+    def _marks(self, node: ast.expr | None, module: Module) -> tuple[str, dict[str, Any]] | None:
+        """``option`` or ``arg``, and what the call says; None for another expression."""
+        if not isinstance(node, ast.Call):
+            return None
+        said = self._marker(node.func, module)
+        if said is None or node.args:
+            return None
+        return said[0], {**said[1], **self._named(node, module)}
+
+    def _marker(self, node: ast.expr, module: Module) -> tuple[str, dict[str, Any]] | None:
+        """The same for what is called, which may be ``partial(option, group="Data")``."""
+        for kind in _KEYS:
+            found = self._interpreter.definition(node, module)
+            if found is not None and _is_of_fdl(found, kind):
+                return kind, {}
+        made, home = self._interpreter.constant(node, module) or (None, module)
+        if not isinstance(made, ast.Call):
+            return None
+        if home.origin(made.func) != "functools.partial" or len(made.args) != 1:
+            return None
+        said = self._marker(made.args[0], home)
+        return (said[0], {**said[1], **self._named(made, home)}) if said else None
+
+    def _named(self, node: ast.Call, module: Module) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        for one in node.keywords:
+            value = self._value(one.value, module)
+            if one.arg is not None:
+                named[one.arg] = value
+            elif isinstance(value, dict):
+                named.update(value)
+            else:
+                self._whole = False
+        return named
+
+    def _value(self, node: ast.expr | None, module: Module) -> Any:
+        """The value of an expression; members of an enumeration and paths as they are typed."""
+        if isinstance(node, ast.List | ast.Tuple):
+            if not any(isinstance(one, ast.Starred) for one in node.elts):
+                return [self._value(one, module) for one in node.elts]
+        elif isinstance(node, ast.Attribute):
+            for name, value in members(node.value, module, self._interpreter):
+                if name == node.attr:
+                    return value
+        elif isinstance(node, ast.Call) and module.origin(node.func) in _PATHS:
+            parts = [self._value(one, module) for one in node.args]
+            texts = [one for one in parts if isinstance(one, str)]
+            return _path(*texts) if len(texts) == len(parts) else COMPUTED
+        if isinstance(node, ast.Name | ast.Attribute):
+            named = self._interpreter.constant(node, module)
+            if named is not None and not isinstance(named[0], ast.Name):
+                return self._value(*named)
+        elif isinstance(node, ast.Subscript):
+            holder, key = self._value(node.value, module), self._value(node.slice, module)
+            if isinstance(holder, dict) and isinstance(key, str | int):
+                return holder.get(key, COMPUTED)
+        return self._interpreter.value(node, {}, module)
+
+
+def _is_of_fdl(found: Definition, name: str) -> bool:
+    return found.node.name == name and _HOME in found.module.file
+
+
+def _is_private(name: str, node: ast.AnnAssign) -> bool:
+    """Whether an annotated name is no field."""
+    return not name or name.startswith("_") or "ClassVar" in ast.unparse(node.annotation)
+
+
+def _text(node: ast.stmt) -> str:
+    """The text that stands below a field."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+
+
+def _path(*parts: str) -> str:
+    from pathlib import PurePath
+
+    return str(PurePath(*parts))
+
+
+def _shape(said: Annotation) -> Shape:
+    if said.many:
+        return "list"
+    if said.type == "bool":
+        return "flag"
+    return "optional" if said.optional else "value"
+
+
+def _choices(said: Annotation, given: object) -> tuple[str, Any]:
+    """The type of one value and the choices, or ``COMPUTED`` in place of the choices."""
+    if isinstance(given, dict | list):
+        # What is empty where it is written is filled elsewhere.
+        known = given and not any(one is COMPUTED for one in given)
+        return said.type, list(given) if known else COMPUTED
+    own = list(said.choices) if isinstance(said.choices, list) else []
+    if given is COMPUTED or any(one is COMPUTED for one in own):
+        return said.type, COMPUTED
+    kinds = {type(one) for one in own}
+    return _WORDS.get(kinds.pop(), "string") if len(kinds) == 1 else said.type, own
+
+
+def _default(said: Annotation, type_: str, value: Any, *, is_chosen: bool) -> Any:
+    """A default as a value of its type; ``COMPUTED`` for what cannot be one."""
+    if value is UNSET or value is None:
+        return value
+    fits = fitting(value, type_, many=said.many)
+    if fits is COMPUTED:
+        return COMPUTED
+    kind: Any = {"path": _path, "float": float}.get(type_)
+    if kind is None or is_chosen:
+        return fits
+    return [kind(one) for one in fits] if said.many else kind(fits)

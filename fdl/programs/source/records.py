@@ -1,0 +1,343 @@
+"""Dataclasses whose fields become options: HfArgumentParser and simple-parsing."""
+
+from __future__ import annotations
+
+import ast
+
+from fdl.base.light_record import Record
+from fdl.programs.source.rows import COMPUTED, Program, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from fdl.programs.source.interpret import Definition, Interpreter
+    from fdl.programs.source.source import Module
+
+HUGGING_FACE, SIMPLE = "hugging face", "simple-parsing"
+
+_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path",
+    "PurePath": "path", "PurePosixPath": "path",
+}  # fmt: skip
+_LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
+_FIELDS = ("field", "HfArg", "arg", "Field")
+_DEEPEST = 12
+
+
+class Annotation(Record):
+    """What an annotation says about a field.
+
+    Attributes:
+        type: Of one value.
+        many: Whether it is a list.
+        choices: Members of a literal, or values of an enumeration.
+        optional: Whether it may be None.
+        doubtful: Whether the type is the program's own.
+        names: Names of the members of an enumeration.
+        nargs: The number of values of a tuple; None for any number.
+        inner: The class that it names.
+    """
+
+    type: str = "string"
+    many: bool = False
+    choices: object = ()
+    optional: bool = False
+    doubtful: bool = False
+    names: Sequence[str] = ()
+    inner: ast.expr | None = None
+    nargs: int | None = None
+
+
+def declare(
+    program: Program, found: Definition, interpreter: Interpreter, rules: str, prefix: str = ""
+) -> None:
+    """Add the fields of a dataclass and of its base classes as options.
+
+    Args:
+        program: Receives them.
+        found: The class.
+        interpreter: Knows other classes and values.
+        rules: How the library spells flags.
+        prefix: Of nested classes: ``optimizer.``.
+    """
+    for node, module in fields(found, interpreter, program, 0):
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        text = ast.unparse(node.annotation)
+        if not name or "ClassVar" in text or "InitVar" in text:
+            continue
+        said = annotation(node.annotation, module, interpreter)
+        if rules == SIMPLE and (chosen := _chosen(node, module, interpreter)):
+            _add_chosen(program, prefix + name, chosen, interpreter, module.place(node))
+            continue
+        nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
+        if nested is not None and prefix.count(".") < 4:
+            declare(program, nested, interpreter, rules, f"{prefix}{name}.")
+            continue
+        default, help_, init = default_of(node.value, module, interpreter)
+        if init is not False:
+            place = module.place(node)
+            aliases = _aliases(node.value, module, interpreter)
+            _add(program, prefix + name, said, default, help_, place, rules, aliases)
+
+
+def _classes(
+    node: ast.expr, module: Module, interpreter: Interpreter
+) -> dict[str, Definition | None]:
+    """The classes of a union, by the words that choose them; empty for another annotation."""
+    parts = list(alternatives(node))
+    if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    found: dict[str, Definition | None] = {}
+    for one in parts:
+        is_none = isinstance(one, ast.Constant) and one.value is None
+        nested = (
+            None if is_none else _nested(annotation(one, module, interpreter), module, interpreter)
+        )
+        if nested is None and not is_none:
+            return {}
+        found[nested.node.name if nested else "none"] = nested
+    return found if any(found.values()) and len(found) > 1 else {}
+
+
+def _chosen(
+    node: ast.AnnAssign, module: Module, interpreter: Interpreter
+) -> tuple[bool, dict[str, Definition | None]] | None:
+    """Whether words choose a class as an option, and the classes by these words; None if not."""
+    call = node.value
+    if isinstance(call, ast.Call) and call.args:
+        kind = module.origin(call.func).rpartition(".")[2]
+        table = call.args[0]
+        if kind in ("subgroups", "subparsers") and isinstance(table, ast.Dict):
+            words = [interpreter.value(key, {}, module) for key in table.keys]
+            found = [interpreter.definition(one, module) for one in table.values]
+            return kind == "subgroups", dict(zip(map(str, words), found, strict=True))
+    classes = _classes(node.annotation, module, interpreter)
+    made = {one.node.name.lower(): one for one in classes.values() if one is not None}
+    return (False, {**made}) if made else None
+
+
+def _add_chosen(
+    program: Program,
+    name: str,
+    chosen: tuple[bool, dict[str, Definition | None]],
+    interpreter: Interpreter,
+    place: str,
+) -> None:
+    """Add classes of which the program takes one: by an option, or each as a subcommand."""
+    by_option, classes = chosen
+    if by_option:
+        program.option([f"--{name}"], Row(choices=list(classes), default=COMPUTED, place=place))
+        # Which of the options below it are taken depends on the choice.
+        program.strict = False
+    for word, found in classes.items():
+        inner = program if by_option else program.commands.setdefault(word, Program())
+        if found is None:
+            inner.strict = False
+        else:
+            declare(inner, found, interpreter, SIMPLE, f"{name}." if by_option else "")
+
+
+def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
+    """Read an annotation."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        try:
+            node = ast.parse(node.value, mode="eval").body
+        except SyntaxError:
+            return Annotation(doubtful=True)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _union([*alternatives(node)], module, interpreter)
+    if isinstance(node, ast.Subscript):
+        base = module.origin(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if base == "Optional":
+            inner = [*inner, ast.Constant(None)]
+        if base in ("Optional", "Union"):
+            return _union(inner, module, interpreter)
+        if base in ("Annotated", "Required"):
+            return annotation(inner[0], module, interpreter)
+        if base == "Literal":
+            values = [one.value if isinstance(one, ast.Constant) else COMPUTED for one in inner]
+            same = {type(one).__name__ for one in values if one is not None}
+            kind = _TYPES.get(same.pop(), "string") if len(same) == 1 else "string"
+            given = [one for one in values if one is not None]
+            # A word means any of several types.
+            mixed = len({type(one) for one in given}) > 1 and COMPUTED not in given
+            return Annotation(kind, choices=[str(one) for one in given] if mixed else given)
+        several = [one for one in inner if ast.unparse(one) != "..."]
+        if base in ("tuple", "Tuple") and len(several) == len(inner) > 1:
+            said = [annotation(one, module, interpreter) for one in inner]
+            is_mixed = len({one.type for one in said}) > 1
+            kind = "string" if is_mixed else said[0].type
+            return Annotation(kind, True, doubtful=is_mixed, nargs=len(inner))
+        if base in _LISTS:
+            one = annotation(inner[0], module, interpreter)
+            return Annotation(one.type, True, one.choices, doubtful=one.doubtful, names=one.names)
+        return Annotation(doubtful=True)
+    name = module.origin(node).rpartition(".")[2]
+    if name in _TYPES:
+        return Annotation(_TYPES[name])
+    found = members(node, module, interpreter)
+    if not found and (named := interpreter.constant(node, module)) is not None:
+        # A class that it names is searched in another module.
+        return Annotation(**{**vars(annotation(*named, interpreter)), "inner": None})
+    return Annotation(
+        choices=[value for _, value in found],
+        doubtful=not found,
+        inner=node,
+        names=[name for name, _ in found],
+    )
+
+
+def alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    """The parts of ``A | B``."""
+    if isinstance(node, ast.BinOp):
+        yield from alternatives(node.left)
+        yield from alternatives(node.right)
+    else:
+        yield node
+
+
+def _union(parts: list[ast.expr], module: Module, interpreter: Interpreter) -> Annotation:
+    nothing = [one for one in parts if isinstance(one, ast.Constant) and one.value is None]
+    said = [annotation(one, module, interpreter) for one in parts if one not in nothing]
+    if not said:
+        return Annotation(doubtful=True)
+    first = said[0]
+    # Text as one of several takes every word; two other kinds decide at run time.
+    doubtful = first.doubtful or len(said) > 1
+    kind = first.type if len(said) == 1 else "string"
+    choices = first.choices if len(said) == 1 else ()
+    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.names, first.inner)
+
+
+def members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[tuple[str, object]]:
+    """The names and values of an enumeration."""
+    found = interpreter.definition(node, module)
+    if found is None or not isinstance(found.node, ast.ClassDef):
+        return []
+    bases = [found.module.origin(base).rpartition(".")[2] for base in found.node.bases]
+    if not any(base.endswith("Enum") for base in bases):
+        return []
+    return [
+        (target.id, interpreter.value(item.value, {}, found.module))
+        for item in found.node.body
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    ]
+
+
+def _nested(said: Annotation, module: Module, interpreter: Interpreter) -> Definition | None:
+    if said.inner is None or said.choices or said.many:
+        return None
+    found = interpreter.definition(said.inner, module)
+    is_class = found is not None and isinstance(found.node, ast.ClassDef)
+    return found if is_class and found and _is_record(found.node) else None
+
+
+def _is_record(node: ast.AST) -> bool:
+    decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", [])]
+    return any("dataclass" in one or "define" in one for one in decorators)
+
+
+def fields(
+    found: Definition, interpreter: Interpreter, program: Program, depth: int
+) -> list[tuple[ast.AnnAssign, Module]]:
+    """The annotated fields, those of base classes first; a later one replaces an earlier one."""
+    made: dict[str, tuple[ast.AnnAssign, Module]] = {}
+    if not isinstance(found.node, ast.ClassDef) or depth > _DEEPEST:
+        program.strict = False
+        return []
+    for base in reversed(found.node.bases):
+        if found.module.origin(base).rpartition(".")[2] in ("object", "ABC", "Generic", "Protocol"):
+            continue
+        above = interpreter.definition(base, found.module)
+        if above is None:
+            program.strict = False
+            continue
+        made.update(
+            (ast.unparse(one[0].target), one)
+            for one in fields(above, interpreter, program, depth + 1)
+        )
+    for item in found.node.body:
+        if isinstance(item, ast.AnnAssign):
+            made[ast.unparse(item.target)] = (item, found.module)
+    return list(made.values())
+
+
+def default_of(
+    node: ast.expr | None, module: Module, interpreter: Interpreter
+) -> tuple[Any, object, object]:
+    """The default (``...`` for none), the help text, and whether it is set by the constructor."""
+    if node is None:
+        return ..., "", True
+    if not (isinstance(node, ast.Call) and module.origin(node.func).rpartition(".")[2] in _FIELDS):
+        return interpreter.value(node, {}, module), "", True
+    said = {one.arg: one.value for one in node.keywords if one.arg}
+    value: Any = ...
+    if "default" in said:
+        value = interpreter.value(said["default"], {}, module)
+    elif "default_factory" in said or node.args:
+        factory = said.get("default_factory")
+        lambda_ = factory.body if isinstance(factory, ast.Lambda) else None
+        empty: dict[str, object] = {"list": [], "dict": {}, "tuple": []}
+        name = factory.id if isinstance(factory, ast.Name) else ""
+        value = empty[name] if name in empty else interpreter.value(lambda_, {}, module)
+    metadata = interpreter.value(said.get("metadata"), {}, module)
+    help_ = metadata.get("help", "") if isinstance(metadata, dict) else ""
+    if "help" in said:
+        help_ = interpreter.value(said["help"], {}, module)
+    init = interpreter.value(said["init"], {}, module) if "init" in said else True
+    return value, help_, init
+
+
+def _aliases(node: ast.expr | None, module: Module, interpreter: Interpreter) -> list[str]:
+    """Further spellings of a field: ``HfArg(aliases=["--size"])``."""
+    if not isinstance(node, ast.Call):
+        return []
+    said = next((one.value for one in node.keywords if one.arg in ("aliases", "alias")), None)
+    value = interpreter.value(said, {}, module)
+    listed = value if isinstance(value, list) else [value]
+    return [one for one in listed if isinstance(one, str) and one.startswith("-")]
+
+
+def _add(
+    program: Program,
+    name: str,
+    said: Annotation,
+    default: Any,
+    help_: object,
+    place: str,
+    rules: str,
+    aliases: Sequence[str] = (),
+) -> None:
+    dashed = name.replace("_", "-")
+    spellings = [f"--{name}"]
+    if rules == HUGGING_FACE and dashed != name:
+        spellings.append(f"--{dashed}")
+    spellings += aliases
+    off: list[str] = []
+    if said.type == "bool" and not said.many:
+        if rules == HUGGING_FACE and default is True:
+            off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
+        elif rules == SIMPLE:
+            off = [f"--no{name}"]
+    # HfArgumentParser takes a word for such an option, and true without a word.
+    by_word = rules == HUGGING_FACE and said.type == "bool" and said.optional and not said.many
+    row = Row(
+        type="string" if by_word else said.type,
+        default=None if default is ... else default,
+        choices=said.names if said.names and rules == SIMPLE else said.choices,
+        help=help_ if isinstance(help_, str) else "",
+        many=said.many,
+        nargs="?"
+        if by_word
+        else (said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None),
+        required=default is ... and not said.optional,
+        negatives=off,
+        place=place,
+        doubtful=said.doubtful,
+        words={"false": "false"} if by_word else {},
+    )
+    program.option(spellings, row)

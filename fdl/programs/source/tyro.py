@@ -1,0 +1,432 @@
+"""tyro: fields of classes and parameters of functions, markers, and unions as subcommands."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fdl.base.light_record import Record
+from fdl.programs.source.interpret import Definition
+from fdl.programs.source.records import alternatives, default_of, fields, members
+from fdl.programs.source.rows import COMPUTED, Program, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from fdl.programs.source.interpret import Call, Interpreter
+    from fdl.programs.source.source import Module
+
+WORDS = {"true": "True", "false": "False", "null": "None"}
+
+_TYPES = {"str": "string", "int": "int", "float": "float", "Path": "path"}
+_ONE_WORD = ("date", "datetime", "time", "UUID", "bytes", "Any", "PurePath", "complex")
+_LISTS = ("list", "List", "Sequence", "set", "Set", "frozenset", "deque", "Iterable")
+_MAPPINGS = ("dict", "Dict", "Mapping", "MutableMapping")
+_BOOLS = ["True", "False"]
+_RECORDS = ("NamedTuple", "TypedDict", "BaseModel", "Struct")
+_HARMLESS = ("Suppress", "HelptextFromCommentsOff", "SuppressFixed", "Fixed", "AvoidSubcommands")
+_UNDERSTOOD = (
+    "Positional", "FlagConversionOff", "FlagCreatePairsOff", "UseAppendAction",
+    "UseCounterAction", "EnumChoicesFromValues", "OmitArgPrefixes", "OmitSubcommandPrefixes",
+    *_HARMLESS,
+)  # fmt: skip
+_DEEPEST = 6
+
+
+class Kind(Record):
+    """What an annotation says.
+
+    Attributes:
+        type: Of one word.
+        nargs: The words of a value: None for one, a number, ``*``, or ``COMPUTED``.
+        choices: The allowed words, if these are all.
+        doubtful: Whether the type is the program's own.
+        bool: Whether it is ``bool`` alone.
+        mapping: How a mapping is written.
+    """
+
+    type: str = "string"
+    nargs: object = None
+    choices: Sequence[object] = ()
+    doubtful: bool = False
+    bool: bool = False
+    mapping: str = ""
+
+
+class Marked(Record):
+    """An annotation without its markers.
+
+    Attributes:
+        node: What is left.
+        marks: Names of the markers.
+        said: Keywords of ``tyro.conf.arg`` and ``tyro.conf.subcommand``.
+    """
+
+    node: ast.expr
+    marks: frozenset[str]
+    said: dict[str, Any]
+
+
+class Reader:
+    """Reads what one call of tyro declares.
+
+    Args:
+        interpreter: Knows classes and values.
+        call: The call.
+    """
+
+    def __init__(self, interpreter: Interpreter, call: Call) -> None:
+        self._interpreter = interpreter
+        self._call = call
+        given = next((one.value for one in call.node.keywords if one.arg == "config"), None)
+        self._marks = frozenset(
+            call.module.origin(one).rpartition(".")[2] for one in getattr(given, "elts", ())
+        )
+
+    def cli(self, program: Program) -> bool:
+        """``tyro.cli(Config)``: a class, a function, or a union of classes."""
+        node = next(iter(self._call.node.args), None)
+        return node is not None and self._root(program, node)
+
+    def commands(self, program: Program) -> bool:
+        """``{"train": train}``, or ``{"small": ("…", Config())}``: a subcommand for each key."""
+        table = next(iter(self._call.node.args), None)
+        if isinstance(table, ast.Name):
+            table = self._call.module.constants.get(table.id)
+        for key, one in (
+            zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+        ):
+            name = self._interpreter.value(key, {}, self._call.module)
+            node = one.elts[-1] if isinstance(one, ast.Tuple) and one.elts else one
+            inner = Program()
+            if not isinstance(name, str):
+                program.strict = False
+            elif self._root(inner, node.func if isinstance(node, ast.Call) else node):
+                program.commands[name] = inner
+        return bool(program.commands)
+
+    def _root(self, program: Program, node: ast.expr) -> bool:
+        module = self._call.module
+        marked = self._unmarked(node, module, self._marks, program)
+        classes = self._classes(marked, module, program)
+        if classes:
+            for word, found in classes.items():
+                program.commands[word] = inner = Program()
+                self._declare(inner, found, "", marked.marks, 0)
+            return True
+        found = self._interpreter.definition(marked.node, module)
+        if found is None:
+            return False
+        self._declare(program, found, "", marked.marks, 0)
+        return True
+
+    def _declare(
+        self,
+        program: Program,
+        found: Definition | None,
+        prefix: str,
+        marks: frozenset[str],
+        depth: int,
+    ) -> None:
+        """Add the fields of a class, or the parameters of a function."""
+        if found is None:
+            return
+        if isinstance(found.node, ast.FunctionDef):
+            self._parameters(program, found.node, found.module, prefix, marks)
+            return
+        for node, module in fields(found, self._interpreter, program, 0):
+            name = node.target.id if isinstance(node.target, ast.Name) else ""
+            text = ast.unparse(node.annotation)
+            value, help_, init = default_of(node.value, module, self._interpreter)
+            if name and "ClassVar" not in text and "InitVar" not in text and init is not False:
+                row = Row(default=value, help=help_, place=module.place(node))
+                self._field(program, f"{prefix}{name}", node.annotation, module, row, marks, depth)
+
+    def _parameters(
+        self,
+        program: Program,
+        node: ast.FunctionDef,
+        module: Module,
+        prefix: str,
+        marks: frozenset[str],
+    ) -> None:
+        arguments = node.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        missing = len(positional) - len(arguments.defaults)
+        defaults = [None] * missing + [*arguments.defaults] + [*arguments.kw_defaults]
+        for one, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
+            value = ... if default is None else self._interpreter.value(default, {}, module)
+            row = Row(default=value, place=module.place(one))
+            if one.annotation is None:
+                program.strict = False
+                continue
+            inner = marks | {"Positional"} if one in arguments.posonlyargs else marks
+            self._field(program, f"{prefix}{one.arg}", one.annotation, module, row, inner, 0)
+        if arguments.vararg or arguments.kwarg:
+            program.strict = False
+
+    def _field(
+        self,
+        program: Program,
+        name: str,
+        annotation: ast.expr,
+        module: Module,
+        row: Row,
+        marks: frozenset[str],
+        depth: int,
+    ) -> None:
+        marked = self._unmarked(annotation, module, marks, program)
+        classes = self._classes(marked, module, program)
+        if classes:
+            self._union(program, name, classes, marked, depth)
+            return
+        nested = self._nested(marked.node, module)
+        if nested is not None and depth < _DEEPEST:
+            prefix = "" if "OmitArgPrefixes" in marked.marks else f"{name}."
+            self._declare(program, nested, prefix, marked.marks, depth + 1)
+            return
+        kind = self._kind(marked.node, module, marked.marks, program)
+        if kind.mapping and row.default not in (..., None, {}):
+            # The keys of a default become options of their own.
+            keys = list(row.default) if isinstance(row.default, dict) else []
+            program.strict = program.strict and bool(keys)
+            for key in keys:
+                inner = Row(place=row.place, words=WORDS, doubtful=True)
+                program.option(_spellings(f"{name}.{key}", {}), inner)
+            return
+        _add(program, name, kind, row, marked)
+
+    def _union(
+        self,
+        program: Program,
+        name: str,
+        classes: dict[str, Definition | None],
+        marked: Marked,
+        depth: int,
+    ) -> None:
+        """Add a subcommand for each class. That of a second union stands behind the first one's."""
+        short = "OmitSubcommandPrefixes" in marked.marks
+        outer = [program]
+        while any(one.commands for one in outer):
+            outer = [inner for one in outer for inner in one.commands.values()]
+        for one in outer:
+            for word, found in classes.items():
+                inner = Program()
+                self._declare(inner, found, "" if short else f"{name}.", marked.marks, depth + 1)
+                one.commands[word if short else f"{name.replace('_', '-')}:{word}"] = inner
+
+    def _classes(
+        self, marked: Marked, module: Module, program: Program
+    ) -> dict[str, Definition | None]:
+        """The classes of a union, by the words that choose them; empty for another annotation."""
+        found: dict[str, Definition | None] = {}
+        for one in _parts(marked.node, module):
+            inner = self._unmarked(one, module, marked.marks, program)
+            nested = self._nested(inner.node, module)
+            if nested is None and not _is_none(inner.node):
+                return {}
+            word = inner.said.get("name")
+            usual = _hyphenated(nested.node.name) if nested else "none"
+            found[word if isinstance(word, str) else usual] = nested
+        return found if any(found.values()) and len(found) > 1 else {}
+
+    def _nested(self, node: ast.expr, module: Module) -> Definition | None:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        found = self._interpreter.definition(node, module)
+        if found is None or not isinstance(found.node, ast.ClassDef):
+            return None
+        bases = [found.module.origin(one).rpartition(".")[2] for one in found.node.bases]
+        decorators = [ast.unparse(one) for one in found.node.decorator_list]
+        is_record = any("dataclass" in one or "define" in one for one in decorators)
+        return found if is_record or any(one in _RECORDS for one in bases) else None
+
+    def _unmarked(
+        self, node: ast.expr, module: Module, marks: frozenset[str], program: Program
+    ) -> Marked:
+        """Take the markers off: ``Positional[int]``, ``Annotated[int, arg(name="n")]``."""
+        said: dict[str, Any] = {}
+        own: set[str] = set()
+        node = _parsed(node)
+        while isinstance(node, ast.Subscript):
+            origin = module.origin(node.value)
+            if origin.startswith("tyro."):
+                own.add(origin.rpartition(".")[2])
+                node = node.slice
+                continue
+            if not origin.endswith("Annotated") or not isinstance(node.slice, ast.Tuple):
+                break
+            node, *others = node.slice.elts
+            for one in others:
+                if isinstance(one, ast.Call):
+                    if one.args:
+                        said["name"] = self._interpreter.value(one.args[0], {}, module)
+                    said.update(
+                        (word.arg, self._interpreter.value(word.value, {}, module))
+                        for word in one.keywords
+                        if word.arg
+                    )
+                elif module.origin(one).startswith("tyro."):
+                    own.add(module.origin(one).rpartition(".")[2])
+        if own.difference(_UNDERSTOOD) or said.get("name") is COMPUTED:
+            program.strict = False
+        return Marked(node, marks | own, said)
+
+    def _kind(
+        self, node: ast.expr, module: Module, marks: frozenset[str], program: Program
+    ) -> Kind:
+        """The words of a value."""
+        node = _parsed(node)
+        parts = _parts(node, module)
+        if len(parts) > 1:
+            return _either([self._kind(one, module, marks, program) for one in parts])
+        if _is_none(node):
+            return Kind(choices=["None"])
+        if isinstance(node, ast.Subscript):
+            return self._generic(node, module, marks, program)
+        name = module.origin(node).rpartition(".")[2]
+        if name == "bool":
+            return Kind(choices=_BOOLS, bool=True)
+        if name in _TYPES or name in _ONE_WORD:
+            return Kind(_TYPES.get(name, "string"), doubtful=name not in _TYPES)
+        if name in _LISTS or name in ("tuple", "Tuple"):
+            return Kind(nargs="*")
+        if name in _MAPPINGS:
+            return Kind(nargs="*", mapping="words")
+        found = members(node, module, self._interpreter)
+        if found:
+            by_value = "EnumChoicesFromValues" in marks
+            return Kind(choices=[str(value) if by_value else word for word, value in found])
+        # A class that was not found may have fields, which are options.
+        program.strict = False
+        return Kind(doubtful=True)
+
+    def _generic(
+        self, node: ast.Subscript, module: Module, marks: frozenset[str], program: Program
+    ) -> Kind:
+        base = module.origin(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if base == "Literal":
+            values = [one.value if isinstance(one, ast.Constant) else COMPUTED for one in inner]
+            if any(one is COMPUTED for one in values):
+                return Kind(doubtful=True)
+            if all(type(one) is int for one in values):
+                return Kind("int", choices=values)
+            return Kind(choices=[str(one) for one in values])
+        if base in _MAPPINGS:
+            return Kind(nargs="*", mapping="words", doubtful=True)
+        several = [one for one in inner if ast.unparse(one) != "..."]
+        kinds = [
+            self._kind(self._unmarked(one, module, marks, program).node, module, marks, program)
+            for one in several
+        ]
+        first = kinds[0]
+        if base in ("tuple", "Tuple") and len(several) == len(inner):
+            counts = [one.nargs or 1 for one in kinds]
+            total = sum(one for one in counts if isinstance(one, int))
+            known = all(isinstance(one, int) for one in counts)
+            return _shared(kinds, total if known else "*")
+        if base in (*_LISTS, "tuple", "Tuple"):
+            return Kind(
+                first.type, nargs="*", choices=() if first.nargs else first.choices,
+                doubtful=first.doubtful,
+            )  # fmt: skip
+        program.strict = False
+        return Kind(doubtful=True)
+
+
+def _shared(kinds: Sequence[Kind], nargs: object) -> Kind:
+    """Several values of an option, one behind the other."""
+    same = len({(one.type, tuple(one.choices)) for one in kinds}) == 1
+    first = kinds[0]
+    if not same:
+        return Kind(nargs=nargs, doubtful=True)
+    return Kind(first.type, nargs=nargs, choices=first.choices, doubtful=first.doubtful)
+
+
+def _either(kinds: Sequence[Kind]) -> Kind:
+    """One of several kinds: ``int | None``, ``float | Literal["auto"]``."""
+    if all(one.choices and not one.nargs for one in kinds):
+        return Kind(choices=[str(word) for one in kinds for word in one.choices])
+    values = [one for one in kinds if one.choices != ["None"]]
+    several = any(one.nargs for one in kinds)
+    counts = {one.nargs for one in values}
+    only = values[0] if len(values) == 1 else None
+    return Kind(
+        only.type if only and not only.choices else "string",
+        nargs=(counts.pop() if len(counts) == 1 else "*") if several else None,
+        choices=[*map(str, only.choices), "None"] if only and only.choices else (),
+        doubtful=only is None or only.doubtful,
+        mapping=next((one.mapping for one in kinds if one.mapping), ""),
+    )
+
+
+def _parts(node: ast.expr, module: Module) -> list[ast.expr]:
+    """The alternatives of an annotation; one for what is not a union."""
+    if isinstance(node, ast.BinOp):
+        return list(alternatives(node))
+    if isinstance(node, ast.Subscript):
+        base = module.origin(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if base in ("Optional", "Union"):
+            return [*inner, *([ast.Constant(None)] if base == "Optional" else [])]
+    return [node]
+
+
+def _parsed(node: ast.expr) -> ast.expr:
+    """An annotation that is written as text."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return node
+    try:
+        return ast.parse(node.value, mode="eval").body
+    except SyntaxError:
+        return node
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _hyphenated(name: str) -> str:
+    """The name of a class as it is typed: ``adam-w`` for ``AdamW``, ``sgd`` for ``SGD``."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1-\2", name))
+    return words.lower().replace("_", "-")
+
+
+def _spellings(name: str, said: dict[str, Any]) -> list[str]:
+    """The flags of a field; words may be joined by dashes or by underscores."""
+    renamed, aliases = said.get("name"), said.get("aliases")
+    if isinstance(renamed, str):
+        name = ".".join([*name.split(".")[:-1], renamed])
+    found = [f"--{name.replace('_', '-')}", f"--{name}"]
+    return [*dict.fromkeys(found), *(aliases if isinstance(aliases, list) else ())]
+
+
+def _add(program: Program, name: str, kind: Kind, row: Row, marked: Marked) -> None:
+    """Add an option or a positional argument."""
+    flags = _spellings(name, marked.said)
+    has_default = row.default is not ...
+    positional = "Positional" in marked.marks
+    row.default = row.default if has_default else None
+    row.required = not has_default
+    row.words = WORDS
+    if "UseCounterAction" in marked.marks:
+        row.type, row.counted, row.default, row.words = "bool", True, None, {}
+    elif kind.bool and has_default and not positional and "FlagConversionOff" not in marked.marks:
+        row.type = "bool"
+        head, dot, last = flags[0].removeprefix("--").rpartition(".")
+        row.negatives = [f"--{head}{dot}no-{last}"]
+        if "FlagCreatePairsOff" in marked.marks:
+            row.negatives = row.negatives if row.default is True else ()
+    else:
+        row.type, row.choices, row.doubtful = kind.type, kind.choices, kind.doubtful
+        row.many, row.nargs, row.mapping = kind.nargs is not None, kind.nargs, ""
+        row.mapping = "words" if row.many else ""
+        if "UseAppendAction" in marked.marks:
+            row.nargs, row.mapping = None, ""
+    if positional:
+        program.argument(name.replace("_", "-"), row, required=not has_default, variadic=row.many)
+        return
+    program.option([one for one in flags if isinstance(one, str)], row)

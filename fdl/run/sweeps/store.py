@@ -1,0 +1,247 @@
+"""The directory of a sweep, and ``sweep.json`` in it: what it runs, and how far it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.base import run_record
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.own_files import inside, put_own
+from fdl.base.regular import subfolders
+from fdl.plan.recorded import USUAL_FOLDER
+from fdl.run.jobs.job import DONE, FAILED, STOPPED
+from fdl.runs.find import folders, search, shortened
+from fdl.runs.json_file import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.manifest.select.project import Project
+    from fdl.runs.run import Run
+
+FILE = run_record.SWEEP
+_LOCK = ".sweep.lock"
+_DEPTH = 4
+_EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3"
+
+WAITING, RUNNING = "waiting", "running"
+STATES = (DONE, FAILED, STOPPED, RUNNING, WAITING)
+"""How a run of a sweep stands. One that is ``running`` without a process was interrupted."""
+
+
+class Row:
+    """One run of a sweep.
+
+    Attributes:
+        name: Its name, and that of its directory.
+        varied: Key -> value.
+        state: One of :data:`STATES`.
+        code: Its exit code; None before its end.
+        seconds: How long it took.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        varied: Mapping[str, str],
+        state: str = WAITING,
+        code: int | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.varied = dict(varied)
+        self.state = state
+        self.code = code
+        self.seconds = seconds
+
+
+class Sweep:
+    """A sweep on disk.
+
+    Attributes:
+        path: Its directory.
+        settings: What it runs: the command line, ``each`` and the flags.
+        rows: Its runs.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], rows: Sequence[Row]) -> None:
+        self.path = path
+        self.settings = dict(settings)
+        self.rows = list(rows)
+
+    @classmethod
+    def make(cls, folder: Path, name: str, settings: Mapping[str, Any], rows: list[Row]) -> Sweep:
+        """A new directory in a folder: NAME, or the next free one of NAME-2, NAME-3 and so on.
+
+        Raises:
+            FdlError: It cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            attempt = 1
+            while True:
+                path = folder / (name if attempt == 1 else f"{name}-{attempt}")
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:
+                    attempt += 1
+            made = cls(path, settings, rows)
+            made.save()
+        except OSError as problem:
+            raise FdlError(
+                f"{folder} cannot be written: {problem.strerror}",
+                hint="choose another folder with `--output`",
+            ) from None
+        return made
+
+    @classmethod
+    def read(cls, path: Path) -> Sweep | None:
+        """The sweep of a directory; None if there is none."""
+        content = read_json(path / FILE)
+        try:
+            if content is None:
+                return None
+            rows = [_row(one) for one in content.pop("runs")]
+            command = content["command"]
+            sound = isinstance(command, list) and all(isinstance(one, str) for one in command)
+            return cls(path, content, rows) if sound else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.path.name
+
+    def directory(self, row: Row) -> Path:
+        """The directory of a run, in which files are written and removed.
+
+        Raises:
+            FdlError: It is a link.
+        """
+        return Path(self._own(row.name))
+
+    def _own(self, name: str) -> str:
+        try:
+            return inside(self.path, name)
+        except OSError as problem:
+            raise FdlError(
+                f"the sweep {shortened(self.path)} cannot be run: {problem.filename}: "
+                f"{problem.strerror}",
+                hint=f"fdl sweep show {shortened(self.path)}",
+            ) from None
+
+    def save(self) -> None:
+        """Replace ``sweep.json``."""
+        content = {**self.settings, "runs": [vars(row) for row in self.rows]}
+        text = json.dumps(content, indent=2) + "\n"
+        put_own(self.path, self.path / FILE, text.encode(), 0o666)
+
+    def runs(self) -> dict[str, Run]:
+        """Name of a row -> its newest run directory, for those that have one."""
+        newest = {row.name: search([self.path / row.name])[:1] for row in self.rows}
+        return {name: found[0] for name, found in newest.items() if found}
+
+    def count(self, *states: str) -> int:
+        """The number of runs in some states."""
+        return sum(row.state in states for row in self.rows)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep a second fdl from running this sweep.
+
+        Raises:
+            UsageError: Another process runs it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self._own(_LOCK), blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UsageError(
+                f"another process runs the sweep `{self.name}`",
+                hint=f"fdl sweep show {self.name}",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _row(one: Mapping[str, Any]) -> Row:
+    """A run of ``sweep.json``.
+
+    Raises:
+        KeyError: It lacks a key.
+        ValueError: A value has the wrong type, or its directory would lie outside the sweep.
+    """
+    row = Row(one["name"], one["varied"], one["state"], one["code"], one["seconds"])
+    name_is_sound = isinstance(row.name, str) and Path(row.name).name == row.name
+    code_is_sound = row.code is None or isinstance(row.code, int)
+    if not (name_is_sound and code_is_sound and row.state in STATES):
+        raise ValueError(row.name)
+    row.seconds = float(row.seconds)
+    return row
+
+
+def find(project: Project) -> list[Sweep]:
+    """The sweeps of a project, newest first.
+
+    Raises:
+        ManifestError: The project's own manifest is broken.
+    """
+    places = dict.fromkeys([*folders(project), Path(project.directory, USUAL_FOLDER)])
+    found = {
+        os.path.realpath(sweep.path): sweep for place in places for sweep in _below(place, _DEPTH)
+    }
+    return sorted(found.values(), key=lambda one: str(one.settings.get("started")), reverse=True)
+
+
+def _below(place: Path, depth: int) -> Iterator[Sweep]:
+    sweep = Sweep.read(place)
+    if sweep is not None:
+        yield sweep
+    elif depth:
+        for name in subfolders(place):
+            yield from _below(place / name, depth - 1)
+
+
+def choose(word: str, project: Project) -> Sweep:
+    """The sweep that a word means: ``last``, a name, its beginning, or a path.
+
+    Raises:
+        UsageError: It means none, or several.
+    """
+    if "/" in word or os.sep in word:
+        sweep = Sweep.read(Path(word))
+        if sweep is None:
+            there = os.path.lexists(Path(word, FILE))
+            why = f": {FILE} is damaged, or names a run outside of it" if there else ""
+            raise UsageError(f"{word} is not a sweep{why}", hint="fdl sweep list")
+        return sweep
+    sweeps = find(project)
+    if word == "last":
+        fitting = sweeps[:1]
+    else:
+        exact = [one for one in sweeps if one.name == word]
+        fitting = exact or [one for one in sweeps if one.name.startswith(word)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = ", ".join(str(shortened(one.path)) for one in fitting)
+        raise UsageError(f"`{word}` means {len(fitting)} sweeps: {shown}", hint="type its path")
+    what = f"no sweep is called `{word}`" if sweeps else "there are no sweeps yet"
+    raise UsageError(what, hint="`fdl sweep list` names them" if sweeps else _EXAMPLE)
+
+
+def now() -> str:
+    """The time, as the records of runs have it."""
+    return datetime.now().astimezone().isoformat(timespec="microseconds")

@@ -1,0 +1,268 @@
+"""Finding runs, and the run that a word means."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.regular import subfolders
+from fdl.plan.recorded import USUAL_FOLDER
+from fdl.runs.metrics import BEST_OF, Metric
+from fdl.runs.run import Run, damaged, flaw, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fdl.manifest.node import Node
+    from fdl.manifest.select.level import Level
+    from fdl.manifest.select.project import Project
+
+# `runs` holds `runs/train`, which holds the runs. A sweep there has a folder for each of its runs.
+_DEPTH = 4
+_MOST_CANDIDATES = 5
+_TRAIN_OR_NAME = "train first, or look into another folder: fdl runs list FOLDER"
+
+
+def folders(project: Project | None) -> list[Path]:
+    """The folders of runs: every ``output.dir`` of the project, else ``runs``.
+
+    If the schema of a program is known, the default of its ``--output`` counts as well. A program
+    without either writes into ``runs``.
+
+    Raises:
+        ManifestError: The project's own manifest is broken.
+    """
+    root = Path(project.directory) if project else Path.cwd()
+    named = dict.fromkeys(_declared(project)) if project else {}
+    return [root / one for one in named] or [root / USUAL_FOLDER]
+
+
+def _declared(project: Project) -> Iterator[str]:
+    for level in levels(project):
+        yield from _of_level(level)
+
+
+def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
+    """The manifests of a project, its own first.
+
+    Args:
+        project: The project.
+        strict: Whether one below it that cannot be read is an error; else it is left out.
+
+    Raises:
+        ManifestError: The project's own manifest is broken, or with ``strict`` another one.
+    """
+    from fdl.manifest.select.nested import below
+
+    top = project.level()
+    yield top
+    for place in below(top, project.child):
+        if place.problem and strict:
+            raise place.problem
+        if place.level:
+            yield place.level
+
+
+def _of_level(level: Level) -> Iterator[str]:
+    for node in (level.manifest.node, *level.commands.values()):
+        output = node.get("output")
+        if output and (folder := output.get("dir")):
+            from fdl.manifest.variables.fill import known_folder
+
+            if name := known_folder(level, folder, node):
+                yield name
+    if name := default_folder(level):
+        yield name
+    elif level.entry and not _names_folder(level.manifest.node):
+        yield USUAL_FOLDER
+
+
+def _names_folder(node: Node) -> bool:
+    output = node.get("output")
+    return output is not None and output.get("dir") is not None
+
+
+def default_folder(level: Level) -> str:
+    """The default of ``--output`` of a manifest's program; empty if it is not known."""
+    if not level.entry:
+        return ""
+    from fdl.programs.schema import known
+
+    schema = known(level)
+    if schema is None or schema.foreign:
+        # In a program that was not written for fdl, it may be a file.
+        return ""
+    option = schema.options.get("output")
+    return option.default if option and isinstance(option.default, str) else ""
+
+
+def search(places: Iterable[Path]) -> list[Run]:
+    """The runs in several folders, newest first. A place may also be a run itself.
+
+    Names that begin with a dot are skipped: runs that are being made, and files of other programs.
+    """
+    return [run for run in survey(places) if not run.problem]
+
+
+def survey(places: Iterable[Path]) -> list[Run]:
+    """The same, and the runs whose record is damaged; their ``problem`` says why."""
+    found: dict[str, Run] = {}
+    for place in places:
+        for run in _below(place, _DEPTH):
+            key = os.path.realpath(run.path)
+            if key not in found or (found[key].is_linked and not run.is_linked):
+                found[key] = run
+    return sorted(found.values(), key=lambda run: (run.age, str(run.path)), reverse=True)
+
+
+def _below(place: Path, depth: int, *, linked: bool = False) -> Iterator[Run]:
+    run = read(place)
+    if run is not None:
+        run.is_linked = run.is_linked or linked
+        yield run
+        return
+    broken = damaged(place)
+    if broken is not None:
+        broken.is_linked = broken.is_linked or linked
+        yield broken
+    if depth == 0:
+        return
+    for name in subfolders(place):
+        below = place / name
+        yield from _below(below, depth - 1, linked=linked or below.is_symlink())
+
+
+def stands_for_a_run(word: str) -> bool:
+    """Whether a word means a run in any project: a path, ``last`` or ``best:METRIC``."""
+    return word == "last" or word.startswith(BEST_OF) or is_path(word)
+
+
+def is_path(word: str) -> bool:
+    """Whether a word is a path, and not a name."""
+    return os.sep in word or "/" in word or word in (".", "..")
+
+
+def choose(word: str, places: Sequence[Path]) -> Run:
+    """The run that a word means.
+
+    Args:
+        word: ``last``, ``best:METRIC``, the path of a run or of a folder of runs (its newest), a
+            name, or the beginning of a name.
+        places: Folders in which names are searched.
+
+    Raises:
+        FdlError: The word matches no run, or several.
+    """
+    # The name of a metric may hold a slash.
+    if is_path(word) and not word.startswith(BEST_OF):
+        return _at(Path(word))
+    runs = search(places)
+    if word == "last":
+        if not runs:
+            raise _none(places)
+        return runs[0]
+    if word.startswith(BEST_OF):
+        metric = Metric.parse(word.removeprefix(BEST_OF))
+        ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
+        if not ranked:
+            raise unmeasured(metric, runs) if runs else _none(places)
+        return ranked[0]
+    exact = [run for run in runs if word in (run.name, run.title)]
+    fitting = exact or [run for run in runs if run.name.startswith(word)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = ", ".join(str(shortened(run.path)) for run in fitting[:_MOST_CANDIDATES])
+        more = len(fitting) - _MOST_CANDIDATES
+        raise UsageError(
+            f"`{word}` means {len(fitting)} runs: {shown}{f' and {more} more' if more > 0 else ''}",
+            hint="type more of the name, or the run's path",
+        )
+    if Path(word).is_dir():
+        return _at(Path(word))
+    for place in places:
+        _refuse_broken(place / word)
+    if not runs:
+        raise _none(places)
+    raise UsageError(f"no run is called `{word}`", hint="`fdl runs list` names them all")
+
+
+def _at(path: Path) -> Run:
+    runs = search([path])
+    if not runs:
+        _refuse_broken(path)
+        what = "is not a run and contains none" if path.is_dir() else "does not exist"
+        raise UsageError(f"{path} {what}", hint="`fdl runs list` names the project's runs")
+    return runs[0]
+
+
+def _refuse_broken(path: Path) -> None:
+    problem = flaw(path)
+    if problem:
+        raise FdlError(
+            f"{shortened(path)} {problem}", hint="restore it from a copy, or remove the folder"
+        )
+
+
+def by_metric(metric: Metric, runs: Sequence[Run]) -> list[Run]:
+    """The runs that measured a metric, the best one first.
+
+    Among equals the newest is first, but a run that only continues another one stands behind it:
+    it shows the epochs that the other has trained.
+    """
+    best = {run.path: one for run in runs if (one := run.metrics.best(metric))}
+    known = {run.path: run for run in runs if run.path in best}
+
+    def repeats(run: Run) -> int:
+        """How many runs before this one have the same best epoch."""
+        found, seen = 0, {run.path}
+        while run.predecessor:
+            path = run.path.parent / run.predecessor
+            if path in seen or best.get(path) != best[run.path]:
+                break
+            seen.add(path)
+            found, run = found + 1, known[path]
+        return found
+
+    ranked = known.values()
+    return sorted(ranked, key=lambda one: (metric.order(best[one.path].value), repeats(one)))
+
+
+def has_number(run: Run, metric: Metric) -> bool:
+    """Whether a run measured a metric, and in some epoch not as nan or infinity."""
+    best = run.metrics.best(metric)
+    return best is not None and math.isfinite(best.value)
+
+
+def unmeasured(metric: Metric, runs: Sequence[Run]) -> UsageError:
+    """The error that no run measured a metric, or that none of its values is finite."""
+    if any(run.metrics.best(metric) for run in runs):
+        return UsageError(
+            f"no run has a finite `{metric.name}`: it is nan or infinite in all epochs",
+            hint="name another metric, or the run: `fdl runs list` shows both",
+        )
+    from fdl.base.suggest import nearest
+
+    names = dict.fromkeys(name for run in runs for name in run.metrics.names)
+    close = nearest(metric.name, names)
+    hint = f"they measured: {', '.join(names)}" if names else "none has finished an epoch"
+    return UsageError(
+        f"no run measured `{metric.name}`", hint=f"did you mean `{close}`?" if close else hint
+    )
+
+
+def _none(places: Sequence[Path]) -> FdlError:
+    shown = ", ".join(str(shortened(place)) for place in places)
+    return FdlError(f"there are no runs in {shown}", hint=_TRAIN_OR_NAME)
+
+
+def shortened(path: Path) -> Path:
+    """A path relative to the working directory if it is below it; else unchanged."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith("..") else Path(relative)

@@ -1,0 +1,222 @@
+"""The table of a run's metrics, and the better of two values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fdl.base.errors import UsageError
+from fdl.base.own_files import read_own
+from fdl.base.run_record import METRIC_LINES
+from fdl.runs.json_file import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
+FIRST = ("epoch", "duration_s")
+
+_COUNTERS = ("epoch", "step")
+
+BEST_OF = "best:"
+"""Before the name of a metric: its best value, or the run that has it."""
+
+LOWEST, HIGHEST = DIRECTIONS = ("min", "max")
+
+_HIGHER_IS_BETTER = (
+    "acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "mcc", "ndcg",
+    "precision", "psnr", "r2", "recall", "return", "reward", "rouge", "score", "ssim",
+    "throughput", "top1", "top5",
+)  # fmt: skip
+
+
+_RECORDED = {"lr", "grad_norm"}
+"""What the Trainer records beside the metrics of a program."""
+
+
+def _text(file: Path) -> io.StringIO:
+    return io.StringIO(read_own(file, "replace"), newline="")
+
+
+class Best(NamedTuple):
+    """A metric's best value, and the first epoch (from 1) or step with that value."""
+
+    value: float
+    epoch: int
+
+
+class Metrics:
+    """Metrics of a run by epoch.
+
+    Attributes:
+        names: Metrics in the order of the table.
+        epochs: The last epoch of the table, counted from 1; 0 without one.
+        unit: What the rows are numbered by: ``epoch``, or ``step`` of an imported run.
+        rows: The number of each epoch, and its metrics.
+        seconds: The wall time of each row, if the table has one.
+        steps: The step at the end of each row, if the table has one.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        rows: list[tuple[int, dict[str, float]]],
+        unit: str = "epoch",
+        seconds: Sequence[float] = (),
+        steps: Sequence[float] = (),
+    ) -> None:
+        self.names = names
+        self.rows = rows
+        self.unit = unit
+        self.seconds = seconds
+        self.steps = steps
+
+    @classmethod
+    def read(cls, file: Path) -> Metrics:
+        """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
+        try:
+            table = [row for row in csv.reader(_text(file)) if row]
+        except (OSError, csv.Error):
+            table = []
+        heading, *lines = table or [[]]
+        # Resource columns are the last ones: a metric may have the same name as one of them.
+        end = len(heading) - len(RESOURCES)
+        if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
+            return cls([], [])
+        names = heading[2:end]
+        rows, seconds = [], []
+        for line in lines:
+            if len(line) != len(heading) or not line[0].isdecimal():
+                continue
+            cells = zip(names, line[2:end], strict=True)
+            rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
+            seconds.append(_number(line[1]))
+        return cls(names, rows, seconds=seconds)
+
+    @classmethod
+    def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
+        """The metrics that a program without run directories wrote into a folder.
+
+        ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.jsonl`` has an object in
+        each line; ``metrics.json`` is one object. Rows of one number are one row. Values that are
+        not numbers are skipped.
+
+        Args:
+            folder: The folder.
+            unit: The column that numbers the rows, if there is one: ``epoch`` or ``step``. Rows
+                with steps and without epochs are numbered by the steps.
+        """
+        measured = [
+            {name: number for name, cell in row.items() if (number := _value(cell)) is not None}
+            for row in _rows_of_program(folder)
+        ]
+        if {name for row in measured for name in row if name in _COUNTERS} == {"step"}:
+            unit = "step"
+        names = dict.fromkeys(name for row in measured for name in row if name not in _COUNTERS)
+        rows: dict[int, dict[str, float]] = {}
+        for place, row in enumerate(measured, 1):
+            number = row.get(unit, place)
+            if row and math.isfinite(number):
+                cells = rows.setdefault(int(number), {})
+                cells |= {name: row[name] for name in names if name in row}
+        steps: list[float] = [row["step"] for row in measured if "step" in row]
+        return cls(
+            list(names),
+            list(rows.items()),
+            unit=unit,
+            steps=list(rows) if unit == "step" else steps,
+        )
+
+    @property
+    def epochs(self) -> int:
+        """The last epoch of the table; 0 if its rows are steps."""
+        if self.unit != "epoch":
+            return 0
+        return max((epoch for epoch, _ in self.rows), default=0)
+
+    def last(self) -> dict[str, float]:
+        """The metrics of the last epoch, in the table's order."""
+        return self.rows[-1][1] if self.rows else {}
+
+    def latest(self) -> dict[str, float]:
+        """The last value of each metric, also of one that the last epoch did not measure."""
+        found: dict[str, float] = {}
+        for _, row in self.rows:
+            found |= row
+        return {name: found[name] for name in self.names if name in found}
+
+    def best(self, metric: Metric) -> Best | None:
+        """The best value of a metric over all epochs; nan or infinity only without others."""
+        found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
+        return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
+
+
+def _rows_of_program(folder: Path) -> Iterator[Mapping[str, object]]:
+    """The rows of all files of metrics in a folder."""
+    with suppress(OSError, csv.Error):
+        yield from csv.DictReader(_text(folder / "metrics.csv"))
+    with suppress(OSError):
+        for line in _text(folder / METRIC_LINES):
+            # A program that was killed may leave half a line.
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield row
+    yield read_json(folder / "metrics.json") or {}
+
+
+class Metric(NamedTuple):
+    """A metric, and whether higher or lower values are better."""
+
+    name: str
+    higher: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Metric:
+        """Read ``val_loss``, ``val_loss:min`` or ``margin:max``.
+
+        Without a direction the name decides. For an accuracy, a score or a similar name higher is
+        better; for all other names lower is better.
+
+        Raises:
+            UsageError: The text does not name a metric.
+        """
+        name, colon, direction = text.rpartition(":")
+        is_directed = bool(colon) and direction in DIRECTIONS
+        text = name if is_directed else text
+        if not text:
+            raise UsageError("no metric is named", hint="such as val_loss, or margin:max")
+        if is_directed:
+            return cls(text, direction == HIGHEST)
+        words = text.lower().replace("/", "_").replace(".", "_").replace("-", "_").split("_")
+        return cls(text, any(word in _HIGHER_IS_BETTER for word in words))
+
+    @property
+    def has_best(self) -> bool:
+        """Whether one value can be better than another; a learning rate is only recorded."""
+        return self.name not in _RECORDED
+
+    def order(self, value: float) -> tuple[bool, float]:
+        """A key that grows as the value gets worse; nan and infinities are worse than numbers."""
+        if not math.isfinite(value):
+            return True, 0.0
+        return False, -value if self.higher else value
+
+
+def _value(cell: object) -> float | None:
+    try:
+        return float(cell) if isinstance(cell, str | int | float) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

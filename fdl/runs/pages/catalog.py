@@ -1,0 +1,256 @@
+"""All runs of a page, what is known of each, and which of them changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fdl.runs.find import search
+from fdl.runs.pages.cache import Cache
+from fdl.runs.pages.rows import row, signature, table
+from fdl.runs.run import RUNNING
+from fdl.runs.step_files import StepFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from pathlib import Path
+
+    from fdl.runs.run import Run
+
+_FRESH_SECONDS = 1.0
+"""How long what was found on the disk is taken as it is."""
+
+_FIRST_PART_SECONDS = 0.1
+"""How long runs are read before the first of them are shown. Each part takes twice as long."""
+
+
+class Entry:
+    """A run on the page.
+
+    Attributes:
+        id: Its number on the page, from 0.
+        path: Its folder.
+        row: What the page shows of it, see :func:`fdl.runs.pages.rows.row`.
+        changed: The version of the catalog in which it changed last.
+        grown: The sizes of its curves when it was last looked at.
+    """
+
+    def __init__(self, number: int, path: Path) -> None:
+        self.id = number
+        self.path = path
+        self.row: dict[str, Any] = {}
+        self.changed = 0
+        self.signature = ""
+        self.grown: tuple[int, ...] = ()
+        self._table = "{}"
+
+    def take(self, row: dict[str, Any], table: str) -> None:
+        """Replace what is known of the run."""
+        self.row, self._table = row, table
+
+    @property
+    def table(self) -> dict[str, list[Any]]:
+        """Its metrics by epoch, see :func:`fdl.runs.pages.rows.table`."""
+        content: dict[str, list[Any]] = json.loads(self._table)
+        return content
+
+
+class Made(NamedTuple):
+    """What was read of a run: its row, its metrics by epoch, and the marks of its files."""
+
+    entry: Entry
+    row: dict[str, Any]
+    table: str
+    signature: str
+    grown: tuple[int, ...]
+
+
+class Catalog:
+    """The runs of some folders. Several threads may use it.
+
+    Args:
+        find: Returns the runs, in the order of the page.
+        cache: Where rows are kept between two programs.
+    """
+
+    def __init__(self, find: Callable[[], Sequence[Run]], cache: Cache | None = None) -> None:
+        self._find = find
+        self._cache = cache or Cache()
+        # Held by the thread that reads the disk.
+        self._turn = threading.Lock()
+        # Guards what follows, and tells of each part that was read.
+        self._news = threading.Condition()
+        self._entries: dict[str, Entry] = {}
+        self._order: list[Entry] = []
+        self._reading = False
+        self._looked = 0.0
+        self._version = 0
+        self._next = 0
+
+    @classmethod
+    def of_places(cls, places: Sequence[Path], cache: Cache | None = None) -> Catalog:
+        """The catalog of all runs in some folders."""
+        return cls(lambda: search(places), cache)
+
+    def entries(self) -> list[Entry]:
+        """All runs, in the order of the page; they are read at the first call."""
+        if not self._looked:
+            self._refresh()
+        return self.known()
+
+    def known(self) -> list[Entry]:
+        """The runs that were read so far, in the order of the page."""
+        with self._news:
+            return list(self._order)
+
+    def by_ids(self, numbers: Collection[int]) -> list[Entry]:
+        """The runs with some numbers, as they were last seen, in the order of the page."""
+        found = [one for one in self.known() if one.id in numbers]
+        if len(found) < len(numbers) and not self._looked:
+            found = [one for one in self.entries() if one.id in numbers]
+        return found
+
+    def start(self) -> None:
+        """Begin to read in another thread, unless that is under way or was just done."""
+        with self._news:
+            if self._reading or self._is_fresh():
+                return
+            self._reading = True
+        threading.Thread(target=self._read_apart, daemon=True).start()
+
+    def changes(self, since: int, patience: float | None = None) -> dict[str, Any]:
+        """The order of the runs, and the rows that changed after a version, as JSON data.
+
+        Args:
+            since: The version that the caller knows.
+            patience: Seconds to wait for the first new row. ``more`` then says whether runs are
+                still being read, and ``total`` how many there are. None waits for all of them.
+        """
+        if patience is None:
+            self._refresh()
+        else:
+            self.start()
+        with self._news:
+            if patience is not None:
+                self._news.wait_for(lambda: not self._reading or self._has_news(since), patience)
+            return {
+                "version": self._version,
+                "more": self._reading,
+                "total": len(self._entries),
+                "order": [entry.id for entry in self._order],
+                "rows": [
+                    {"id": entry.id, **entry.row} for entry in self._order if entry.changed > since
+                ],
+            }
+
+    def _has_news(self, since: int) -> bool:
+        return any(entry.changed > since for entry in self._order)
+
+    def _is_fresh(self) -> bool:
+        return bool(self._looked) and time.monotonic() - self._looked < _FRESH_SECONDS
+
+    def _read_apart(self) -> None:
+        try:
+            self._refresh()
+        finally:
+            with self._news:
+                self._reading = False
+                self._news.notify_all()
+
+    def _refresh(self) -> None:
+        with self._turn:
+            if self._is_fresh():
+                return
+            runs = self._find()
+            marks = {str(run.path): signature(run.path) for run in runs}
+            entries = {}
+            changed = []
+            for run in runs:
+                key = str(run.path)
+                entry = self._entries.get(key) or Entry(self._number(), run.path)
+                entries[key] = entry
+                if entry.signature != marks[key] or self._has_grown(entry, run):
+                    changed.append((entry, run))
+            self._entries = entries
+            self._publish([])
+            self._read(changed, marks)
+            self._looked = time.monotonic()
+
+    def _publish(self, made: Sequence[Made]) -> None:
+        """Let readers see what was read."""
+        with self._news:
+            for one in made:
+                one.entry.take(one.row, one.table)
+                one.entry.signature = one.signature
+                one.entry.grown = one.grown
+                one.entry.changed = self._version + 1
+            before = self._order
+            self._order = [entry for entry in self._entries.values() if entry.row]
+            if made or before != self._order:
+                self._version += 1
+            self._news.notify_all()
+
+    def _has_grown(self, entry: Entry, run: Run) -> bool:
+        """Whether its state or its curves changed without a change of the other files."""
+        if entry.row["state"] != run.state:
+            return True
+        if run.state != RUNNING:
+            return False
+        return entry.grown != StepFiles.read(run.path).signature()
+
+    def _read(self, changed: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
+        kept = self._cache.read({str(entry.path): marks[str(entry.path)] for entry, _ in changed})
+        fresh, made = [], []
+        length = _FIRST_PART_SECONDS
+        ends = time.monotonic() + length
+        for entry, run in changed:
+            key = str(entry.path)
+            if key in kept and (found := _parsed(kept[key])):
+                content, by_epoch = found
+            else:
+                content, by_epoch = row(run), json.dumps(table(run))
+                if run.state != RUNNING:
+                    fresh.append((key, marks[key], json.dumps([content, by_epoch])))
+            # These depend on the moment and on the working directory, not only on the files.
+            content |= {"state": run.state, "seconds": run.seconds, "path": _typed(run)}
+            grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
+            made.append(Made(entry, content, by_epoch, marks[key], grown))
+            if time.monotonic() > ends:
+                self._publish(made)
+                made = []
+                length *= 2
+                ends = time.monotonic() + length
+        if made:
+            self._publish(made)
+        if fresh:
+            self._cache.write(fresh)
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def _typed(run: Run) -> str:
+    from fdl.runs.find import shortened
+
+    return str(shortened(run.path))
+
+
+def _parsed(text: str) -> tuple[dict[str, Any], str] | None:
+    try:
+        content, by_epoch = json.loads(text)
+    except ValueError:
+        return None
+    return content, by_epoch
+
+
+def reports(entries: Iterable[Entry], target: Path) -> dict[int, str]:
+    """The path of each run's report, relative to the folder of a file that links to it."""
+    return {
+        entry.id: os.path.relpath(entry.path / "report.html", target.parent)
+        for entry in entries
+        if entry.row["has_report"]
+    }

@@ -1,0 +1,161 @@
+"""Curves in the resolution of a screen, over steps, epochs or time."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from datetime import datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+
+from fdl.runs.step_files import Line, Pieces, StepFiles, merged, of_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.runs.pages.catalog import Entry
+
+Axis: TypeAlias = Literal["step", "epoch", "time", "wall"]
+"""What a curve is drawn over: optimizer steps, epochs, seconds since the start, Unix time."""
+
+AXES: tuple[str, ...] = get_args(Axis)
+
+
+class Request(NamedTuple):
+    """What a page wants to draw.
+
+    Attributes:
+        metric: The name of the curves.
+        axis: What they are drawn over.
+        pieces: Pieces per curve, at most about this many.
+        first: The left end of the visible range, in units of the axis.
+        last: The right end.
+    """
+
+    metric: str
+    axis: Axis = "step"
+    pieces: int = 1000
+    first: float = -math.inf
+    last: float = math.inf
+
+
+def curve(entry: Entry, request: Request) -> Pieces:
+    """One curve; its column ``steps`` holds positions on the axis.
+
+    A metric may exist for every step and for every epoch. Over epochs, the values by epoch are
+    drawn, else the values by step.
+    """
+    files = StepFiles.read(entry.path)
+    by_epoch = request.metric in entry.row["metrics"]
+    if request.metric in files.names and not (request.axis == "epoch" and by_epoch):
+        return _by_step(files, request)
+    return _by_epoch(entry, files, request) if by_epoch else Pieces([], [], [], [], [])
+
+
+def packed(entries: Sequence[Entry], request: Request, *, band: bool) -> bytes:
+    """Curves as one block of bytes.
+
+    It begins with the length of a JSON head (four bytes, little-endian) and the head itself, padded
+    to a multiple of eight. The head lists for each curve its run, the number of pieces, and the
+    positions of values that are not finite. Doubles follow: for each curve its positions and means,
+    and with ``band`` also its lowest and highest values.
+    """
+    head, body = [], array("d")
+    for entry in entries:
+        pieces = curve(entry, request)
+        at = pieces.steps
+        gaps = [x for x, broken in zip(at, pieces.broken, strict=True) if broken]
+        head.append((entry.id, len(at), gaps))
+        columns = (at, pieces.mean, pieces.low, pieces.high) if band else (at, pieces.mean)
+        for column in columns:
+            body.fromlist(column)
+    text = json.dumps(head).encode()
+    text += b" " * (-(4 + len(text)) % 8)
+    return len(text).to_bytes(4, "little") + text + _little(body)
+
+
+def _little(numbers: array[float]) -> bytes:
+    import sys
+
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _by_step(files: StepFiles, request: Request) -> Pieces:
+    """A curve of steps; on another axis than steps, the range and the positions are translated."""
+    if request.axis == "step":
+        return files.pieces(request.metric, request.pieces, request.first, request.last)
+    line = _axis_line(files, request.axis)
+    if not line:
+        return Pieces([], [], [], [], [])
+    first, last = line.flipped().read([request.first, request.last])
+    pieces = files.pieces(
+        request.metric,
+        request.pieces,
+        -math.inf if math.isnan(first) else first,
+        math.inf if math.isnan(last) else last,
+    )
+    return _placed(pieces, line.read(pieces.steps))
+
+
+def _axis_line(files: StepFiles, axis: Axis) -> Line:
+    """Positions on an axis by step."""
+    if axis == "epoch":
+        epochs = files.epochs()
+        # An epoch ends with its last step; the first one of a run began with step 0.
+        return Line([0.0, *epochs.at], [epochs.values[0] - 1, *epochs.values]) if epochs else epochs
+    seconds = files.seconds()
+    if axis == "wall" or not seconds:
+        return seconds
+    return Line(seconds.at, [value - seconds.values[0] for value in seconds.values])
+
+
+def _by_epoch(entry: Entry, files: StepFiles, request: Request) -> Pieces:
+    by_epoch = entry.table
+    place = by_epoch["names"].index(request.metric)
+    cells = [row[place] for row in by_epoch["values"]]
+    epochs = [float(epoch) for epoch in by_epoch["epoch"]]
+    positions = _epoch_positions(entry, files, request.axis, epochs)
+    # A cell without a value has no point; values that are not finite are text, and marked.
+    kept = [place for place, cell in enumerate(cells) if cell is not None]
+    pieces = _placed(
+        of_values([positions[one] for one in kept], [float(cells[one]) for one in kept]),
+        [positions[one] for one in kept],
+    )
+    return merged(pieces, request.pieces)
+
+
+def _epoch_positions(
+    entry: Entry, files: StepFiles, axis: Axis, epochs: list[float]
+) -> list[float]:
+    """The position of the end of each epoch on an axis; nan where it is not known."""
+    if axis == "epoch":
+        return epochs
+    by_epoch = entry.table
+    marks = files.epochs()
+    if axis == "step":
+        if len(by_epoch["steps"]) == len(epochs):
+            return list(by_epoch["steps"])
+        return marks.flipped().read(epochs)
+    line = _axis_line(files, axis)
+    if line and marks:
+        return line.read(marks.flipped().read(epochs))
+    seconds = [0.0 if math.isnan(one) else one for one in by_epoch["seconds"]]
+    if len(seconds) != len(epochs):
+        return [math.nan] * len(epochs)
+    ends = list(accumulate(seconds))
+    if axis == "time":
+        return ends
+    started = datetime.fromisoformat(entry.row["started"]).timestamp()
+    return [started + end for end in ends]
+
+
+def _placed(pieces: Pieces, positions: list[float]) -> Pieces:
+    """Pieces at other positions, without those whose position is not known."""
+    kept = [place for place, at in enumerate(positions) if not math.isnan(at)]
+    if len(kept) == len(positions):
+        return pieces._replace(steps=positions)
+    columns = (positions, *pieces[1:])
+    return Pieces(*([column[one] for one in kept] for column in columns))

@@ -1,0 +1,146 @@
+"""One run as the page shows it: a row of a table, and its metrics by epoch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from fdl.base.errors import FdlError
+from fdl.base.numbers import in_json
+from fdl.runs.describe import environment_to_compare
+from fdl.runs.find import shortened
+from fdl.runs.json_file import read_json
+from fdl.runs.metrics import Metric
+from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
+from fdl.runs.settings import settings
+from fdl.runs.step_files import FOLDER, StepFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fdl.runs.run import Run
+
+NOTES = "notes.json"
+"""The file of a run with the tags and the note of its user."""
+
+_READ = (
+    RECORD,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    "metrics.json",
+    NOTES,
+    REPORT,
+    f"{FOLDER}/index.json",
+)
+_LONGEST_TEXT = 2000
+
+
+def signature(path: Path) -> str:
+    """Times and sizes of all files that a row is made of; changes when one of them does."""
+    parts = []
+    for name in _READ:
+        try:
+            found = (path / name).stat()
+            parts.append(f"{found.st_mtime_ns}:{found.st_size}")
+        except OSError:
+            parts.append("")
+    return " ".join(parts)
+
+
+def row(run: Run) -> dict[str, Any]:
+    """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
+    tags, note = _notes(run)
+    steps = StepFiles.read(run.path)
+    return {
+        "name": run.name,
+        "title": run.title,
+        "path": str(shortened(run.path)),
+        "state": run.state,
+        "started": run.record["started"],
+        "finished": run.finished.isoformat() if run.finished else None,
+        "imported_from": run.imported_from,
+        "seconds": run.seconds,
+        "epochs": run.epochs,
+        "resumed_from": run.resumed_from,
+        "error": run.error[:_LONGEST_TEXT],
+        "tags": tags,
+        "note": note,
+        "has_report": (run.path / REPORT).is_file(),
+        "config": _config(run),
+        "environment": {name: _short(value) for name, value in environment_to_compare(run).items()},
+        "metrics": _measured(run),
+        "has_steps": bool(steps.names) or bool(run.metrics.steps),
+        "curves": [*dict.fromkeys([*run.metrics.names, *steps.names])],
+    }
+
+
+def table(run: Run) -> dict[str, list[Any]]:
+    """The metrics of a run by epoch, as columns: epoch, seconds, steps, and each metric."""
+    metrics = run.metrics
+    return {
+        "epoch": [epoch for epoch, _ in metrics.rows],
+        "seconds": list(metrics.seconds),
+        "steps": list(metrics.steps),
+        "values": [
+            [_cell(values.get(name)) for name in metrics.names] for _, values in metrics.rows
+        ],
+        "names": metrics.names,
+    }
+
+
+def _config(run: Run) -> dict[str, tuple[object, str]]:
+    """Value and origin of each setting; none if the file is damaged."""
+    try:
+        return {name: (_short(one.value), one.origin) for name, one in settings(run).items()}
+    except FdlError:
+        return {}
+
+
+def _measured(run: Run) -> dict[str, dict[str, Any]]:
+    """What the page shows of each metric, and what its filter compares.
+
+    ``last`` is the value of the last epoch, ``latest`` the last one that was measured. ``epoch`` is
+    that of the best value, and ``higher`` says which direction is better.
+    """
+    last, latest = run.metrics.last(), run.metrics.latest()
+    found = {}
+    for name in run.metrics.names:
+        metric = Metric.parse(name)
+        least, most = (run.metrics.best(Metric(name, higher)) for higher in (False, True))
+        best = most if metric.higher else least
+        found[name] = {
+            "last": _cell(last.get(name)),
+            "latest": _cell(latest.get(name)),
+            "best": _cell(best.value) if best else None,
+            "min": _cell(least.value) if least else None,
+            "max": _cell(most.value) if most else None,
+            "epoch": best.epoch if best and math.isfinite(best.value) else None,
+            "higher": metric.higher,
+        }
+    return found
+
+
+def _notes(run: Run) -> tuple[Sequence[str], str]:
+    content = read_json(run.path / NOTES) or {}
+    tags, note = content.get("tags"), content.get("note")
+    listed = [one for one in tags if isinstance(one, str)] if isinstance(tags, list) else []
+    return listed, note[:_LONGEST_TEXT] if isinstance(note, str) else ""
+
+
+def _short(value: object) -> object:
+    """A value for one cell."""
+    if isinstance(value, float):
+        return in_json(value)
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, bool | int) or value is None:
+        return value
+    from json import dumps
+
+    return dumps(value, ensure_ascii=False)[:_LONGEST_TEXT]
+
+
+def _cell(value: float | None) -> float | str | None:
+    return None if value is None else in_json(value)

@@ -1,0 +1,218 @@
+"""Which runs and which checkpoints may go, by the results of the runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fdl.base.errors import FdlError, UsageError
+from fdl.runs.clean import Rule
+from fdl.runs.find import by_metric, has_number, unmeasured
+from fdl.runs.metrics import Metric
+from fdl.runs.quantity import Known
+from fdl.runs.run import CHECKPOINTS, DEAD, LATEST, RUNNING, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from fdl.runs.run import Run
+
+NONE = "none"
+KINDS = {name.removesuffix(".fdl"): name for name in CHECKPOINTS}
+"""Word of ``--checkpoints`` -> file in a run directory."""
+
+_STOPPED = ("interrupted", "failed", "diverged", DEAD)
+
+
+class KeepBest(NamedTuple):
+    """Keeps the best runs of each folder, or of each value of a setting.
+
+    Attributes:
+        number: How many to keep.
+        metric: The metric, by its best value of all epochs.
+        group: A metric, setting or fact whose values make the groups; empty for the folders.
+    """
+
+    number: int
+    metric: Metric
+    group: str = ""
+
+    def others(self, runs: Sequence[Run]) -> list[Run]:
+        """The runs that are not among the best. Runs without a number for it are not compared.
+
+        Raises:
+            UsageError: No run measured the metric, or none knows the group.
+        """
+        ranked = [run for run in by_metric(self.metric, runs) if has_number(run, self.metric)]
+        if runs and not ranked:
+            raise unmeasured(self.metric, runs)
+        group = Known(runs).resolve(self.group) if self.group and runs else None
+        seen: dict[object, int] = {}
+        others = []
+        for run in ranked:
+            place: object = repr(group.value(run)) if group else run.path.parent
+            seen[place] = seen.get(place, 0) + 1
+            if seen[place] > self.number:
+                others.append(run)
+        return others
+
+
+def keep_best(count: int | None, by: str | None, group: str | None) -> KeepBest | None:
+    """What ``--keep-best``, ``--by`` and ``--group`` say together.
+
+    Raises:
+        UsageError: One is given without the other, or the number is negative.
+    """
+    if count is None and by is None and group is None:
+        return None
+    if count is None or by is None:
+        raise UsageError("--keep-best and --by belong together", hint="--keep-best 5 --by val_loss")
+    if count < 0:
+        raise UsageError(f"--keep-best takes 0 or more, not {count}")
+    return KeepBest(count, Metric.parse(by), group or "")
+
+
+def choose(
+    runs: Sequence[Run],
+    rule: Rule | None,
+    best: KeepBest | None,
+    now: datetime,
+    known: Iterable[Run] | None = None,
+) -> list[Run]:
+    """The runs to which every condition applies, newest first.
+
+    A running run stays, and so does one that a running run still needs.
+
+    Args:
+        runs: All runs, newest first: the best and the newest are counted among them.
+        rule: Age, state and number of the newest runs to keep.
+        best: The best runs to keep.
+        now: The time from which ages count.
+        known: Every run that may continue one of them; by default those of ``runs``.
+    """
+    known = runs if known is None else known
+    chosen = rule.choose(runs, now) if rule else [run for run in runs if run.state != RUNNING]
+    if best:
+        others = {run.path for run in best.others(runs)}
+        chosen = [run for run in chosen if run.path in others]
+    return [run for run in chosen if not _is_read_by_another(run, known)]
+
+
+def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:
+    """The runs that were resumed from a run."""
+    return [one for one in runs if one.predecessor == run.name and one.path != run.path]
+
+
+def _is_read_by_another(run: Run, runs: Iterable[Run]) -> bool:
+    """Whether a running run starts again from this one, because it has no checkpoint of its own."""
+    return any(
+        one.state == RUNNING and not (one.path / LATEST).is_file()
+        for one in continued_by(run, runs)
+    )
+
+
+def is_needed(run: Run, runs: Iterable[Run]) -> bool:
+    """Whether ``last.fdl`` of a run is what somebody would resume from.
+
+    It is while the run is running or stopped before its end, unless another run continues it and
+    has completed or has a checkpoint of its own.
+    """
+    following = continued_by(run, runs)
+    if any(one.state not in ("complete",) and not _has_last(one) for one in following):
+        return True
+    if run.state == RUNNING:
+        return True
+    return run.state in _STOPPED and not following
+
+
+def _has_last(run: Run) -> bool:
+    return (run.path / LATEST).is_file()
+
+
+class Surplus(NamedTuple):
+    """Checkpoints of a run that may go.
+
+    Attributes:
+        run: The run.
+        names: The files.
+        bytes: Their size.
+        kept: ``last.fdl`` if it stays only because the run can be resumed; else empty.
+    """
+
+    run: Run
+    names: tuple[str, ...]
+    bytes: int
+    kept: str = ""
+
+
+def kinds(text: str) -> tuple[str, ...]:
+    """The files that ``--checkpoints last,best`` keeps.
+
+    Raises:
+        UsageError: A word is not a kind of checkpoint.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == [NONE]:
+        return ()
+    for word in words:
+        if word not in KINDS:
+            raise UsageError(
+                f"`{word}` is not a kind of checkpoint",
+                hint=f"{', '.join(KINDS)}, or none to keep no checkpoint",
+            )
+    if not words:
+        raise UsageError("--checkpoints names no kind", hint=f"{', '.join(KINDS)}, or none")
+    return tuple(KINDS[word] for word in words)
+
+
+def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> list[Surplus]:
+    """The checkpoints of some runs that are not kept; those that a run can resume from stay.
+
+    Args:
+        runs: The runs that may lose checkpoints.
+        known: All runs, among them those that continue others.
+        keep: Names of the files that every run keeps.
+    """
+    found = []
+    for run in runs:
+        if run.state == RUNNING or run.is_linked:
+            continue
+        needed = LATEST if LATEST not in keep and is_needed(run, known) else ""
+        sizes = {
+            name: (run.path / name).lstat().st_size
+            for name in CHECKPOINTS
+            if name not in keep and name != needed and _is_file(run.path / name)
+        }
+        kept = needed if needed and _is_file(run.path / needed) else ""
+        if sizes:
+            found.append(Surplus(run, tuple(sizes), sum(sizes.values()), kept))
+    return found
+
+
+def remove_checkpoints(one: Surplus) -> bool:
+    """Delete the checkpoints of a run.
+
+    Returns:
+        False if the run is gone or running by now; then nothing was deleted.
+
+    Raises:
+        FdlError: A file cannot be deleted.
+    """
+    current = read(one.run.path)
+    if current is None or current.state == RUNNING:
+        return False
+    for name in one.names:
+        file = one.run.path / name
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as problem:
+            raise FdlError(
+                f"{file} cannot be deleted: {problem.strerror}",
+                hint="check the permissions of its folder, then run the command again",
+            ) from None
+    return True
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() or path.is_symlink()

@@ -1,0 +1,286 @@
+"""From the files of a package to its reference; griffe reads them."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.base.errors import FdlError
+from fdl.scaffold.api_ref.entries import CATEGORIES, FUNCTIONS, Entry, Reference, Signature
+
+if TYPE_CHECKING:
+    from griffe import Class, Module, Object
+
+_FOLDERS = ("autograd", "data", "distributed", "graph", "tensor")
+_OF_FILE = {
+    "autograd": "autograd",
+    "losses": "losses",
+    "loss": "losses",
+    "optim": "optimizers",
+    "optimizers": "optimizers",
+    "learning_rate": "schedulers",
+    "schedule": "schedulers",
+    "schedulers": "schedulers",
+    "tensor": "tensor",
+}
+_ENUMS = ("Enum", "Flag", "IntEnum", "IntFlag", "StrEnum", "ReprEnum")
+_HIDDEN = re.compile(r"[_.].*|test_.*|.*_test\.py|tests?|conftest\.py")
+_FENCED = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+_DOCTEST = re.compile(r"^ *>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
+_FLUENT = re.compile(r".*Callable\[Concatenate\[(\w+), .*\], \1\]")
+"""What a decorator returns that makes a method return its object."""
+
+
+def scan(package: Path) -> Reference:
+    """Read every public module of a package.
+
+    Modules, folders and names that begin with an underscore are left out, and so are tests.
+
+    Raises:
+        FdlError: griffe is not installed.
+    """
+    modules: dict[str, Module] = {}
+    problems: list[str] = []
+    for file in _files(package):
+        shown = file.relative_to(package.parent).as_posix()
+        try:
+            modules[shown] = _read(file, module_of(shown))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            problems.append(_problem(shown, error))
+    places = _places(modules, package.name)
+    entries = [
+        entry
+        for file, module in modules.items()
+        if file.endswith(".py")
+        for entry in _entries(file, module, places)
+        if not entry.is_empty
+    ]
+    named = Counter(one.name for one in entries)
+    classes = {one.name: one for one in entries if one.is_class and named[one.name] == 1}
+    entries = [_with_inherited(one, classes) for one in entries]
+    entries.sort(key=lambda one: (one.category, one.name, one.file, one.line))
+    version = _version(modules.get(f"{package.name}/__init__.py"))
+    return Reference(package.name, version, tuple(entries), tuple(problems))
+
+
+def module_of(file: str) -> str:
+    """The module that a file makes: ``flodl.graph`` for ``flodl/graph/__init__.py``."""
+    return file.removesuffix("i").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def category(file: str) -> str:
+    """The category of what a file defines: ``flodl/graph/builder.py`` is ``graph``."""
+    _, *folders, name = file.removesuffix(".py").split("/")
+    for folder in folders:
+        if folder in _FOLDERS:
+            return folder
+    if name in _OF_FILE and folders[:1] in ([], ["nn"], ["train"]):
+        return _OF_FILE[name]
+    return "modules" if folders[:1] == ["nn"] else CATEGORIES[-1]
+
+
+def _files(package: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(package):
+        names[:] = sorted(name for name in names if not _HIDDEN.fullmatch(name))
+        for name in sorted(files):
+            is_shown = name.endswith(".py") and not _HIDDEN.fullmatch(name)
+            if name.startswith("__init__.py") or is_shown:
+                yield Path(folder, name)
+
+
+def _read(file: Path, name: str) -> Module:
+    try:
+        from griffe import DataclassesExtension, ModulesCollection, visit
+    except ImportError:
+        raise FdlError(
+            "`fdl api-ref` needs griffe, which is not installed",
+            hint="pip install 'flodl[api-ref]'",
+        ) from None
+    with tokenize.open(file) as stream, warnings.catch_warnings():
+        # About the described code, which is not ours to mend here.
+        warnings.simplefilter("ignore")
+        # In a collection of its own: the constructor of a data class shows its own fields.
+        module = visit(name, file, stream.read(), modules_collection=ModulesCollection())
+    DataclassesExtension().on_package(pkg=module)
+    return module
+
+
+def _version(module: Module | None) -> str:
+    found = _members(module).get("__version__") if module else None
+    text = str(found.value) if found is not None and found.is_attribute else ""
+    return text[1:-1] if text.startswith(("'", '"')) else "unknown"
+
+
+def _members(one: Class | Module) -> dict[str, Any]:
+    """What a class or a module defines itself."""
+    return {name: each for name, each in one.members.items() if not each.is_alias}
+
+
+def _problem(file: str, error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{file}:{error.lineno or 1}: {error.msg}"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{file}:1: {reason or type(error).__name__}"
+
+
+def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
+    """Path of each definition that a package exports -> the shortest module to import it from.
+
+    Only packages export: what a module imports is for its own use. The stub of a package lists the
+    names that it imports at their first use. Another name would be another thing to the reader.
+    """
+    exports: dict[str, str] = {}
+    for module in (one for file, one in modules.items() if "/__init__.py" in file):
+        for name, one in module.members.items():
+            target = getattr(one, "target_path", "")
+            if target.startswith(f"{package}.") and target.endswith(f".{name}"):
+                exports[f"{module.path}.{name}"] = target
+    places: dict[str, str] = {}
+    for place in sorted(exports, key=lambda path: (path.count("."), path)):
+        home, _, name = place.rpartition(".")
+        path, seen = place, {""}
+        while path in exports and path not in seen:
+            seen.add(path)
+            path = exports[path]
+        if not name.startswith("_"):
+            places.setdefault(path, home)
+    return places
+
+
+def _entries(file: str, module: Module, places: Mapping[str, str]) -> Iterator[Entry]:
+    own = _members(module).values()
+    fluent = {one.name for one in own if one.is_function and _FLUENT.match(str(one.annotation))}
+    for one in own:
+        if one.is_class and not one.name.startswith("_"):
+            place = places.get(one.path, module.path)
+            yield _class(one, fluent, category=category(file), module=place, file=file)
+    functions = [one for one in own if one.is_function and not one.name.startswith("_")]
+    if functions:
+        yield Entry(
+            name=f"{module.path}{FUNCTIONS}",
+            category=category(file),
+            module=module.path,
+            file=file,
+            line=functions[0].lineno or 1,
+            doc=_first_line(module),
+            docstring=_docstring(module),
+            methods=tuple(_signature(one, places.get(one.path, "")) for one in functions),
+            examples=tuple(_examples([module, *functions])),
+        )
+
+
+def _class(one: Class, fluent: set[str], **where: Any) -> Entry:
+    bases = [base for base in map(str, one.bases) if not base.rpartition(".")[2].startswith("_")]
+    public = [
+        each
+        for each in _members(one).values()
+        if (each.is_function or "property" in each.labels) and not each.name.startswith("_")
+    ]
+    makers = [
+        each
+        for each in public
+        if "classmethod" in each.labels
+        and re.findall(r"\w+", str(each.annotation))[:1] in ([one.name], ["Self"])
+    ]
+    shown = {each.name: _signature(each, one.name, fluent) for each in public}
+    made = [shown.pop(each.name) for each in makers]
+    return Entry(
+        name=one.name,
+        line=one.lineno or 1,
+        doc=_first_line(one),
+        docstring=_docstring(one),
+        traits=tuple(base for base in bases if base != "object"),
+        constructors=(*_own_constructor(one, [base.rpartition(".")[2] for base in bases]), *made),
+        builder_methods=tuple(
+            each.name
+            for each in public
+            if each.name in ("build", "done") or each.name.startswith("with_")
+        ),
+        methods=tuple(shown.values()),
+        examples=tuple(_examples([one, *public])),
+        **where,
+    )
+
+
+def _own_constructor(one: Class, bases: Iterable[str]) -> Iterator[Signature]:
+    """The call of the class itself, or the members of an enum."""
+    members = _members(one)
+    attributes = [each for each in members.values() if each.is_attribute]
+    init = members.get("__init__")
+    if set(bases) & set(_ENUMS):
+        for each in attributes:
+            if "class-attribute" in each.labels and each.value and each.name[0] != "_":
+                yield Signature(each.name, f"{one.name}.{each.name}")
+    elif init is not None and init.is_function:
+        sig = init.signature(name=one.name, return_type=False)
+        yield Signature("__init__", sig, _first_line(init), _docstring(init))
+    elif "NamedTuple" in bases:
+        fields = (
+            f"{each.name}: {each.annotation}" + (f" = {each.value}" if each.value else "")
+            for each in attributes
+            if each.annotation and "property" not in each.labels
+        )
+        yield Signature("__init__", f"{one.name}({', '.join(fields)})")
+
+
+def _signature(one: Any, owner: str, fluent: Iterable[str] = ()) -> Signature:
+    """A function, behind the class or module that it is called on where that matters."""
+    if "property" in one.labels:
+        sig = f"{one.name}: {one.annotation}" if one.annotation else one.name
+        return Signature(one.name, sig, _first_line(one), _docstring(one))
+    is_called_on = not one.parent.is_class or {"staticmethod", "classmethod"} & one.labels
+    name = f"{owner}.{one.name}" if owner and is_called_on else one.name
+    if set(fluent).intersection(str(each.value) for each in one.decorators):
+        sig = f"{one.signature(name=name, return_type=False)} -> Self"
+    else:
+        sig = one.signature(name=name)
+    sig = f"async {sig}" if "async" in one.labels else sig
+    return Signature(one.name, sig, _first_line(one), _docstring(one))
+
+
+def _inherited(
+    entry: Entry, classes: Mapping[str, Entry], below: tuple[str, ...] = ()
+) -> Iterator[Signature]:
+    """Methods of the bases that are classes of this package, nearest first."""
+    below = (*below, entry.name)
+    for base in entry.traits:
+        found = classes.get(base.partition("[")[0].rpartition(".")[2])
+        if found is not None and found.name not in below:
+            yield from found.methods
+            yield from _inherited(found, classes, below)
+
+
+def _with_inherited(entry: Entry, classes: Mapping[str, Entry]) -> Entry:
+    named = {one.name for one in (*entry.constructors, *entry.methods)}
+    added: dict[str, Signature] = {}
+    for one in _inherited(entry, classes):
+        if one.name not in named:
+            added.setdefault(one.name, one)
+    return replace(entry, methods=(*entry.methods, *added.values()))
+
+
+def _docstring(one: Object) -> str:
+    return one.docstring.value if one.docstring else ""
+
+
+def _first_line(one: Object) -> str:
+    return _docstring(one).partition("\n")[0].strip()
+
+
+def _examples(definitions: Iterable[Object]) -> Iterator[str]:
+    """Doctests and fenced blocks, in the order they stand in."""
+    for one in definitions:
+        text = _docstring(one)
+        found = [(match.start(), match[2]) for match in _FENCED.finditer(text)]
+        outside = _FENCED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+        found += [(match.start(), match[0]) for match in _DOCTEST.finditer(outside)]
+        for _, code in sorted(found):
+            yield textwrap.dedent(code).strip("\n")

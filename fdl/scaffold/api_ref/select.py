@@ -1,0 +1,121 @@
+"""Find the public names of a reference, and the ones that a user has typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fdl.base.errors import UsageError
+from fdl.base.suggest import nearest
+from fdl.scaffold.api_ref.entries import Entry, Reference, Signature
+from fdl.scaffold.api_ref.scan import module_of
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One class, function or method of a reference.
+
+    Attributes:
+        path: The shortest dotted path: ``flodl.Trainer``, ``flodl.Trainer.builder``.
+        entry: The entry that describes it.
+        signature: The function or method; None for a class.
+    """
+
+    path: str
+    entry: Entry
+    signature: Signature | None = None
+
+    @property
+    def doc(self) -> str:
+        """First line of its docstring."""
+        return self.entry.doc if self.signature is None else self.signature.doc
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the package, or a package directly in it, exports it."""
+        module, _, _ = self.path.rpartition(".")
+        is_exported = module != self.home or self.entry.file.endswith("/__init__.py")
+        return is_exported and module.count(".") < 2
+
+    @property
+    def home(self) -> str:
+        """The module that defines it."""
+        return module_of(self.entry.file)
+
+    @property
+    def alone(self) -> Entry:
+        """The entry without what does not belong to this name."""
+        if self.signature is None:
+            return self.entry
+        one = (self.signature,)
+        return replace(self.entry, constructors=(), builder_methods=(), methods=one, examples=())
+
+    def answers(self, typed: str) -> bool:
+        """Whether a name or a dotted path means this one; any module around it will do."""
+        if typed == self.path or self.path.endswith(f".{typed}"):
+            return True
+        module, _, name = typed.rpartition(".")
+        return name == self.path.rpartition(".")[2] and f".{module}." in f".{self.home}."
+
+
+def public(reference: Reference) -> list[Name]:
+    """The public names; all names of a package that exports none."""
+    names = list(_names(reference))
+    return [one for one in names if one.is_public] or names
+
+
+def select(reference: Reference, typed: str) -> list[Name]:
+    """What a name means: public names, else others, else members, else all of a module.
+
+    It may be ``Trainer``, ``flodl.nn.Adam``, ``Trainer.builder``, or a module: ``flodl.nn``. A
+    method alone, ``early_stop``, means those of all public classes.
+
+    Raises:
+        UsageError: There is nothing of this name.
+    """
+    names, shown = list(_names(reference)), public(reference)
+    for found in (
+        [one for one in shown if one.answers(typed)],
+        [one for one in names if one.answers(typed)],
+        _members(shown, typed) or _members(names, typed),
+        [one for one in shown if f"{one.home}.".startswith(f"{typed}.")],
+        [one for one in _of(shown) if one.path.endswith(f".{typed}")],
+    ):
+        if found:
+            return found
+    owner, dot, name = typed.rpartition(".")
+    owners = [one for one in names if dot and one.answers(owner)]
+    near = nearest(name, [one.path.rpartition(".")[2] for one in _of(owners) or shown])
+    raise UsageError(
+        f"there is no `{typed}` in {reference.package} {reference.version}",
+        hint=f"fdl api-ref {owner + dot if owners else ''}{near}"
+        if near
+        else "`fdl api-ref` lists the public names",
+    )
+
+
+def _names(reference: Reference) -> Iterator[Name]:
+    for entry in reference.entries:
+        if entry.is_class:
+            yield Name(f"{entry.module}.{entry.name}", entry)
+            continue
+        for one in entry.methods:
+            # A function that another module exports has that module before its name.
+            path = one.sig.removeprefix("async ").partition("(")[0]
+            yield Name(path if "." in path else f"{entry.module}.{path}", entry, one)
+
+
+def _members(names: list[Name], typed: str) -> list[Name]:
+    owner, dot, name = typed.rpartition(".")
+    owners = [one for one in names if dot and one.answers(owner)]
+    return [one for one in _of(owners) if one.path.endswith(f".{name}")]
+
+
+def _of(classes: list[Name]) -> list[Name]:
+    """The members of classes."""
+    return [
+        Name(f"{one.path}.{member.name}", one.entry, member)
+        for one in classes
+        if one.entry.is_class
+        for member in (*one.entry.constructors, *one.entry.methods)
+    ]
