@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fdl.programs.source.records import Annotation
     from fdl.programs.source.source import Module
 
-_HOME = os.path.join("fdl", "args", "")
+_HOME = os.path.join("fdl", "programs", "args", "")
 _DECIDING = frozenset(
     ("__init_subclass__", "__pydantic_init_subclass__", "_description", "model_config",
      "parse_or_schema", "schema")
