@@ -44,6 +44,11 @@ for _name, _handler in (
 
 FIXTURES = Path(__file__).parent / "projects"
 
+_FROZEN = pytest.StashKey[int]()
+"""How many modules were there when Python's cycle collector was last kept from what is there."""
+_LARGE = 100
+"""Modules of a library that makes each later collection longer."""
+
 
 @dataclass(frozen=True)
 class Session:
@@ -68,15 +73,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep Python's cycle collector from what lives to the end: thousands of tests, and torch."""
     gc.disable()
     try:
         return (yield)
     finally:
         later.IMPORTED.update(sys.modules)
+        session.config.stash[_FROZEN] = len(sys.modules)
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Keep it also from what a test was the first to import, such as transformers."""
+    if len(sys.modules) >= item.config.stash[_FROZEN] + _LARGE:
+        item.config.stash[_FROZEN] = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ a tenth of one. A process that failed or was killed is never used again.
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import pickle
@@ -195,6 +196,7 @@ def _serve(jobs: Any) -> None:
     """Do job after job until nobody is left to send one."""
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    gc.freeze()
     while True:
         try:
             data = jobs.recv_bytes()
@@ -205,6 +207,9 @@ def _serve(jobs: Any) -> None:
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
         jobs.send_bytes(answer)
+        # Cycles keep the groups that were closed. Their threads look for messages a hundred times
+        # a second, while the process waits for other tests.
+        gc.collect()
 
 
 @cache
