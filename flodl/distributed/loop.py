@@ -22,7 +22,7 @@ from flodl.distributed.rank_parts import CountedRate, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import RankCounts, begin, begin_alone
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.begun import mark_begun
-from flodl.launch.group import Group, host_name
+from flodl.launch.group import Group, group_of_all, host_name
 from flodl.launch.launcher import detect
 from flodl.launch.settings import Policy
 from flodl.monitor.ledger import Account, TimeLedger
@@ -36,7 +36,7 @@ from flodl.train.metrics import recording_into
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.precision import FirstBatch
 from flodl.train.resume import Start, undone
-from flodl.train.steering import UNSHARED, Steering
+from flodl.train.steering import Steering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +78,8 @@ class Loop:
         policy: The order of the batches.
         checkpoints: Writes the state of all ranks, their samples and the trace.
         local_step: Batches that this rank has trained.
+        peers: The processes that act after the same step: the ranks, or those that share a sharded
+            model.
         told: The last epoch that the reporter has begun; -1 before the first.
         guard: Takes all ranks back after a setback; None without guards.
         left_out: What guards leave out; None if it is nothing.
@@ -122,10 +124,13 @@ class Loop:
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
-        self.due = DueTimes(
-            plan.checkpoint_steps, every_step=self.hooks.watches_steps, last_step=plan.most_steps
-        )
         self.checkpoints = RankCheckpoints(plan, group, parts, config)
+        self.peers = group_of_all(self.checkpoints.sharing) or group
+        self.due = DueTimes(
+            plan.checkpoint_steps,
+            every_step=self.hooks.watches_steps or self.shared,
+            last_step=plan.most_steps,
+        )
         self.scaler = parts.counted_scaler()
         # Before the resume, in which epoch_fn may set a schedule.
         self.rate = CountedRate(plan, parts, counts)
@@ -137,6 +142,11 @@ class Loop:
         self.left_out: RankLeftOut | None = None
         self.start = Start()
         self._has_begun = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes hold parts of the model (FSDP), and act after the same step."""
+        return self.peers is not self.group
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -215,14 +225,14 @@ class Loop:
         """Handle signals and recorded scalars while batches are trained."""
         # Not earlier: while data loads, no step could end, so nothing would honour a request.
         with self.stops.interrupt, recording_into(self.logs):
-            self.steering.open(UNSHARED if self.checkpoints.shared else "")
+            self.steering.open()
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
             if self.start.position.step and self.hooks.has("on_epoch_start"):
                 with undone(self.parts.parts({}), self._built):
                     self.hooks.call("on_epoch_start", self.run)
             self.start.rewind_generators()
-            self.stops.agree(self.group.gather_objects(self.run.stopped))
+            self.stops.agree(self.peers.gather_objects(self.run.stopped))
             self.logs.restart_clock()
             yield
 
@@ -257,6 +267,8 @@ class Loop:
             self.engine.close()
         self.checkpoints.close()
         self.parts.batches.close()
+        if self.shared:
+            self.peers.close()
         self.ledger.lap(Account.LOGGING)
 
     def to_resume(self) -> Path | None:
@@ -407,7 +419,7 @@ class Loop:
     def stop_at_last_step(self) -> None:
         """Stop a training that was asked to take only some steps, after the last of them."""
         if self.due.is_over(self.engine.global_step):
-            self.run.stop(f"only {self.engine.global_step} steps were asked for")
+            self.stops.agree([f"only {self.engine.global_step} steps were asked for"])
 
     def _look_up(self, epoch: int, position: int, *, closes: bool) -> None:
         """Call the step hooks and update the progress display."""
@@ -500,7 +512,7 @@ class Loop:
         if group.leads:
             self._report(metrics)
         self.ledger.lap(Account.LOGGING)
-        self.stops.agree(group.gather_objects(self.run.stopped))
+        self.stops.agree(self.peers.gather_objects(self.run.stopped))
         self.logs.restart_clock()
         self.checkpoints.trace.resume_clock(self.engine.global_step)
 
@@ -565,15 +577,15 @@ class Loop:
         """
         if self.stops.interrupted_by is None:
             return
-        # A signal reaches the processes of a sharded model at different steps, or not all of them.
-        if not self.checkpoints.shared and not non_finite_parameters(self.model):
+        if not non_finite_parameters(self.model):
             self.save()
         message = ""
-        if self.group.leads:
+        if self.peers.leads:
             message = f"stopped after {self.policy.told_place()}; {self.whereabouts()}"
         if self.stops.told:
-            end_launcher(self.group, self.stops.interrupt)
-        self.stops.leave(message, None if self.alone else self.stops.interrupted_by)
+            end_launcher(self.peers, self.stops.interrupt)
+        own = self.peers.world_size == 1
+        self.stops.leave(message, None if own else self.stops.interrupted_by)
 
     def refusal_to_save(self) -> str:
         """Return why no checkpoint can be saved now, or an empty text; collective."""

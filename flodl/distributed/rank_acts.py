@@ -51,7 +51,7 @@ class BetweenSteps:
 
     def __init__(self, worker: Loop) -> None:
         self._worker = worker
-        self._group, self._stops = worker.group, worker.stops
+        self._group, self._stops = worker.peers, worker.stops
 
     def save_now(self) -> str:
         """Save a checkpoint; return why not, or an empty text; collective."""

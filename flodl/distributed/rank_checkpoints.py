@@ -60,9 +60,9 @@ class RankCheckpoints:
         return self._writes
 
     @property
-    def shared(self) -> bool:
-        """Whether other processes hold parts of the model (FSDP)."""
-        return self._keeper.shared
+    def sharing(self) -> tuple[int, ...]:
+        """The processes that hold parts of the model (FSDP); empty if this one holds it all."""
+        return self._keeper.sharing
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""

@@ -351,6 +351,23 @@ class ProcessGroups(Group):
         return self._device_group if tensor.device.type == "cuda" else self._host
 
 
+def group_of_all(ranks: Sequence[int]) -> Group | None:
+    """Return a group of processes that are already in a process group, for values in host memory.
+
+    Args:
+        ranks: The processes; none if there is only this one.
+
+    Returns:
+        The group; None without others, and if only some of the processes are named. Collective.
+    """
+    if not ranks or len(ranks) != dist.get_world_size():
+        return None
+    rank = dist.get_rank()
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    cpu = torch.device("cpu")
+    return ProcessGroups(rank=rank, world_size=len(ranks), local_rank=local, device=cpu)
+
+
 def _operation(maximum: bool) -> Any:
     return dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
 

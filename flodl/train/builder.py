@@ -294,11 +294,13 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
 
         - Each rank trains on the data set it is given. Give each rank its own part of the data; all
           parts must be equally long.
-        - FSDP averages the gradients. The ranks exchange nothing else but checkpoints.
+        - FSDP averages the gradients. Besides, the ranks exchange only checkpoints, and what they
+          are asked for.
         - For a checkpoint all ranks gather the tensors, and the lowest rank writes its run
           directory. The file holds the buffers of the lowest rank, because FSDP does not share
           buffers.
-        - SIGTERM and Ctrl-C do not write a checkpoint; the last one stays.
+        - A signal to one rank, an act of ``fdl runs tell``, and ``run.stop`` of a callback reach
+          all ranks. They act one step later, all after the same step.
         """
         return self._set("sharded", bool(on))
 

@@ -111,8 +111,8 @@ class CheckpointKeeper:
     def __init__(self, model: nn.Module, run: RunDirectory | None) -> None:
         self._model = model
         self._parameters = list(model.parameters())
-        self.shared = bool(sharing_ranks(self._parameters))
-        """Whether other processes hold parts of the model, and take part in every save."""
+        self.sharing = sharing_ranks(self._parameters)
+        """The processes that hold parts of the model, and take part in every save."""
         self.keeps = self.agreed(run is not None)
         """Whether states are kept; the same in all processes that share the model."""
         self._run = run

@@ -33,8 +33,6 @@ PAGE = "live page"
 _LOOK_SECONDS = 0.2
 """How often a paused training looks for signals."""
 
-UNSHARED = "a model that several processes share (FSDP) cannot be told anything while it trains"
-
 
 class Loop(Protocol):
     """What the loop of a training does for acts, between two steps."""
@@ -90,16 +88,10 @@ class Steering:
 
     # --- Beginning and end ---------------------------------------------------------------------
 
-    def open(self, refusal: str = "") -> None:
-        """Begin to listen, if there is a run directory; without a socket, only warn.
-
-        Args:
-            refusal: Why this training cannot be told anything; empty if it can.
-        """
+    def open(self) -> None:
+        """Begin to listen, if there is a run directory; without a socket, only warn."""
         if self._run is None:
             return
-        if refusal:
-            self.mailbox.close(refusal)
         try:
             self._socket = PrivateSocket(self._run.path, self.mailbox)
             self._run.add_record({"socket": str(self._socket.path)})

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flodl.data import IterableEpoch
     from flodl.distributed.epoch_metrics import EpochLog
     from flodl.distributed.loop import Loop
+    from flodl.launch.group import Pending
 
 
 @final
@@ -50,6 +51,7 @@ class AloneLoop(PolicyLoop):
         guards = worker.plan.guards
         self._guard = LoopGuard(guards, guarded, start) if guards is not None else None
         self._left_out = self._guard or repeated(guarded, start)
+        self._wishes: Pending | None = None
 
     # --- The place -----------------------------------------------------------------------------
 
@@ -60,6 +62,8 @@ class AloneLoop(PolicyLoop):
 
     def pass_barrier(self) -> None:
         """Carry out what people asked for, before the next epoch."""
+        self._hear()
+        self._hear()  # what was said above
         self._carry_out_acts()
 
     def place(self) -> Position:
@@ -235,7 +239,7 @@ class AloneLoop(PolicyLoop):
                 schedule.end_step()
             if clock() >= due.next_time or engine.global_step >= due.next_step:
                 self._look_up(done)
-                if worker.run.stopped is not None:
+                if worker.stops.agreed:
                     break
         return done
 
@@ -281,16 +285,29 @@ class AloneLoop(PolicyLoop):
         # Plan first, then look at the request: a request between the two wakes the loop again.
         self._plan_due(worker.reporter.tick(done))
         worker.book(Account.LOGGING)
+        self._hear()
         self._carry_out_acts()
         if worker.due.checkpoint_due(step):
             self._log.losses.check()
             self._check_parameters()
             worker.save()
 
+    def _hear(self) -> None:
+        """Learn what people and signals ask for.
+
+        Processes that share a model learn it one step later, so that none waits for the others.
+        """
+        worker, stops = self._worker, self._worker.stops
+        if not worker.shared:
+            stops.heed(stops.wishes())
+            return
+        said, self._wishes = self._wishes, worker.peers.gather_later(stops.wishes())
+        if said is not None:
+            stops.heed([max(wish) for wish in zip(*said.wait(), strict=True)])
+
     def _carry_out_acts(self) -> None:
         """Do what people asked for, and honour a signal that asks to stop."""
         worker, stops = self._worker, self._worker.stops
-        stops.heed(stops.wishes())
         if stops.acts and self._epoch < worker.plan.num_epochs:
             worker.engine.present()
             carry_out_acts(worker)

@@ -122,6 +122,27 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best_and_ends_the_patienc
     ]
 
 
+def test_a_signal_to_one_rank_saves_the_training_of_all_ranks(told):
+    """All stop after the same step, and continue to the same bits."""
+    ranks = len(told)
+    steps = 24 // ranks // 4 + 1 + 1  # they learn of it one step later
+    for rank in told:
+        assert rank["signal"]["steps"] == steps
+        assert rank["signal"]["weights"]
+    said = told[0]["signal"]["said"]
+    assert said.startswith("stopped after 1 complete epochs and 2 steps; the last good checkpoint")
+
+
+def test_what_people_and_callbacks_ask_for_reaches_all_ranks(told):
+    first = told[0]["acts"]
+    assert all(rank["acts"]["rates"] == first["rates"] for rank in told)
+    assert all(first["rates"])
+    assert sum(first["rates"]) == first["steps"] == 6 * 24 // len(told) // 4
+    assert told[-1]["acts"]["stopped"] == "enough"
+    if len(told) > 1:
+        assert first["stopped"] == "another rank stopped it"
+
+
 def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
     done = fork_server.python(str(ALONE), str(tmp_path), timeout=120, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr[-5000:]

@@ -9,7 +9,11 @@ import contextlib
 import io
 import json
 import math
+import os
+import signal
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import torch
@@ -20,6 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 import flodl.checkpoint.sharded
+from fdl.runs.run import read
+from fdl.runs.tell import parse, tell
 from fdl.runs.trace import first_difference, read_trace
 from flodl import (
     Callback,
@@ -387,6 +393,81 @@ def values_that_are_not_finite_are_no_improvement():
     return {"stopped": done.stopped, "epochs": len(done.poll_metrics()), "best": best}
 
 
+class Interrupts(Callback):
+    """Sends the last rank a signal after a step."""
+
+    def __init__(self, step):
+        self.step = step
+        self.steps = 0
+
+    def on_step_end(self, run):
+        self.steps = run.global_step
+        if run.global_step == self.step and RANK == RANKS - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def a_signal_to_one_rank_saves_the_training_of_all():
+    straight = training(3, own_run("uninterrupted"), ema=False).run()
+    run, hook = own_run("interrupted"), Interrupts(24 // RANKS // 4 + 1)
+    told = {}
+    try:
+        training(3, run, ema=False).callbacks(hook).run()
+    except KeyboardInterrupt as stop:
+        told["said"] = str(stop)
+    told["steps"] = hook.steps
+    if run is not None:
+        (FOLDER / "interrupted-source").write_text(str(run.last_checkpoint))
+    dist.barrier()
+    source = (FOLDER / "interrupted-source").read_text() if RANK == 0 else None
+    resumed = training(3, own_run("continued"), ema=False).resume(source).run()
+    told["weights"] = all(map(torch.equal, resumed.join().params, straight.join().params))
+    return told
+
+
+class Stops(Callback):
+    """The last rank stops the training after its second step."""
+
+    def on_step_end(self, run):
+        if RANK == RANKS - 1 and run.global_step == 2:
+            run.stop("enough")
+
+
+class Tells(Callback):
+    """Tells the training a learning rate after the second step of the first rank, as fdl does."""
+
+    def __init__(self, run):
+        self.run, self.thread, self.rates = run, None, []
+
+    def on_step_end(self, run):
+        self.rates.append(run.optimizer.param_groups[0]["lr"])
+        if self.run is None:
+            return
+        if run.global_step == 2:
+            self.thread = threading.Thread(target=self.tell)
+            self.thread.start()
+        if run.global_step > 2 and self.thread.is_alive():
+            self.thread.join(0.05)
+
+    def tell(self):
+        tell(read(self.run.path), parse(["lr=0.25"]), 20)
+
+    def on_train_end(self, _run):
+        if self.thread is not None:
+            self.thread.join()
+
+
+def acts_reach_all_ranks():
+    stopped = training(3, own_run("stopped"), ema=False).callbacks(Stops()).run()
+    with tempfile.TemporaryDirectory(prefix="flodl-") as private:  # names of sockets are short
+        os.environ["XDG_RUNTIME_DIR"] = private
+        run = own_run("told")
+        hook = Tells(run)
+        training(6, run, ema=False).callbacks(hook).run()
+        dist.barrier()
+    rates = [hook.rates.count(rate) for rate in (0.01, 0.25)]
+    return {"stopped": stopped.stopped, "rates": rates, "steps": len(hook.rates)}
+
+
 CHECKS = {
     "bytes": bytes_are_those_of_one_device,
     "load": loads_into_parts_also_after_an_evaluation,
@@ -399,6 +480,8 @@ CHECKS = {
     "average": lambda: a_training_is_resumed_exactly(ema=True),
     "modes": modes_and_named_state_come_back,
     "odd": values_that_are_not_finite_are_no_improvement,
+    "signal": a_signal_to_one_rank_saves_the_training_of_all,
+    "acts": acts_reach_all_ranks,
 }
 
 if __name__ == "__main__":
