@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 import certifi
 import httpx2
 
-from fdl.libtorch.fetch.failures import ChangedError, TransientError, UnreachableError
+from fdl.libtorch.fetch.failures import ChangedError, TransientError, UnreachableError, shown
 from fdl.libtorch.fetch.options import Options
 from fdl.libtorch.fetch.part import Version
 from fdl.version import __version__
@@ -127,16 +126,6 @@ def get(client: httpx2.Client, url: str, span: str, known: Version) -> Iterator[
         if known.is_other(answer.version):
             raise ChangedError(_OTHER)
         yield answer
-
-
-def shown(url: str) -> str:
-    """An address for messages: without password and without query."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "the address"
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 def _interpret(response: httpx2.Response, where: str, known: Version) -> Answer:

@@ -16,7 +16,7 @@ import httpx2
 from fdl.base.errors import FetchError
 from fdl.base.output import note
 from fdl.base.progress import Progress
-from fdl.libtorch.fetch.answer import Answer, get, open_client, shown
+from fdl.libtorch.fetch.answer import Answer, get, open_client
 from fdl.libtorch.fetch.archive import ENDING, Job, Select, Unpacked
 from fdl.libtorch.fetch.digest import Algorithm
 from fdl.libtorch.fetch.failures import (
@@ -26,6 +26,7 @@ from fdl.libtorch.fetch.failures import (
     UnreachableError,
     disk_failure,
     require_space,
+    shown,
 )
 from fdl.libtorch.fetch.options import Options
 from fdl.libtorch.fetch.part import Part, Span

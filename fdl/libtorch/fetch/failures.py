@@ -1,10 +1,11 @@
-"""The ways in which downloading and unpacking fail, and whether downloaded bytes are kept."""
+"""The ways in which downloading and unpacking fail, and what their messages may show."""
 
 from __future__ import annotations
 
 import errno
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fdl.base.errors import FetchError
 
@@ -35,6 +36,21 @@ class TransientError(Exception):
     def __init__(self, reason: str, after: float = 0.0, *, silent: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.after, self.silent = reason, after, silent
+
+
+def shown(url: str) -> str:
+    """An address for messages: without password, and without a query, which may be a signature.
+
+    Other words are returned as they are.
+    """
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the address"
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 def disk_failure(path: Path | str, error: OSError) -> FetchError:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from fdl.base.errors import LibtorchError
 from fdl.base.progress import Progress
@@ -108,14 +107,6 @@ def nothing_known() -> None:
 def slot(kind: str, name: str) -> str:
     """A slot for a name that cannot be part of a file name."""
     return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-def without_password(url: str) -> str:
-    """An address without a user name and password."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def unpack(

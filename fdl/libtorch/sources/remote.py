@@ -13,7 +13,7 @@ from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.libtorch import layout
 from fdl.libtorch.catalog import Artifact
-from fdl.libtorch.fetch.failures import UnreachableError
+from fdl.libtorch.fetch.failures import UnreachableError, shown
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.sources import pip
 from fdl.libtorch.sources.base import (
@@ -24,7 +24,6 @@ from fdl.libtorch.sources.base import (
     nothing_known,
     slot,
     unpack,
-    without_password,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
     """An archive of the catalog; the environment may name mirrors."""
     contents = Contents(artifact.torch, artifact.variant, artifact.cuda, artifact.recorded_archs)
     return Source(
-        shown=without_password(artifact.urls(environ)[0]),
+        shown=shown(artifact.urls(environ)[0]),
         title=contents.title,
         slot=f"archive-{artifact.variant}",
         wanted=Wanted(artifact.torch, artifact.variant),
@@ -59,7 +58,7 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
         line = f"fdl libtorch install {artifact.variant} --source wheel"
         hint = "; or ".join(filter(None, (problem.hint, f"through pip: {line}")))
         raise UnreachableError(problem.message, hint=hint) from None
-    where = without_password(unpacked.url)
+    where = shown(unpacked.url)
     if artifact.sha256:
         bench.trust.record(artifact.path, unpacked.digest)
     else:
@@ -75,8 +74,8 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
 
 def address(url: str, wanted: Wanted) -> Source:
     """An archive or a wheel at any address of http or https."""
-    shown = without_password(url)
-    parts = urlsplit(shown)
+    place = shown(url)
+    parts = urlsplit(place)
     # A query often holds a signature that differs each time.
     name = f"{parts.netloc}{parts.path}"
 
@@ -84,12 +83,12 @@ def address(url: str, wanted: Wanted) -> Source:
         folder = bench.room("libtorch")
         algorithm = bench.trust.algorithm(name)
         unpacked = _fetch(source.title, [url], folder, bench, sha256=None, algorithm=algorithm)
-        bench.trust.check(name, unpacked.digest, shown)
-        return folder, finish(folder, wanted, shown, bench, links=None)
+        bench.trust.check(name, unpacked.digest, place)
+        return folder, finish(folder, wanted, place, bench, links=None)
 
     source = Source(
-        shown=shown,
-        title=unquote(parts.path).rpartition("/")[2] or shown,
+        shown=place,
+        title=unquote(parts.path).rpartition("/")[2] or place,
         # A new signature of the same file takes the place of the part with the old one.
         slot=slot("url", name),
         wanted=wanted,
@@ -159,5 +158,5 @@ def _fetch(
             algorithm=algorithm,
             progress=progress,
             environ=bench.environ,
-            typed=join(["fdl", *map(without_password, sys.argv[1:])]),
+            typed=join(["fdl", *map(shown, sys.argv[1:])]),
         )
