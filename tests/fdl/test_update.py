@@ -315,5 +315,5 @@ def test_the_upgrade_command_is_that_of_the_tool_that_installed(tmp_path, monkey
 
 
 def test_a_checkout_is_upgraded_with_git():
-    code = Path(fdl.machine.installed.__file__).parents[1]
+    code = Path(fdl.machine.installed.__file__).parents[2]
     assert upgrade_command() == f"git -C {code} pull"

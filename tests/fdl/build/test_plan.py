@@ -113,7 +113,7 @@ def test_arguments_that_make_no_sense_are_refused(
 
     done = fdl("libtorch", "build", *arguments, *dry, env=env)
 
-    assert (done.exit, done.out) == (1, "")
+    assert (done.exit, done.out) == (2, "")
     assert words in done.err
     assert "hint: " in done.err
     assert not (tmp_path / "home").exists()
