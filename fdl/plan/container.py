@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fdl.base.compose_file import container_root
 from fdl.base.errors import ManifestError
+from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.shell_words import quote
 from fdl.libtorch.active import compose_variables
 from fdl.manifest.node import Variable
-from fdl.plan.value import PLAN_VARIABLE, Plan
+from fdl.plan.value import Plan
 
 # These settings of fdl also apply to programs inside the container.
 _HANDED_THROUGH = ("FLODL_VERBOSITY", "FLODL_COLOR")

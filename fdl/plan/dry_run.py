@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 
+from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.output import Palette
 from fdl.base.shell_words import join, quote
 from fdl.manifest.node import Variable
 from fdl.plan.redaction import redacted
-from fdl.plan.value import PLAN_VARIABLE, SCHEMA_VERSION, Plan
+from fdl.plan.value import SCHEMA_VERSION, Plan
 
 
 def as_json(plan: Plan) -> str:

@@ -12,11 +12,11 @@ import sys
 
 from fdl.base.errors import ManifestError
 from fdl.base.light_record import Record
-from fdl.base.masking import KNOWN
+from fdl.base.masking import KNOWN, PLAN_VARIABLE
 from fdl.base.shell_words import compose, join, quote_cmd
 from fdl.manifest.node import Variable, origin
 from fdl.plan.script import shell_text, stops_at_failures
-from fdl.plan.value import GRACE_S, PLAN_VARIABLE, Plan
+from fdl.plan.value import GRACE_S, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

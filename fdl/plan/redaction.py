@@ -8,7 +8,7 @@ Imported on the warm path of presets, which are announced, and of help.
 
 from __future__ import annotations
 
-from fdl.base.masking import KNOWN
+from fdl.base.masking import KNOWN, PLAN_VARIABLE
 from fdl.base.secrets import (
     REDACTED,
     SHORTEST,
@@ -20,7 +20,7 @@ from fdl.base.secrets import (
 from fdl.base.shell_secrets import masked_script, secrets_of_script
 from fdl.base.shell_words import join
 from fdl.manifest.node import Variable
-from fdl.plan.value import PLAN_VARIABLE, Flag, Plan, Ranks
+from fdl.plan.value import Flag, Plan, Ranks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Imported on the warm path: no yaml, pydantic, json, typing or dataclasses at mod
 from __future__ import annotations
 
 from fdl.base.light_record import Record
+from fdl.base.masking import PLAN_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ SCHEMA_VERSION = 1
 
 GRACE_S = 10.0
 """Seconds before leftover processes are killed, without a ``grace:`` in the manifest."""
-
-PLAN_VARIABLE = "FDL_PLAN"
-"""Carries :meth:`Plan.inner` to the started program, as JSON."""
 
 
 class Flag(Record):

@@ -6,7 +6,7 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 
 from __future__ import annotations
 
-from fdl.base.masking import KNOWN
+from fdl.base.masking import KNOWN, PLAN_VARIABLE
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.manifest.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.manifest.inspect.manifest import stacks
@@ -15,7 +15,6 @@ from fdl.manifest.secrecy import tree
 from fdl.manifest.select.classify import RUN
 from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.plan.spelling import Spelling
-from fdl.plan.value import PLAN_VARIABLE
 from fdl.programs.parameters.typed import typed, typed_values
 
 TYPE_CHECKING = False
