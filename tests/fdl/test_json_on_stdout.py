@@ -2,11 +2,13 @@
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fdl.__main__ import main
+from fdl.api_ref import scan
 from fdl.builtins.table import TABLE
 from tests.rows import each_row
 
@@ -60,6 +62,15 @@ TALKING = """
         import flodl
     print("printed at the end")
     """
+
+
+scanned = cache(scan)
+
+
+@pytest.fixture(autouse=True)
+def _scanned_once(monkeypatch):
+    """A scan of flodl takes seconds."""
+    monkeypatch.setattr("fdl.commands.api_ref.scan", scanned)
 
 
 @pytest.fixture
