@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fdl.__main__ import main
 from fdl.api_ref import scan
 from fdl.builtins.table import TABLE
+from tests import fork_server
 from tests.rows import each_row
 
 ONE, OTHER = "2026-01-31T10-00-00", "2026-01-30T10-00-00"
@@ -76,6 +78,8 @@ def _scanned_once(monkeypatch):
 @pytest.fixture
 def talking(project, monkeypatch):
     """A project that gives reason to warn, whose programs print, and whose records differ."""
+    # fdl starts the programs of flodl with the Python that runs it.
+    monkeypatch.setattr(sys, "executable", fork_server.torch_program(os.environ))
     folder = project(
         {
             "fdl.yml": "commands:\n  first: {run: echo first}\n"
