@@ -2,12 +2,16 @@
 
 import json
 import os
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fdl.cli.builtins.table import TABLE
 from fdl.cli.entry import main
+from fdl.scaffold.api_ref import scan
+from tests import fork_server
 from tests.rows import each_row
 
 ONE, OTHER = "2026-01-31T10-00-00", "2026-01-30T10-00-00"
@@ -62,9 +66,20 @@ TALKING = """
     """
 
 
+scanned = cache(scan)
+
+
+@pytest.fixture(autouse=True)
+def _scanned_once(monkeypatch):
+    """A scan of flodl takes seconds."""
+    monkeypatch.setattr("fdl.cli.commands.api_ref.scan", scanned)
+
+
 @pytest.fixture
 def talking(project, monkeypatch):
     """A project that gives reason to warn, whose programs print, and whose records differ."""
+    # fdl starts the programs of flodl with the Python that runs it.
+    monkeypatch.setattr(sys, "executable", fork_server.torch_program(os.environ))
     folder = project(
         {
             "fdl.yml": "commands:\n  first: {run: echo first}\n"

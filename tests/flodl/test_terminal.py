@@ -116,15 +116,18 @@ def test_a_terminal_that_is_gone_is_let_go() -> None:
     assert sys.stdout is own
 
 
-# An import of torch that waits: what is on the screen then was there before it.
+# An import of torch that waits: what is on the screen then was there before it. The fork of a
+# process that has imported torch gets it from there.
 SLOW_TORCH = dedent(
     """
     import builtins
-    real = builtins.__import__
+    real, there = builtins.__import__, sys.modules.pop("torch", None)
 
     def slow(name, *rest):
         if name == "torch" and "torch" not in sys.modules:
             gate()
+            if there:
+                sys.modules["torch"] = there
         return real(name, *rest)
 
     builtins.__import__ = slow
@@ -138,9 +141,11 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-termi
 
 
 @posix_only
-@pytest.mark.parametrize("columns", [40, 120])
-def test_the_import_of_torch_is_told_before_it_begins_and_leaves_no_trace(columns: int) -> None:
-    with Session(SLOW_TORCH, columns, torch=False) as session:
+@pytest.mark.parametrize(("columns", "torch"), [(40, False), (120, True)])
+def test_the_import_of_torch_is_told_before_it_begins_and_leaves_no_trace(
+    columns: int, torch: bool
+) -> None:
+    with Session(SLOW_TORCH, columns, torch=torch) as session:
         assert session.until(last("importing")) == ["begin", "importing torch"]
         session.step()
         assert session.end() == 0
@@ -149,7 +154,7 @@ def test_the_import_of_torch_is_told_before_it_begins_and_leaves_no_trace(column
 
 @posix_only
 def test_a_terminal_that_cannot_erase_gets_a_plain_line() -> None:
-    with Session(SLOW_TORCH, 80, torch=False, env={"TERM": "dumb"}) as session:
+    with Session(SLOW_TORCH, 80, env={"TERM": "dumb"}) as session:
         session.until(last("importing"))
         session.step()
         assert session.end() == 0
@@ -161,7 +166,7 @@ def test_a_terminal_that_cannot_erase_gets_a_plain_line() -> None:
     "env", [{"FLODL_VERBOSITY": "quiet"}, {"RANK": "1"}, {"SLURM_PROCID": "3"}]
 )
 def test_quiet_programs_and_other_ranks_tell_nothing(env: dict[str, str]) -> None:
-    with Session(SLOW_TORCH, 80, torch=False, env=env) as session:
+    with Session(SLOW_TORCH, 80, env=env) as session:
         session.step()
         assert session.end() == 0
         assert session.text.splitlines() == ["begin", "end"]
@@ -169,7 +174,7 @@ def test_quiet_programs_and_other_ranks_tell_nothing(env: dict[str, str]) -> Non
 
 @posix_only
 def test_without_a_terminal_on_stdout_nothing_is_told() -> None:
-    with Session(SLOW_TORCH, 80, torch=False, stdout=False) as session:
+    with Session(SLOW_TORCH, 80, stdout=False) as session:
         session.step()
         assert session.end() == 0
         assert session.text == ""

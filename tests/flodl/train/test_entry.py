@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from textwrap import dedent
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from flodl.data import DataLoader
 from flodl.errors import DataError, FlodlError
 from flodl.train import entry
+from tests import fork_server
 from tests.rows import each_row
 
 
@@ -91,7 +92,7 @@ def test_a_closed_pipe_is_quiet() -> None:
         """
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [fork_server.torch_program(os.environ), "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
