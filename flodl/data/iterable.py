@@ -21,10 +21,7 @@ from flodl.data.structure import moved, samples_in
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
 
-NOT_PROMISED = (
-    "data that can only be iterated cannot be resumed inside an epoch, and ranks cannot share it "
-    "so that each sample is trained once"
-)
+NOT_PROMISED = "data that can only be iterated cannot be resumed inside an epoch"
 """Text for errors; the tutorial on data loading explains it."""
 
 
@@ -110,6 +107,10 @@ class IterableLoader:
         names: Names of the tensors of a batch that is made here. Default: the names that the data
             set declares, the keys of samples that are mappings, else ``"0"``, ``"1"``, ….
         drop_last: Leave out a last batch that is not full. Default: ``True``.
+        part: ``(rank, ranks)`` takes every ``ranks``-th batch, beginning with batch ``rank``. So
+            each batch belongs to one rank if all of them read the source in the same order.
+            A ``DataLoader`` with a ``DistributedSampler`` is taken as it is, because that shares
+            the samples already.
         join_remainder: Without ``drop_last``, let a last batch of one sample join the one before
             it. Two samples more than the batch are then read before it is delivered.
 
@@ -127,6 +128,7 @@ class IterableLoader:
         names: Sequence[str] | None = None,
         drop_last: bool | None = None,
         join_remainder: bool | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         if not is_iterable(dataset):
             raise TypeError(
@@ -157,6 +159,7 @@ class IterableLoader:
         self._transfer = transfer_to(self._device)
         self._epoch = IterableEpoch(iter(()), self._samples, "")
         self._number = 0
+        self._part = (0, 1) if _is_shared(dataset) else part
 
     @property
     def source(self) -> object:
@@ -213,7 +216,11 @@ class IterableLoader:
                 f"checkpoint at the end of an epoch, or {remedy_for(self._dataset)}"
             )
         self._number = epoch
-        self._epoch = IterableEpoch(self._batches(epoch), self._samples, self._told(epoch))
+        rank, ranks = self._part
+        own = islice(self._batches(epoch), rank, None, ranks)
+        # With fewer batches than ranks, some have none.
+        told = self._told(epoch) if rank == 0 else ""
+        self._epoch = IterableEpoch(own, self._samples, told)
         return self._epoch
 
     def state_dict(self) -> _State:
@@ -336,6 +343,12 @@ class IterableEpoch:
         if close is not None:
             close()
         self._ahead.clear()
+
+
+def _is_shared(dataset: object) -> bool:
+    """Whether each rank is given its own part of the samples already."""
+    sampler = getattr(dataset, "sampler", None)
+    return isinstance(sampler, torch.utils.data.DistributedSampler)
 
 
 def _nth(start: int, place: int) -> str:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, final
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
 from flodl.train.losses import DeviceLossLog, HostLossLog, SampleLossLog, loss_log
-from flodl.train.metrics import ScalarLog, StepCounter
+from flodl.train.metrics import ScalarLog, StepCounter, Sums, merged, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import Tensor
+
+    from flodl.train.metrics import Reduction
 
 
 @final
@@ -133,10 +135,10 @@ class EpochLogs:
         if self._judged:
             self.keep_for_judge()
 
-    def add(self, name: str, value: float | Tensor) -> None:
+    def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
         """Add one value of :func:`flodl.record_scalar`."""
         assert self.current is not None  # noqa: S101 - values come from batches
-        self.current.scalars.add(name, value)
+        self.current.scalars.add(name, value, reduce)
 
     def take(self, epoch: int) -> tuple[EpochLog, float]:
         """Remove the log of a complete epoch; return it and the duration of the epoch in ms."""
@@ -179,9 +181,9 @@ def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
         for known in state:
             into = sums.setdefault(int(known["epoch"]), _nothing(int(known["epoch"])))
             into["losses"] = [a + b for a, b in zip(into["losses"], known["losses"], strict=True)]
-            for name, (total, count) in known["scalars"].items():
-                before = into["scalars"].get(name, (0.0, 0))
-                into["scalars"][name] = [before[0] + total, before[1] + count]
+            for name, sums_of in known["scalars"].items():
+                before = into["scalars"].get(name)
+                into["scalars"][name] = sums_of if before is None else merged(before, sums_of)
             for name in ("batches", "samples", "busy_ms", "comm_ms", "wait_ms"):
                 into[name] += known[name]
     return [sums[epoch] for epoch in sorted(sums)]
@@ -244,13 +246,11 @@ def epoch_metrics(
     losses = [share.state["losses"] for share in shares]
     weight = sum(count for _, count in losses)
     observed = _weighted([(share.metrics, rank.samples) for share, rank in zip(shares, ranks)])  # noqa: B905
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, Sums] = {}
     for share in shares:
-        for name, (total, count) in share.state["scalars"].items():
-            before = sums.setdefault(name, [0.0, 0.0])
-            before[0] += total
-            before[1] += count
-    scalars = {name: total / count for name, (total, count) in sums.items() if count}
+        for name, values in share.state["scalars"].items():
+            sums[name] = merged(sums[name], values) if name in sums else values
+    scalars = _values(sums)
     return EpochMetrics(
         epoch=epoch,
         avg_loss=sum(total for total, _ in losses) / weight if weight else math.nan,
@@ -272,12 +272,17 @@ def _rank_metrics(share: EpochShare) -> RankMetrics:
     total, count = state["losses"]
     return RankMetrics(
         loss=total / count if count else math.nan,
-        scalars={name: s / n for name, (s, n) in state["scalars"].items() if n},
+        scalars=_values(state["scalars"]),
         samples=int(state["samples"]),
         batches=int(state["batches"]),
         busy_ms=float(state["busy_ms"]),
         device=share.device,
     )
+
+
+def _values(sums: Mapping[str, Sums]) -> dict[str, float]:
+    found = {name: reduced(values) for name, values in sums.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _weighted(parts: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:

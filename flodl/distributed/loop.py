@@ -19,7 +19,7 @@ from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, 
 from flodl.distributed.rank_acts import end_launcher
 from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_parts import CountedRate, rank_seed, timer_of_rank
-from flodl.distributed.rank_state import RankCounts, begin, begin_alone
+from flodl.distributed.rank_state import RankCounts, begin, begin_in_order
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.begun import mark_begun
 from flodl.launch.group import Group, group_of_all, host_name
@@ -106,7 +106,7 @@ class Loop:
         gradient: SharedGradient | None = None,
     ) -> None:
         self.plan, self.group, self.parts = plan, group, parts
-        self.alone = config is None
+        self.in_order = config is None
         counts: tuple[int, ...] = (1,)
         if config is not None:
             self.config = config
@@ -114,7 +114,7 @@ class Loop:
         self.model = parts.model
         self.history, self.ledger, self.reporter = history, ledger, reporter
         self.versions = self.aborts = 0
-        self._gradient = gradient
+        self.gradient = gradient
         self.local_step = self._begun = self.saved_at = 0
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
@@ -128,7 +128,7 @@ class Loop:
         self.peers = group_of_all(self.checkpoints.sharing) or group
         self.due = DueTimes(
             plan.checkpoint_steps,
-            every_step=self.hooks.watches_steps or self.shared,
+            every_step=self.hooks.watches_steps or self.peers.world_size > 1,
             last_step=plan.most_steps,
         )
         self.scaler = parts.counted_scaler()
@@ -159,15 +159,14 @@ class Loop:
         plan, group, parts = self.plan, self.group, self.parts
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
-        if self.alone:
-            found = begin_alone(plan, parts, self._prepare_epoch)
+        if self.in_order and group.world_size == 1:
+            found = begin_in_order(plan, parts, self._prepare_epoch)
         else:
             found = begin(
                 plan,
                 parts,
                 group,
-                self.config,
-                self._fresh,
+                None if self.in_order else (self.config, self._fresh),
                 label=label,
                 before_epoch=self._prepare_epoch,
             )
@@ -179,10 +178,12 @@ class Loop:
         self.ledger.load(start.state.ledger)
         self.engine = engine_of_plan(
             plan, parts, self.rate.steered, done=counts.steps, scaler=self.scaler,
-            ledger=self.ledger, values=self.reporter.step_values, reduce=self._gradient,
+            ledger=self.ledger, values=self.reporter.step_values, reduce=self.gradient,
         )  # fmt: skip
         self.engine.adopt(start.state.engine)
-        self.logs = EpochLogs(self.engine, group.device, weighted=not self.alone)
+        self.logs = EpochLogs(
+            self.engine, group.device, weighted=self.gradient is not None or not self.in_order
+        )
         self.logs.load(found.logs)
         self.run.global_step = counts.steps
         self.run.epoch, self.run.step = counts.epoch, counts.step
@@ -197,6 +198,8 @@ class Loop:
         )
         self.reporter.follow(self.run, self.engine)
         self.reporter.steer(self.steering)
+        if start.generators is None and not (self.in_order and group.world_size == 1):
+            torch.manual_seed(rank_seed(plan.seed, group.rank))
         if found.schedule is not None:
             self._begin_with_others(found.schedule, start)
         if start.source is not None:
@@ -212,8 +215,6 @@ class Loop:
 
         self.schedule = schedule
         self.data = RankBatches(self.parts.loader, self.config.batches_per_epoch, self.group.rank)
-        if start.generators is None:
-            torch.manual_seed(rank_seed(self.plan.seed, self.group.rank))
         self._begun = schedule.complete + (1 if start.position.step else 0)
         self.saved_at = schedule.position
         if self.plan.guards is not None:
@@ -252,7 +253,7 @@ class Loop:
         epochs = len(self.history)
         if self.run.stopped is not None and epochs < self.plan.num_epochs:
             log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
-        if not self.alone:
+        if not self.in_order:
             self.checkpoints.append_samples(self.schedule.position)
         self.checkpoints.trace.finish(self.model, self.engine.global_step)
         self.checkpoints.save_final(self.history)
@@ -352,7 +353,7 @@ class Loop:
         known.batches += 1
         known.samples += samples
         self._look_up(epoch, position, closes=closes)
-        gradient = self._gradient
+        gradient = self.gradient
         ms = gradient.busy_ms if closes and gradient is not None else self.timer.end_batch()
         known.busy_ms += ms
         self.set_busy(False)
@@ -387,7 +388,7 @@ class Loop:
 
     def set_rate_place(self) -> None:
         """Let learning rates be those of the next step, between two steps of many ranks."""
-        if not self.alone:
+        if not self.in_order:
             place = self.rate_limit(self.schedule.position) // self.plan.accumulate
             self.rate.steered.position = place
 
@@ -451,7 +452,7 @@ class Loop:
             return
         worker = self._worker
         worker.current_epoch, worker.current_version = epoch, self.versions
-        worker.local_step = self.run.global_step if self.alone else self.local_step
+        worker.local_step = self.run.global_step if self.in_order else self.local_step
         try:
             self.plan.epoch_fn(epoch, worker)
         except Exception as error:
@@ -503,7 +504,7 @@ class Loop:
         self.history.append(metrics)
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.end_epoch(metrics)
-        if not self.alone:
+        if not self.in_order:
             self.checkpoints.append_samples(self.schedule.position)
         if averaged:
             self.checkpoints.keep_best(self.policy.place().global_step, self.history)
@@ -518,13 +519,13 @@ class Loop:
 
     def _windows(self) -> tuple[int, tuple[int, ...]]:
         """Return the batches of the slowest rank per window, and those of each rank."""
-        if self.alone or self.config.policy is Policy.SYNC:
+        if self.in_order or self.config.policy is Policy.SYNC:
             return 1, (1,) * self.group.world_size
         return self.schedule.elche.anchor, self.schedule.elche.counts
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
-        if not self.alone:
+        if not self.in_order:
             when = f"after epoch {epoch} (counted from 0)"
             last_step = self.config.batches_per_epoch - 1
             require_finite(self.model, when, epoch=epoch, step=last_step)
@@ -594,7 +595,7 @@ class Loop:
                 "data that can only be iterated has no checkpoint inside an epoch; the one at the "
                 "end of the epoch is written anyway"
             )
-        if self.alone and self.logs.current is not None:
+        if self.in_order and self.logs.current is not None:
             self.logs.current.losses.check()
         if bad := non_finite_parameters(self.model):
             return f"parameters are not finite: {', '.join(bad[:3])}"
@@ -605,9 +606,9 @@ class Loop:
         place = self.policy.place()
         # A state that cannot be resumed must not replace one that can.
         unusable = place.step and isinstance(self.parts.batches, IterableLoader)
-        if unusable or (self.alone and not self.checkpoints.keeps):
+        if unusable or (self.in_order and not self.checkpoints.keeps):
             return
-        schedule = None if self.alone else self.schedule
+        schedule = None if self.in_order else self.schedule
         self.saved_at = schedule.position if schedule is not None else 0
         self.engine.present()
         acts = self.steering.saved()
@@ -623,12 +624,12 @@ class Loop:
         state = LoopState(
             history=self.history,
             records=self.reporter.records(),
-            unfinished=self._unfinished() if self.alone and place.step else UnfinishedEpoch(),
+            unfinished=self._unfinished() if self.in_order and place.step else UnfinishedEpoch(),
             ledger=self.ledger.state_dict(),
             engine=self.engine.decision(),
             acts=acts,
             guard=self.policy.guard_state(),
-            scale=self.rate.steered.scale if self.alone else 1.0,
+            scale=self.rate.steered.scale if self.in_order else 1.0,
         )
         written = self.checkpoints.save(state, place, self.logs, counts, schedule)
         if place.step:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from flodl.data.adapters import is_iterable
+from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
 from flodl.launch.settings import DdpRunConfig, Policy
 
@@ -40,7 +42,10 @@ def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
         ValueError: A setting needs the other policy.
     """
     settings, reason = plan.distributed, "asked for"
-    if settings.policy is Policy.AUTO:
+    if settings.policy is Policy.AUTO and is_iterable(plan.dataset):
+        reason = "data that can only be iterated has no numbers, which windows would share"
+        settings = settings.having(policy=Policy.SYNC)
+    elif settings.policy is Policy.AUTO:
         policy, reason = _by_names(group.gather_objects(hardware_name(group.device)))
         settings = settings.having(policy=policy)
         if policy is Policy.SYNC and (idle := _without_effect(settings)):
@@ -76,6 +81,14 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
             f"guards with several ranks and policy {str(policy)!r}: ranks can only go back "
             "together if they take every step together; add .policy('sync'), or leave the guards "
             "out"
+        )
+    shares = plan.distributed.partition_ratios is not None
+    if is_iterable(plan.dataset) and (shares or policy not in (Policy.SYNC, Policy.AUTO)):
+        asked = "partition_ratios" if shares else f"policy {str(policy)!r}"
+        raise ValueError(
+            f"{asked} with a {type(plan.dataset).__name__}: ranks share samples by their numbers, "
+            f"and data that can only be iterated has none; use .policy('sync') without shares, or "
+            f"{remedy_for(plan.dataset)}"
         )
     if plan.distributed.outer_optimizer is not None and policy is Policy.SYNC:
         raise ValueError(

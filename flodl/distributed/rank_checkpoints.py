@@ -148,26 +148,28 @@ class RankCheckpoints:
             evaluating=found["evaluating"],
         )
         extra: dict[str, Any] = {}
-        if schedule is not None and self._config is not None:
+        if schedule is not None or self._group.world_size > 1:
             ranks = capture_ranks(
                 self._group,
                 self._parts,
                 logs,
                 counts,
                 label=self._label,
-                same_steps=self._config.policy is Policy.SYNC,
+                same_steps=self._plan.distributed.policy is Policy.SYNC,
             )
             if ranks is None:
                 return None
-            extra = {KEY: self._of_ranks(ranks, schedule, self._config.batches_per_epoch)}
+            extra = {KEY: self._of_ranks(ranks, schedule)}
         extra = state.as_json(self._texts) | extra
         self._keeper.save(self._parts.parts(extra), position, last_values(state.history))
         return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
 
     def _of_ranks(
-        self, ranks: list[dict[str, Any]], schedule: ScheduleState, length: int
+        self, ranks: list[dict[str, Any]], schedule: ScheduleState | None
     ) -> dict[str, Any]:
-        outer = self._plan.distributed.outer_optimizer
+        if schedule is None or self._config is None:
+            return {"schedule": None, "ranks": ranks}
+        outer, length = self._plan.distributed.outer_optimizer, self._config.batches_per_epoch
         return {
             "schedule": schedule.as_json(),
             "ranks": ranks,

@@ -132,7 +132,7 @@ class RankStart:
     """State of the outer optimizer."""
 
 
-def begin_alone(
+def begin_in_order(
     plan: TrainingPlan, parts: Assembly, before_epoch: Callable[[int], object]
 ) -> RankStart:
     """Start a process that trains every batch, from the beginning or from a checkpoint.
@@ -161,8 +161,7 @@ def begin(
     plan: TrainingPlan,
     parts: Assembly,
     group: Group,
-    config: ScheduleConfig,
-    fresh: ScheduleState,
+    planned: tuple[ScheduleConfig, ScheduleState] | None,
     *,
     label: str,
     before_epoch: Callable[[int], object],
@@ -170,6 +169,15 @@ def begin(
     """Start from the beginning, or from a checkpoint of any number of ranks; collective.
 
     Only rank 0 reads the file. Afterwards all ranks have the parameters and buffers of rank 0.
+
+    Args:
+        plan: Names the checkpoint.
+        parts: The new parts.
+        group: The ranks.
+        planned: How ranks share the batches, and the schedule of a new training; None if each rank
+            trains its own batches in order.
+        label: Identifies this rank's device after a restart.
+        before_epoch: As for :func:`~flodl.train.resume.resume`.
 
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another training.
@@ -182,11 +190,11 @@ def begin(
         message = {"new": start.source is None}
         if start.source is not None:
             with withdrawn_if_refused(plan):
-                message |= _message(start, parts, config, fresh, labels)
+                message |= _message(start, parts, planned, labels)
     message = group.broadcast_object(message)
     broadcast_state(parts.model, group)
     if message["new"]:
-        return RankStart(start=start, schedule=fresh)
+        return RankStart(start=start, schedule=planned[1] if planned is not None else None)
     shares = _shares(message.pop("ranks"), labels) if group.leads else None
     message.pop("ranks", None)
     mine = group.scatter_objects(shares)
@@ -198,7 +206,7 @@ def begin(
         set_of_rank(parts.parts({}), own)
     return RankStart(
         start=start,
-        schedule=ScheduleState.from_json(message["schedule"]),
+        schedule=ScheduleState.from_json(message["schedule"]) if planned is not None else None,
         counts=_counts(mine),
         logs=mine["logs"],
         ledger=message["ledger"],
@@ -209,16 +217,21 @@ def begin(
 def _message(
     start: Start,
     parts: Assembly,
-    config: ScheduleConfig,
-    fresh: ScheduleState,
+    planned: tuple[ScheduleConfig, ScheduleState] | None,
     labels: list[str],
 ) -> dict[str, Any]:
     """Return the contents of a checkpoint that every rank needs."""
     saved = start.extra.get(KEY)
+    schedule: ScheduleState | None = None
+    ledger, outer = None, {}
     if saved is None:
-        schedule, ranks = _schedule_of_one(start, fresh, config), [_rank_of_one(start, parts)]
-        ledger, outer = None, {}
+        ranks = [_rank_of_one(start, parts)]
+        if planned is not None:
+            schedule = _schedule_of_one(start, planned[1], planned[0])
+    elif planned is None:
+        ranks = saved["ranks"]
     else:
+        config = planned[0]
         try:
             for begun in saved.get("orders", ()):
                 parts.loader.order(int(begun["epoch"]))  # drawn once: the batches need it, too
@@ -234,13 +247,13 @@ def _message(
         if [one["label"] for one in ranks] != labels:
             schedule = redistributed(schedule, config, [known.get(label) for label in labels])
     return {
-        "schedule": schedule.as_json(),
+        "schedule": schedule.as_json() if schedule is not None else None,
         "ranks": ranks,
         "ledger": ledger,
         "outer": outer,
         "position": (start.position.epoch, start.position.step, start.position.global_step),
         "state": start.state.as_json(),
-        "loader": parts.loader.state_dict(),
+        "loader": parts.batches.state_dict(),
         "states": {name: _on_cpu(part.state_dict()) for name, part in _moving_parts(parts).items()},
         "observed": observed_states(parts.model),
         "rates": start.rates,
@@ -280,7 +293,7 @@ def _follow(
     position = Position(*message["position"])
     if position.step:
         before_epoch(position.epoch)
-    parts.loader.load_state_dict(message["loader"])
+    parts.batches.load_state_dict(message["loader"])
     states = message["states"] | _own_states(mine)
     for name, part in _moving_parts(parts).items():
         if name in states:
@@ -332,7 +345,7 @@ def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig)
 
 
 def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
-    size = parts.loader.batch_size
+    size = parts.batches.batch_size or 1
     unfinished = start.state.unfinished
     total, count = unfinished.losses
     known = {

@@ -11,11 +11,10 @@ import torch
 from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
-from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.device import select_device, usable_gpus
 from flodl.distributed.policy_choice import check_policy
 from flodl.distributed.training import carry_out
-from flodl.errors import DataError, DistributedError, WorkersFailed
+from flodl.errors import DistributedError, WorkersFailed
 from flodl.launch.begun import mark_watched
 from flodl.launch.current_group import this_group as this_group
 from flodl.launch.group import LocalGroup
@@ -50,7 +49,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     launched = detect(os.environ)
     if launched is not None and (plan.sharded or launched.world_size > 1):
         if not plan.sharded:
-            _check_shared(plan, launched.world_size)
+            check_policy(plan, plan.distributed.policy)
         try:
             return train_launched(plan)
         except DistributedError as error:
@@ -58,7 +57,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
             raise
     ranks = 1 if plan.sharded else _ranks_to_start(plan)
     if launched is None and ranks > 1:
-        _check_shared(plan, ranks)
+        check_policy(plan, plan.distributed.policy)
         return _train_in_own_ranks(plan, ranks)
     return _alone(plan)
 
@@ -66,15 +65,9 @@ def run(plan: TrainingPlan) -> TrainerHandle:
 def _alone(plan: TrainingPlan, ledger: TimeLedger | None = None) -> TrainerHandle:
     """Train in this process, without a process group of ours."""
     group = LocalGroup(select_device(plan.device))
-    alone = plan.sharded or not continues_many_ranks(plan)
-    return carry_out(plan, group, alone=alone, ledger=ledger)
-
-
-def _check_shared(plan: TrainingPlan, ranks: int) -> None:
-    if is_iterable(plan.dataset):
-        remedy = remedy_for(plan.dataset)
-        raise DataError(f"{ranks} ranks: {NOT_PROMISED}; train on one device, or {remedy}")
-    check_policy(plan, plan.distributed.policy)
+    numbered = not plan.sharded and not is_iterable(plan.dataset)
+    in_order = not numbered or not continues_many_ranks(plan)
+    return carry_out(plan, group, in_order=in_order, ledger=ledger)
 
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flodl import log
+from flodl.data import DataLoader, IterableLoader
 from flodl.device import deterministic_algorithms
 from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.loop import Loop
-from flodl.distributed.policies.alone import AloneLoop
+from flodl.distributed.policies.in_order import InOrderLoop
 from flodl.distributed.policy_choice import told_waiting, with_policy
 from flodl.errors import DivergedError
 from flodl.launch.settings import Policy
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(
-    plan: TrainingPlan, group: Group, *, alone: bool = False, ledger: TimeLedger | None = None
+    plan: TrainingPlan, group: Group, *, in_order: bool = False, ledger: TimeLedger | None = None
 ) -> TrainerHandle:
     """Carry out a plan on this rank, together with the others; collective.
 
@@ -44,7 +45,7 @@ def carry_out(
     Args:
         plan: What to train.
         group: The ranks.
-        alone: Whether this process, the only one of its group, trains every batch in order. A
+        in_order: Whether this process, the only one of its group, trains every batch in order. A
             training that several ranks have begun continues with their schedule instead.
         ledger: Books the time; None for a new one.
 
@@ -53,15 +54,15 @@ def carry_out(
         DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
     reason = ""
-    if not alone:
+    if group.world_size > 1 or not in_order:
         plan.distributed.check_world(group.world_size)
         plan, reason = with_policy(plan, group)
     with recorded(_for_rank(plan, group), group) as timed:
-        return _carried_out(timed, group, reason, ledger, alone=alone)
+        return _carried_out(timed, group, reason, ledger, in_order=in_order)
 
 
 def _carried_out(
-    plan: TrainingPlan, group: Group, reason: str, ledger: TimeLedger | None, *, alone: bool
+    plan: TrainingPlan, group: Group, reason: str, ledger: TimeLedger | None, *, in_order: bool
 ) -> TrainerHandle:
     ledger = ledger or TimeLedger.since_process_start()
     history: list[EpochMetrics] = []
@@ -71,7 +72,7 @@ def _carried_out(
         with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
             if group.world_size > 1:
                 reporter.tell_policy(plan.distributed.policy, reason)
-            loop = _train(plan, group, reporter, ledger, history, alone=alone)
+            loop = _train(plan, group, reporter, ledger, history, in_order=in_order)
             if (told := told_waiting(plan.distributed.policy, history)) is not None:
                 log.msg(f"  {told}")
     return TrainerHandle(
@@ -79,7 +80,7 @@ def _carried_out(
         history,
         average=loop.parts.average,
         stopped=loop.run.stopped,
-        devices=() if alone else devices,
+        devices=() if in_order and group.world_size == 1 else devices,
         averages=loop.versions,
         aborts=loop.aborts,
     )
@@ -92,23 +93,26 @@ def _train(
     ledger: TimeLedger,
     history: list[EpochMetrics],
     *,
-    alone: bool,
+    in_order: bool,
 ) -> Loop:
-    parts = assemble(plan, group.device, group.world_size)
+    parts = assemble(plan, group.device, group.world_size, group.rank)
     config = gradient = None
-    if not alone:
+    together = group.world_size > 1 or not in_order
+    in_order = in_order or isinstance(parts.batches, IterableLoader)
+    if together:
         group.check_same(_fingerprint(plan, parts))
-        # Only rank 0 writes files, so only rank 0 knows when a write is due.
-        barrier_every = group.broadcast_object(_barrier_every(plan))
-        config = schedule_config(plan, parts, group.world_size, barrier_every)
         if plan.distributed.policy is Policy.SYNC:
             from flodl.distributed.policies.sync import SharedGradient
 
             gradient = SharedGradient()
+    if not in_order:
+        # Only rank 0 writes files, so only rank 0 knows when a write is due.
+        barrier_every = group.broadcast_object(_barrier_every(plan))
+        config = schedule_config(plan, parts, group.world_size, barrier_every)
     loop = Loop(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
     try:
         outer = loop.begin()
-        policy = loop.policy = AloneLoop(loop) if alone else _policy(loop, outer, gradient)
+        policy = loop.policy = InOrderLoop(loop) if in_order else _policy(loop, outer, gradient)
         ledger.lap(Account.SETUP)
         with loop.at_work():
             while not loop.ended:
@@ -214,11 +218,14 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     from flodl.distributed.averaging.buffers import model_facts
 
     settings = plan.distributed
+    loader, data = parts.batches, {}
+    if isinstance(loader, DataLoader):
+        order = loader.state_dict()["sampler"]
+        data = {"the number of samples": loader.num_samples, "the order of the samples": order}
     facts = model_facts(parts.model) | {
-        "the number of samples": parts.loader.num_samples,
-        "batch_size": parts.loader.batch_size,
-        "the number of batches": parts.loader.num_batches,
-        "the order of the samples": parts.loader.state_dict()["sampler"],
+        **data,
+        "batch_size": loader.batch_size,
+        "the number of batches": loader.num_batches,
         "num_epochs": plan.num_epochs,
         "seed": plan.seed,
         "accumulate": plan.accumulate,

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from flodl.train.metrics import record_scalar
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics, Monitor
+    from flodl.train.metrics import Reduction
 
 
 class TrainingRun:
@@ -61,6 +64,10 @@ class TrainingRun:
     def stopped(self) -> str | None:
         """The reason why the training ends early, once :meth:`stop` was called."""
         return self._stopped
+
+    def log(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
+        """Report a value of a step, as :func:`flodl.record_scalar` does; in ``on_step_end``."""
+        record_scalar(name, value, reduce)
 
     def stop(self, reason: str) -> None:
         """End the training after the current step or epoch; the training counts as complete."""

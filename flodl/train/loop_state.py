@@ -27,8 +27,8 @@ class UnfinishedEpoch:
 
     losses: Sequence[float] = (0.0, 0)
     """Total and count."""
-    scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Total and count by name."""
+    scalars: Mapping[str, Sequence[float | str]] = field(default_factory=dict)
+    """Result and count by name, and the reduction if it is not the mean."""
     seconds: float = 0.0
     """Time spent on its steps."""
 
@@ -92,7 +92,10 @@ class LoopState:
             "records": epochs.records(self.records),
             "unfinished": {
                 "losses": list(self.unfinished.losses),
-                "scalars": {n: [_number(t), c] for n, (t, c) in self.unfinished.scalars.items()},
+                "scalars": {
+                    name: [_number(float(total)), *rest]
+                    for name, (total, *rest) in self.unfinished.scalars.items()
+                },
                 "seconds": self.unfinished.seconds,
             },
             "frozen": list(self.frozen),
@@ -114,7 +117,10 @@ class LoopState:
         """
         try:
             unfinished = form["unfinished"]
-            scalars = {n: (float(t), int(c)) for n, (t, c) in unfinished["scalars"].items()}
+            scalars: dict[str, Sequence[float | str]] = {
+                name: (float(total), int(count), *map(str, reduce))
+                for name, (total, count, *reduce) in unfinished["scalars"].items()
+            }
             return cls(
                 history=[_metrics_from_json(metrics) for metrics in json.loads(form["history"])],
                 records=[EpochRecord.from_json(record) for record in json.loads(form["records"])],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
 
 from torch import Tensor
 
@@ -14,8 +14,16 @@ from flodl.train.device_values import DeviceValues
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-Recorded: TypeAlias = "tuple[str, float | Tensor]"
-"""One call of :func:`record_scalar`: name and value."""
+Reduction: TypeAlias = Literal["mean", "sum", "max", "min", "last"]
+"""How the values of an epoch become one, over steps and ranks."""
+
+REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "max", "min", "last")
+
+Recorded: TypeAlias = "tuple[str, float | Tensor, Reduction]"
+"""One call of :func:`record_scalar`: name, value and reduction."""
+
+Sums: TypeAlias = "Sequence[float | str]"
+"""The values of a metric so far as JSON values: result (of a mean: the total), count, reduction."""
 
 
 class StepCounter(Protocol):
@@ -27,7 +35,7 @@ class StepCounter(Protocol):
 class Recorder(Protocol):
     """Receives the values of a step."""
 
-    def add(self, name: str, value: float | Tensor) -> None:
+    def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
         """Add one value of a metric."""
 
 
@@ -44,22 +52,26 @@ _here = _Thread()
 _collected: list[Recorded] | None = None
 
 
-def record_scalar(name: str, value: float | Tensor) -> None:
-    """Report a value from inside a training step; the epoch shows the mean of the reported values.
+def record_scalar(name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
+    """Report a value from inside a training step; the epoch shows one value for all of them.
 
     A tensor on a GPU stays there and is read when the epoch ends, so no step waits for it. It works
-    inside a training function that torch.compile traces.
+    inside a training function that torch.compile traces. Several ranks report the values of all of
+    them as one, as one process on the same batches would.
 
     Args:
         name: Name of the metric.
         value: A number, or a tensor with one element.
+        reduce: ``"mean"`` of the reported values, their ``"sum"``, the ``"max"`` or ``"min"``, or
+            the ``"last"`` one (of several ranks that of the highest rank).
 
     Raises:
         StateError: No step of a Trainer is running.
-        ValueError: The tensor has more or fewer elements than one.
+        ValueError: The tensor has more or fewer elements than one, there is no such reduction, or
+            the metric has another one in this epoch.
     """
     if _collected is not None:
-        _collected.append((name, value))
+        _collected.append((name, value, reduce))
         return
     log = _here.log
     if log is None:
@@ -67,7 +79,7 @@ def record_scalar(name: str, value: float | Tensor) -> None:
             f"record_scalar({name!r}) outside of a training step: call it inside the train_fn "
             "given to Trainer.builder (with a loop of your own, use your own list)"
         )
-    log.add(name, value)
+    log.add(name, value, reduce)
 
 
 @contextmanager
@@ -111,20 +123,21 @@ class RecordedValues:
     def __init__(self) -> None:
         self.calls: list[Recorded] = []
 
-    def add(self, name: str, value: float | Tensor) -> None:
+    def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
         """Keep one call."""
-        self.calls.append((name, value))
+        self.calls.append((name, value, reduce))
 
 
 @final
 class _Scalar:
     """One metric in one epoch: the values not yet counted, and the sums of the others."""
 
-    __slots__ = ("count", "device_values", "steps", "total", "values")
+    __slots__ = ("count", "device_values", "reduce", "steps", "total", "values")
 
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.count = 0
+    def __init__(self, reduce: Reduction, known: Sums = (0.0, 0)) -> None:
+        self.reduce = reduce
+        self.total = float(known[0])
+        self.count = int(known[1])
         self.steps: list[int] = []
         self.values: list[float] = []
         self.device_values: DeviceValues | None = None
@@ -136,17 +149,22 @@ class _Scalar:
                 self.steps.append(step)
                 self.values.append(value)
 
-    def sums(self) -> list[float]:
-        """Total and count of all values."""
-        total = self.total
-        for value in self.values:  # one by one: a resumed epoch gives the same sum to the bit
-            total += value
-        return [total, self.count + len(self.values)]
+    def sums(self) -> list[float | str]:
+        """Result and count of all values, and the reduction if it is not the mean."""
+        total, count = self.total, self.count + len(self.values)
+        if self.reduce in ("mean", "sum"):
+            for value in self.values:  # one by one: a resumed epoch gives the same sum to the bit
+                total += value
+        elif self.values:
+            newest = {"max": max(self.values), "min": min(self.values), "last": self.values[-1]}
+            known: Sums = [total, self.count, self.reduce]
+            total = float(merged(known, [newest[self.reduce], count, self.reduce])[0])
+        return [total, count] if self.reduce == "mean" else [total, count, self.reduce]
 
     def settle(self) -> None:
         """Add the values to the sums, and forget the values."""
-        total, count = self.sums()
-        self.total, self.count = total, int(count)
+        total, count, *_ = self.sums()
+        self.total, self.count = float(total), int(count)
         self.steps.clear()
         self.values.clear()
 
@@ -157,25 +175,30 @@ class ScalarLog:
 
     Args:
         counter: Its ``global_step`` is the step that a value belongs to.
-        sums: Totals and counts of an interrupted epoch, as :meth:`state` returned them.
+        sums: The values of an interrupted epoch, as :meth:`state` returned them.
     """
 
     __slots__ = ("_counter", "_scalars")
 
-    def __init__(
-        self, counter: StepCounter, sums: Mapping[str, Sequence[float]] | None = None
-    ) -> None:
+    def __init__(self, counter: StepCounter, sums: Mapping[str, Sums] | None = None) -> None:
         self._counter = counter
-        self._scalars: dict[str, _Scalar] = {}
-        for name, (total, count) in (sums or {}).items():
-            scalar = self._scalars[name] = _Scalar()
-            scalar.total, scalar.count = float(total), int(count)
+        self._scalars = {name: _Scalar(reduction_of(s), s) for name, s in (sums or {}).items()}
 
-    def add(self, name: str, value: float | Tensor) -> None:
+    def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
         """Add one value of a metric."""
         scalar = self._scalars.get(name)
         if scalar is None:
-            scalar = self._scalars[name] = _Scalar()
+            if reduce not in REDUCTIONS:
+                raise ValueError(
+                    f"record_scalar({name!r}, reduce={reduce!r}): use one of "
+                    f"{', '.join(map(repr, REDUCTIONS))}"
+                )
+            scalar = self._scalars[name] = _Scalar(reduce)
+        if scalar.reduce != reduce:
+            raise ValueError(
+                f"record_scalar({name!r}, reduce={reduce!r}): this epoch has values of {name!r} "
+                f"with reduce={scalar.reduce!r}; use one of the two, or another name"
+            )
         # Check this first: a plain number is by far the most frequent case and costs two appends.
         if type(value) is not float:
             if isinstance(value, Tensor):
@@ -207,12 +230,37 @@ class ScalarLog:
                 yield name, list(scalar.steps), list(scalar.values)
                 scalar.settle()
 
-    def state(self) -> dict[str, list[float]]:
-        """Return total and count of every metric as JSON values; waits for the device."""
+    def state(self) -> dict[str, list[float | str]]:
+        """Return the :data:`Sums` of every metric; waits for the device."""
         for scalar in self._scalars.values():
             scalar.arrive(wait=True)
         return {name: scalar.sums() for name, scalar in self._scalars.items()}
 
-    def means(self) -> dict[str, float]:
-        """Return the mean of every metric, in the order of first appearance."""
-        return {name: total / count for name, (total, count) in self.state().items()}
+
+def reduction_of(sums: Sums) -> Reduction:
+    """Return the reduction of a metric; that of earlier versions is the mean."""
+    return next((one for one in REDUCTIONS if one == sums[-1]), "mean")
+
+
+def reduced(sums: Sums) -> float | None:
+    """Return the value of a metric; None without values."""
+    total, count = float(sums[0]), int(sums[1])
+    if not count:
+        return None
+    return total / count if reduction_of(sums) == "mean" else total
+
+
+def merged(one: Sums, other: Sums) -> list[float | str]:
+    """Return the sums of the values of both; those of ``other`` came later.
+
+    Raises:
+        ValueError: They have different reductions.
+    """
+    if (how := reduction_of(one)) != reduction_of(other):
+        raise ValueError(f"reduce={how!r} on one rank and {reduction_of(other)!r} on another")
+    if not other[1] or not one[1]:
+        return [*(one if one[1] else other)]
+    first, second, count = float(one[0]), float(other[0]), int(one[1]) + int(other[1])
+    if how in ("mean", "sum"):
+        return [first + second, count, *one[2:]]
+    return [{"max": max, "min": min}[how](first, second) if how != "last" else second, count, how]

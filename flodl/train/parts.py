@@ -67,8 +67,7 @@ class Assembly:
             DataError: Its data can only be iterated.
         """
         if isinstance(self.batches, IterableLoader):
-            remedy = remedy_for(self.batches.source)
-            raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {remedy}")
+            raise DataError("data that can only be iterated has no numbers")
         return self.batches
 
     def counted_scaler(self) -> CountedScaler | None:
@@ -90,13 +89,16 @@ class Assembly:
         )
 
 
-def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> Assembly:
+def assemble(
+    plan: TrainingPlan, device: torch.device, world_size: int = 1, rank: int = 0
+) -> Assembly:
     """Load the data, seed torch, and make model, optimizer and the rest, in this order.
 
     Args:
         plan: The plan of the training.
         device: The device that trains.
         world_size: Number of processes that train together.
+        rank: Number of this process.
 
     Raises:
         TypeError: A factory returned something of another type.
@@ -106,7 +108,7 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
     if is_first_rank():
         warn_of_slow_bfloat16(plan.autocast, device)
     terminal.status("reading data")
-    loader = make_loader(plan, device)
+    loader = make_loader(plan, device, (rank, world_size))
     terminal.status("building the model")
     torch.manual_seed(plan.seed)
     model = build_model(plan.model_factory, device)
@@ -145,8 +147,15 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
     )  # fmt: skip
 
 
-def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:
+def make_loader(
+    plan: TrainingPlan, device: torch.device, part: tuple[int, int] = (0, 1)
+) -> DataLoader | IterableLoader:
     """Make the loader for the data of a plan.
+
+    Args:
+        plan: The plan of the training.
+        device: The device for the batches.
+        part: Rank and number of ranks; data that can only be iterated is dealt out by batches.
 
     Raises:
         ValueError: A setting needs samples with numbers, and the data can only be iterated.
@@ -178,4 +187,4 @@ def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | Iterab
         )
     given = gives_batches(plan.dataset, counted)
     chosen = dict(own) if given else {**LOADER_DEFAULTS, **own}
-    return IterableLoader(plan.dataset, counted, device=device, **chosen)
+    return IterableLoader(plan.dataset, counted, device=device, part=part, **chosen)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 
 @final
+class NoBatchLeft(Exception):  # noqa: N818 - the loop handles it; no program sees it
+    """The ranks have trained all batches of an epoch whose length nobody knew."""
+
+
+@final
 class SharedGradient:
     """Averages gradients and buffers over the ranks in the middle of a step.
 
@@ -51,13 +56,14 @@ class SharedGradient:
         self._pad = worker.plan.distributed.simulate_sync_ms / 1000
         self._averager = StepAverager(worker.model, worker.group, backend)
         self._samples_since = 0
-        self._whole = worker.parts.loader.batch_size * worker.plan.accumulate
+        self._whole = (worker.parts.batches.batch_size or 1) * worker.plan.accumulate
 
     def __call__(self) -> None:
         """Average the gradients and the changed buffers over the ranks.
 
         Raises:
             DivergedError: The loss of a rank was not finite; raised on all ranks.
+            NoBatchLeft: No rank has a batch in this step; raised on all ranks.
         """
         worker = self._worker
         # Before waiting for the others: this rank's time does not include the wait.
@@ -67,9 +73,9 @@ class SharedGradient:
         began = time.perf_counter()
         log = worker.logs.current
         refused = log.refused if log is not None and self.samples else 0
-        told = (float(refused), *worker.stops.wishes())
+        told = (float(refused), float(self.samples > 0), *worker.stops.wishes())
         # Whole steps have weight 1, which changes no bit of a gradient: DDP has no weights.
-        bad, *wishes = self._averager.average(self.samples / self._whole, told)
+        bad, taking, *wishes = self._averager.average(self.samples / self._whole, told)
         if self._pad:
             time.sleep(self._pad)
         self._samples_since += self.samples
@@ -81,6 +87,8 @@ class SharedGradient:
         worker.timer.begin()
         if bad:
             raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
+        if not taking:
+            raise NoBatchLeft
 
     def begin_again(self) -> None:
         """Forget a step that was not completed."""

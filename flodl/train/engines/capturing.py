@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from flodl.train.engines.base import StepSettings
+    from flodl.train.metrics import Reduction
 
 
 def captures_on(device: torch.device) -> bool:
@@ -264,7 +265,7 @@ class Capture:
         self._compute, self._update = compute, update
         self._inputs, self._kinds = cloned(batch), _kinds(batch)
         self._targets = tensors_of(self._inputs)
-        self._recorded: list[tuple[str, Tensor]] = []
+        self._recorded: list[tuple[str, Tensor, Reduction]] = []
         before, drawn = self._memory(), _host_states()
         # The plain steps before it, with their own batches, were the warm-up.
         self._graph = cuda_graph_capture(0, None, self._run)
@@ -295,8 +296,8 @@ class Capture:
         for target, source in zip(self._targets, tensors_of(batch), strict=True):
             target.copy_(source, non_blocking=True)
         self._graph.replay()
-        for name, value in self._recorded:
-            record_scalar(name, value.clone())
+        for name, value, reduce in self._recorded:
+            record_scalar(name, value.clone(), reduce)
         return self._loss, self._norm
 
     def _run(self) -> None:
@@ -304,10 +305,10 @@ class Capture:
         with recording_into(values):
             self._loss = self._compute(self._inputs)
         self._recorded = []
-        for name, value in values.calls:
+        for name, value, reduce in values.calls:
             if not isinstance(value, Tensor) or value.device != self._loss.device:
                 raise ValueError("it records a number that is not on the device")
-            self._recorded.append((name, value.detach()))
+            self._recorded.append((name, value.detach(), reduce))
         self._norm = self._update()
 
     def _memory(self) -> list[object]:

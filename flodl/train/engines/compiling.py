@@ -90,8 +90,8 @@ def compiled_forward(
             loss, recorded = chosen(model, *given)
         if not ready:
             ready, chosen = True, compiled if recompiles else as_it_is
-        for name, value in recorded:
-            record_scalar(name, value)
+        for name, value, reduce in recorded:
+            record_scalar(name, value, reduce)
         return loss  # type: ignore[no-any-return]
 
     return call

@@ -306,23 +306,8 @@ def test_what_needs_samples_with_numbers_is_refused(
         change(builder).run()
 
 
-def test_several_ranks_are_refused_with_what_cannot_be_promised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    complaint = "2 ranks: data that can only be iterated cannot be resumed inside an epoch, and "
-    with pytest.raises(DataError, match=complaint):
-        training(Stream(4)).batch_size(2).ranks(2).run()
-    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=complaint):
-        training(Stream(4)).batch_size(2).run()
-
-
 def test_a_loader_of_samples_with_numbers_is_refused_with_its_data_set_as_the_remedy() -> None:
     loader = torch.utils.data.DataLoader(Pairs(), batch_size=2)
-    with pytest.raises(DataError, match=r"trained once; .*, or .*\.dataset\(loader\.dataset\)"):
-        training(loader).ranks(2).run()
     with pytest.raises(ValueError, match=r"\.dataset\(loader\.dataset\)"):
         training(loader).cache().run()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.data import EpochIterator
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from flodl.data import IterableEpoch
     from flodl.distributed.epoch_metrics import EpochLog
     from flodl.distributed.loop import Loop
+    from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Pending
 
 
 @final
-class AloneLoop(PolicyLoop):
+class InOrderLoop(PolicyLoop):
     """Trains epoch by epoch; every epoch ends at a barrier.
 
     Args:
@@ -52,6 +54,8 @@ class AloneLoop(PolicyLoop):
         self._guard = LoopGuard(guards, guarded, start) if guards is not None else None
         self._left_out = self._guard or repeated(guarded, start)
         self._wishes: Pending | None = None
+        if worker.gradient is not None:
+            worker.gradient.attach(worker)
 
     # --- The place -----------------------------------------------------------------------------
 
@@ -62,8 +66,11 @@ class AloneLoop(PolicyLoop):
 
     def pass_barrier(self) -> None:
         """Carry out what people asked for, before the next epoch."""
-        self._hear()
-        self._hear()  # what was said above
+        worker, stops = self._worker, self._worker.stops
+        self._hear()  # what was said in the last step
+        self._wishes = None
+        rows = worker.peers.gather(stops.wishes())
+        stops.heed([max(wish) for wish in zip(*rows, strict=True)])
         self._carry_out_acts()
 
     def place(self) -> Position:
@@ -93,6 +100,10 @@ class AloneLoop(PolicyLoop):
             self._known = UnfinishedEpoch()
         worker.book(Account.LOGGING)
         self._guarded(epoch)
+        if (gradient := worker.gradient) is not None:
+            gradient.settle()
+            worker.spent(gradient.sync_ms, 0.0)
+            gradient.sync_ms = 0.0
         worker.complete_epoch(epoch, averaged=True)
 
     def _guarded(self, epoch: int) -> None:
@@ -142,6 +153,8 @@ class AloneLoop(PolicyLoop):
         worker.told = epoch
         self._begin_trace(log, epoch, first, batches)
         logs.restart_clock(known.seconds)
+        worker.timer.begin()
+        self._samples = 0
         if self._left_out is not None:
             self._left_out.enter(epoch)
         if guard is not None:
@@ -150,6 +163,8 @@ class AloneLoop(PolicyLoop):
         try:
             with recording_into(log.scalars):
                 self._done = self._train_batches(batches, first)
+                if worker.gradient is not None:
+                    self._follow_others()
             if guard is not None:
                 guard.end(self._done)
         except BaseException:
@@ -205,6 +220,7 @@ class AloneLoop(PolicyLoop):
         waiting, schedule, scaler = Account.DATA, worker.parts.torch_schedule, worker.scaler
         trace = worker.checkpoints.trace
         skips = self._left_out.skips if self._left_out is not None else ()
+        shared = worker.gradient
         done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
@@ -217,6 +233,8 @@ class AloneLoop(PolicyLoop):
             if engine.global_step >= trace.next_step:
                 trace.look(worker.model, batch, engine.global_step)
                 lap(Account.LOGGING)
+            if shared is not None:
+                self._expect(shared, done)
             try:
                 if accumulate == 1:
                     engine.step(batch, losses)
@@ -242,6 +260,26 @@ class AloneLoop(PolicyLoop):
                 if worker.stops.agreed:
                     break
         return done
+
+    def _expect(self, gradient: SharedGradient, done: int) -> None:
+        """Tell the log and the gradient how many samples the next batch has."""
+        known = self._worker.parts.batches.samples_in(done)
+        samples, self._samples = known - self._samples, known
+        gradient.samples += samples
+        self._log.expect(samples)
+
+    def _follow_others(self) -> None:
+        """Take the steps of the ranks that still have batches, until no rank has one."""
+        # Imported here: a process that trains alone needs none of it.
+        from flodl.distributed.policies.sync import NoBatchLeft
+
+        worker, schedule = self._worker, self._worker.parts.torch_schedule
+        with suppress(NoBatchLeft):
+            while not worker.stops.agreed:
+                worker.engine.follow()
+                if schedule is not None:
+                    schedule.end_step()
+                self._look_up(self._done)
 
     def _pass_over(self, done: int, first: int) -> None:
         """Leave out the batch before ``done``, because a guard decided it."""
@@ -298,6 +336,8 @@ class AloneLoop(PolicyLoop):
         Processes that share a model learn it one step later, so that none waits for the others.
         """
         worker, stops = self._worker, self._worker.stops
+        if worker.gradient is not None:
+            return  # the step itself has told all ranks
         if not worker.shared:
             stops.heed(stops.wishes())
             return
@@ -308,7 +348,10 @@ class AloneLoop(PolicyLoop):
     def _carry_out_acts(self) -> None:
         """Do what people asked for, and honour a signal that asks to stop."""
         worker, stops = self._worker, self._worker.stops
-        if stops.acts and self._epoch < worker.plan.num_epochs:
+        acts = stops.acts and self._epoch < worker.plan.num_epochs
+        if worker.gradient is not None and (acts or stops.interrupted_by is not None):
+            worker.gradient.settle()
+        if acts:
             worker.engine.present()
             carry_out_acts(worker)
         if stops.interrupted_by is not None:
