@@ -15,6 +15,7 @@ from torch.nn.functional import mse_loss
 
 from flodl import (
     ArgmaxSelector,
+    BatchArgmaxSelector,
     FlowBuilder,
     Graph,
     LearnedHalt,
@@ -95,8 +96,10 @@ def build_model() -> Graph:
         .gate(SoftmaxRouter(WIDTH, 2), [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)])
         .using("context")
         .tag("mixed")
-        # One of the branches runs, for the whole batch.
+        # Each row goes to one of the branches.
         .switch(ArgmaxSelector(WIDTH, 2), [nn.Tanh(), nn.GELU()])
+        # The whole batch goes to one of the branches.
+        .batch_switch(BatchArgmaxSelector(WIDTH, 2), [nn.Identity(), nn.Softsign()])
         # The same small layer on every quarter of the features.
         .map(nn.Linear(WIDTH // 4, WIDTH // 4))
         .batched()
@@ -105,7 +108,7 @@ def build_model() -> Graph:
         .through(StateAdd())
         .using("context", "encoded")
         .tag("hint")
-        # Loops: a fixed number of times; until it says stop; while the values are small.
+        # Loops: a fixed number of times; each row until it says stop; each while it is small.
         .loop_body(Refine())
         .for_n(3)
         .using("hint")

@@ -75,6 +75,7 @@ from .errors import (
 )
 from .graph import (
     ArgmaxSelector as ArgmaxSelector,
+    BatchArgmaxSelector as BatchArgmaxSelector,
     Capturable as Capturable,
     FixedSelector as FixedSelector,
     FlowBuilder as FlowBuilder,

@@ -27,6 +27,7 @@ from flodl.graph.profile import (
 )
 from flodl.graph.routing import (
     ArgmaxSelector as ArgmaxSelector,
+    BatchArgmaxSelector as BatchArgmaxSelector,
     FixedSelector as FixedSelector,
     LearnedHalt as LearnedHalt,
     Reshape as Reshape,

@@ -279,35 +279,62 @@ class FlowBuilder:
 
     @_fluent
     def gate(
-        self, router: ModuleLike, experts: Iterable[ModuleLike], *, name: str | None = None
+        self,
+        router: ModuleLike,
+        experts: Iterable[ModuleLike],
+        *,
+        top_k: int | None = None,
+        name: str | None = None,
     ) -> None:
-        """Run all experts on the stream and add their outputs, weighted by a router.
+        """Run experts on the stream and add their outputs, weighted by a router.
 
         Args:
             router: Computes weights ``[..., N]`` from the stream; they are not normalised here. A
                 ``using`` right after applies to it.
             experts: N modules with outputs of the same shape, two or more.
+            top_k: Use only this many experts for each row, those with the largest weights. The
+                dimensions of the weights before N count as rows here: an expert gets its own rows
+                of the stream as ``[rows, ...]``. Default: all experts run on the whole stream.
             name: The gate's prefix in the registry and in checkpoints.
         """
         chosen = _several("experts", experts)
-        self._continue(self._draft.gate(as_module(router), chosen, self._stream(), name))
+        whole = isinstance(top_k, int) and not isinstance(top_k, bool)
+        if top_k is not None and not (whole and 1 <= top_k <= len(chosen)):
+            raise BuildError(f"top_k is from 1 to {len(chosen)}, the number of experts: {top_k!r}")
+        self._continue(self._draft.gate(as_module(router), chosen, top_k, self._stream(), name))
 
     @_fluent
     def switch(
         self, router: ModuleLike, branches: Iterable[ModuleLike], *, name: str | None = None
     ) -> None:
-        """Run one of several branches, chosen once for the whole batch and not for each sample.
+        """Send each row of the batch to its own branch.
 
-        So a sample may get another answer alone than in a batch. A gate decides for each sample.
+        A branch runs once, on all rows that chose it, and not at all without rows. So a branch must
+        treat its rows independently, and returns as many as it gets.
 
         Args:
-            router: Computes one element from the stream: the index of the branch, truncated toward
-                zero. A ``using`` right after applies to it.
+            router: Computes ``[rows]`` integers from the stream: the index of each row's branch. A
+                ``using`` right after applies to it.
             branches: Two or more modules.
             name: The switch's prefix in the registry and in checkpoints.
         """
-        chosen = _several("branches", branches)
-        self._continue(self._draft.switch(as_module(router), chosen, self._stream(), name))
+        self._switch(router, branches, False, name)
+
+    @_fluent
+    def batch_switch(
+        self, router: ModuleLike, branches: Iterable[ModuleLike], *, name: str | None = None
+    ) -> None:
+        """Run one of several branches, chosen once for the whole batch and not for each row.
+
+        So a row may get another answer alone than in a batch.
+
+        Args:
+            router: Computes one integer from the stream: the index of the branch. A ``using`` right
+                after applies to it.
+            branches: Two or more modules.
+            name: The switch's prefix in the registry and in checkpoints.
+        """
+        self._switch(router, branches, True, name)
 
     def map(self, body: ModuleLike, *, name: str | None = None) -> MapBuilder:
         """Start a map: a body that runs on slices; choose them on the returned builder.
@@ -363,6 +390,12 @@ class FlowBuilder:
             end = {"loop_body": "for_n, while_cond or until_cond", "map": "each, over or slices"}
             self._unfinished = f"{self._draft.here}: {step}: is not finished; call {end[step]}"
 
+    def _switch(
+        self, router: ModuleLike, branches: Iterable[ModuleLike], batch: bool, name: str | None
+    ) -> None:
+        chosen = _several("branches", branches)
+        self._continue(self._draft.switch(as_module(router), chosen, batch, self._stream(), name))
+
     @_fluent
     def _loop(
         self,
@@ -370,13 +403,14 @@ class FlowBuilder:
         cond: ModuleLike | None,
         kind: str,
         limit: int,
+        batch: bool,
         name: str | None,
     ) -> None:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             what = "n" if kind == "for" else "max_iter"
             raise BuildError(f"{what} is at least 1, not {limit!r}")
         condition = None if cond is None else as_module(cond)
-        operation = Loop(cast("Any", kind), limit)
+        operation = Loop(cast("Any", kind), limit, batch)
         stream = self._stream()
         self._continue(self._draft.loop(operation, as_module(body), condition, stream, name))
 
@@ -434,29 +468,58 @@ class LoopBuilder(_BlockBuilder):
 
     def for_n(self, n: int) -> FlowBuilder:
         """Run the body exactly ``n`` times."""
-        return self._finish()._loop(self._body, None, "for", n, self._name)
+        return self._end(None, "for", n)
 
     def while_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """Before each iteration: stops the whole batch, not single samples, when the value is > 0.
+        """Test before each iteration: a row whose value is > 0 is done and keeps its state.
 
-        So a sample may get another answer alone than in a batch.
+        The loop stops when all rows are done. The body also runs on rows that are done; their
+        result is dropped.
+
+        Args:
+            cond: Computes the values ``[rows, ...]`` from the state. All of a row's must be > 0.
+            max_iter: Largest number of iterations, and of tests.
+        """
+        return self._end(cond, "while", max_iter)
+
+    def until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
+        """Test after each iteration: a row whose value is > 0 is done and keeps its state.
+
+        The loop stops when all rows are done. The body also runs on rows that are done; their
+        result is dropped.
+
+        Args:
+            cond: Computes the values ``[rows, ...]`` from the state. All of a row's must be > 0.
+            max_iter: Largest number of iterations; there is no test after the last one.
+        """
+        return self._end(cond, "until", max_iter)
+
+    def batch_while_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
+        """Test before each iteration: stops all rows together when the value is > 0.
+
+        So a row may get another answer alone than in a batch.
 
         Args:
             cond: Computes a tensor, the value, from the state; all of its elements must be > 0.
             max_iter: Largest number of iterations, and of tests.
         """
-        return self._finish()._loop(self._body, cond, "while", max_iter, self._name)
+        return self._end(cond, "while", max_iter, batch=True)
 
-    def until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """After each iteration: stops the whole batch, not single samples, when the value is > 0.
+    def batch_until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
+        """Test after each iteration: stops all rows together when the value is > 0.
 
-        So a sample may get another answer alone than in a batch.
+        So a row may get another answer alone than in a batch.
 
         Args:
             cond: Computes a tensor, the value, from the state; all of its elements must be > 0.
             max_iter: Largest number of iterations; there is no test after the last one.
         """
-        return self._finish()._loop(self._body, cond, "until", max_iter, self._name)
+        return self._end(cond, "until", max_iter, batch=True)
+
+    def _end(
+        self, cond: ModuleLike | None, kind: str, limit: int, *, batch: bool = False
+    ) -> FlowBuilder:
+        return self._finish()._loop(self._body, cond, kind, limit, batch, self._name)
 
 
 class MapBuilder(_BlockBuilder):

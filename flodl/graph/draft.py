@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from fdl.base.suggest import nearest
 from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
+from flodl.graph.choices import GateNode, SwitchNode
 from flodl.graph.codegen import Initial
 from flodl.graph.modules import ModuleLike, as_module, delivered, port_style, ref_style
-from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
+from flodl.graph.nodes import LoopNode
 from flodl.graph.topology import (
     ENTRY,
     REF,
@@ -101,22 +102,38 @@ class Draft:
         name: str | None,
     ) -> int:
         """Append a loop."""
+        if operation.kind != "for" and not operation.batch:
+            _refuse_carried("body", body, f"batch_{operation.kind}_cond")
         module = LoopNode(body, cond, operation, self._next_id("loop"))
         return self.block("loop", operation, module, source, name)
 
     def gate(
-        self, router: nn.Module, experts: Sequence[nn.Module], source: int, name: str | None
+        self,
+        router: nn.Module,
+        experts: Sequence[nn.Module],
+        top_k: int | None,
+        source: int,
+        name: str | None,
     ) -> int:
         """Append a gate."""
-        operation = Gate(len(experts))
+        operation = Gate(len(experts), top_k)
+        for index, expert in enumerate(experts if top_k is not None else ()):
+            _refuse_carried(f"experts.{index}", expert, "a gate without top_k")
         module = GateNode(router, experts, operation, self._next_id("gate"))
         return self.block("gate", operation, module, source, name)
 
     def switch(
-        self, router: nn.Module, branches: Sequence[nn.Module], source: int, name: str | None
+        self,
+        router: nn.Module,
+        branches: Sequence[nn.Module],
+        batch: bool,
+        source: int,
+        name: str | None,
     ) -> int:
         """Append a switch."""
-        operation = Switch(len(branches))
+        operation = Switch(len(branches), batch)
+        for index, branch in enumerate(() if batch else branches):
+            _refuse_carried(f"branches.{index}", branch, "batch_switch")
         module = SwitchNode(router, branches, operation, self._next_id("switch"))
         return self.block("switch", operation, module, source, name)
 
@@ -359,6 +376,16 @@ def _receiver(operation: Operation, module: nn.Module | None) -> nn.Module | Non
             return module.router
         case _:
             return None
+
+
+def _refuse_carried(part: str, module: nn.Module, instead: str) -> None:
+    """Refuse a graph with carried state where rows part: its state belongs to a whole batch."""
+    for graph in module.modules():
+        if isinstance(graph, GraphBase) and graph.topology.state_tags:
+            raise BuildError(
+                f"{part} carries {graph.topology.state_tags[0]!r} from call to call for all rows, "
+                f"but runs for some of them; use {instead}, or carry it outside"
+            )
 
 
 def _styled(operation: Operation, style: RefStyle) -> Operation:

@@ -1,20 +1,21 @@
-"""The modules behind composite nodes (loops, gates, switches), and the functions of a map.
+"""The module behind a loop, and the functions of sums and maps.
 
-They are registered like other modules (``loop_2.body``, ``gate_3.experts.0``) and run through
-``__call__``. Children are looked up at each call, so a replaced child takes effect.
+A loop is registered like other modules (``loop_2.body``) and runs through ``__call__``. Its body
+is looked up at each call, so a replaced body takes effect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
 from flodl.graph.modules import LoopBody, TraceEmit, Traces
-from flodl.graph.topology import Gate, Loop, RefStyle, Switch
+from flodl.graph.rows import HaltingRows, done_rows, first_row, refuse_capture, spread
+from flodl.graph.topology import Loop, RefStyle
 from flodl.torch_features import DIFFERENTIATES_LOOPS, is_exporting
 
 Refs = Mapping[str, Tensor]
@@ -67,8 +68,8 @@ class LoopNode(nn.Module):
 
     Args:
         body: Computes the next state from the state, in the same shape.
-        cond: Computes a tensor from the state; the loop stops when all of its elements are > 0.
-            None for a loop of fixed length.
+        cond: Computes a tensor from the state; a row is done when all of its elements are > 0, and
+            the loop stops when all rows are. None for a loop of fixed length.
         operation: Kind and limit.
         node_id: The node, for messages.
     """
@@ -130,15 +131,19 @@ class LoopNode(nn.Module):
         self, step: Callable[[Tensor], Any], x: Tensor, traces: LoopTraces, done: list[int]
     ) -> Tensor:
         kind, limit = self.operation.kind, self.operation.limit
+        rows = None if kind == "for" or self.operation.batch else HaltingRows(self.node_id)
         for iteration in range(limit):
-            if kind == "while" and self._halts(x, traces):
-                break
-            x = step(x)
-            if type(x) is not Tensor:
-                x = first_tensor(x, self.node_id)
+            if kind == "while" or (kind == "until" and iteration):
+                signal = self._signal(x)
+                traces.halts.append(signal)
+                refuse_capture(x, self.node_id)
+                if rows.all_done(signal, x) if rows else bool((signal > 0).all()):
+                    break
+            state = step(rows.seen(x) if rows else x)
+            if type(state) is not Tensor:
+                state = first_tensor(state, self.node_id)
+            x = rows.advanced(x, state) if rows else state
             done.append(iteration)
-            if kind == "until" and iteration + 1 < limit and self._halts(x, traces):
-                break
         return x
 
     def _step(
@@ -153,11 +158,6 @@ class LoopNode(nn.Module):
             step = lambda x: call_with(body, x, refs, style)  # noqa: E731 - shorter than a def
         return _recording(step, body, traces.returned) if _returns_traces(body) else step
 
-    def _halts(self, x: Tensor, traces: LoopTraces) -> bool:
-        signal = self._signal(x)
-        traces.halts.append(signal)
-        return bool(signal > 0) if signal.numel() == 1 else bool((signal > 0).all())
-
     def _signal(self, x: Tensor) -> Tensor:
         signal = cast("nn.Module", self.cond)(x)
         return signal if type(signal) is Tensor else first_tensor(signal, f"{self.node_id}.cond")
@@ -169,25 +169,35 @@ class LoopNode(nn.Module):
         """
         from torch._higher_order_ops.while_loop import while_loop
 
-        limit = self.operation.limit
+        operation, node = self.operation, self.node_id
 
-        def unfinished(count: Tensor, state: Tensor) -> Tensor:
+        def done_at(state: Tensor) -> Tensor:
+            signal = self._signal(state)
+            return (signal > 0).all() if operation.batch else done_rows(signal, state, node)
+
+        def unfinished(count: Tensor, done: Tensor, _seen: Tensor, _state: Tensor) -> Tensor:
             # The first iteration runs without a test: torch 2.13 differentiates a loop that never
             # ran as if it had run once.
-            return (count == 0) | ((count < limit) & ~(self._signal(state) > 0).all())
+            return (count == 0) | ((count < operation.limit) & ~done.all())
 
-        def advance(count: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            # The operators refuse outputs that share memory with their inputs.
-            return count + 1, first_tensor(step(state), self.node_id).clone()
+        def advance(count: Tensor, done: Tensor, seen: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+            seen = torch.where(spread(done, state), seen, state)
+            after = first_tensor(step(seen), node)
+            state = torch.where(spread(done, state), state, after)
+            return count + 1, done | done_at(state), seen, state
 
-        def iterate(x: Tensor) -> Tensor:
+        def iterate(x: Tensor, done: Tensor) -> Tensor:
             count = torch.zeros((), dtype=torch.int64, device=x.device)
-            return cast("Tensor", cast("Any", while_loop)(unfinished, advance, (count, x))[1])
+            seen = first_row(~done, x) if done.dim() else x
+            # The operators refuse inputs and outputs that share memory.
+            start = (count, done.clone(), seen.clone(), x)
+            return cast("Tensor", cast("Any", while_loop)(unfinished, advance, start)[-1])
 
-        if self.operation.kind == "until":
-            return iterate(x)
-        halted = (self._signal(x) > 0).all()
-        return cast("Tensor", torch.cond(halted, torch.clone, iterate, (x,)))
+        if operation.kind == "until":
+            done = x.new_zeros(() if operation.batch else x.shape[:1], dtype=torch.bool)
+            return iterate(x, done)
+        done = done_at(x)
+        return cast("Tensor", torch.cond(done.all(), lambda x, _: x.clone(), iterate, (x, done)))
 
 
 def _publishing(body: LoopBody, refs: Refs, emit: TraceEmit) -> Callable[[Tensor], Any]:
@@ -223,187 +233,6 @@ def reset(module: nn.Module) -> None:
     # On the class: a missing attribute of an instance is searched slowly in torch's registries.
     if callable(getattr(type(module), "reset", None)):
         cast("Any", module).reset()
-
-
-def _within(node_id: str, router: nn.Module, part: nn.Module, name: str = "") -> str:
-    """Return a note for an exception: the part of a gate or switch that raised it."""
-    return f"in {node_id}, {'router' if part is router else name} ({type(part).__name__})"
-
-
-class GateNode(nn.Module):
-    """Runs every expert and adds their outputs, weighted by a router (Jacobs et al. 1991).
-
-    Args:
-        router: Computes weights ``[..., N]`` from the stream; they are not normalised here.
-        experts: N modules whose outputs have the same shape.
-        operation: Number of experts, and how the router takes references.
-        node_id: The node, for messages.
-    """
-
-    def __init__(
-        self, router: nn.Module, experts: Iterable[nn.Module], operation: Gate, node_id: str
-    ) -> None:
-        super().__init__()
-        self.router = router
-        self.experts = nn.ModuleList(experts)
-        self.operation = operation
-        self.node_id = node_id
-
-    def forward(self, x: Tensor, refs: Refs | None = None) -> Tensor:
-        """Compute the weighted sum of the experts' outputs.
-
-        Args:
-            x: The stream, for the router and all experts.
-            refs: Tag -> tagged value, for the router.
-
-        Raises:
-            ValueError: The shapes of weights and expert outputs do not match.
-        """
-        weights = self.weights(x, refs)
-        return weigh(weights, self.outputs(x))
-
-    def weights(self, x: Tensor, refs: Refs | None = None) -> Tensor:
-        """Call the router."""
-        try:
-            weights = call_with(self.router, x, refs, self.operation.style)
-        except Exception as error:
-            error.add_note(_within(self.node_id, self.router, self.router))
-            raise
-        return first_tensor(weights, f"{self.node_id}.router")
-
-    def outputs(self, x: Tensor) -> list[Tensor]:
-        """Call every expert."""
-        node = self.node_id
-        outputs: list[Tensor] = []
-        expert: nn.Module = self.router
-        try:
-            for expert in self.experts:
-                output = expert(x)
-                if type(output) is not Tensor:
-                    output = first_tensor(output, f"{node}.experts.{len(outputs)}")
-                outputs.append(output)
-        except Exception as error:
-            error.add_note(_within(node, self.router, expert, f"expert {len(outputs)}"))
-            raise
-        return outputs
-
-
-def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """Return ``sum_i weights[..., i] * outputs[i]``.
-
-    Args:
-        weights: ``[lead..., N]``, where ``lead`` are the first dimensions of an output: none, some
-            or all of them.
-        outputs: N tensors of one shape.
-
-    Raises:
-        ValueError: The number of outputs is not N, ``lead`` differs, or the output shapes differ.
-    """
-    shape, lead = outputs[0].shape, weights.shape[:-1]
-    if any(output.shape != shape for output in outputs):
-        shapes = ", ".join(str(list(output.shape)) for output in outputs)
-        raise ValueError(f"the experts of a gate return different shapes: {shapes}")
-    if weights.dim() == 0 or weights.shape[-1] != len(outputs):
-        raise ValueError(
-            f"a gate of {len(outputs)} experts needs weights [..., {len(outputs)}], its router "
-            f"returned {list(weights.shape)}"
-        )
-    if lead != shape[: len(lead)]:
-        raise ValueError(
-            f"the weights {list(weights.shape)} of a gate must begin like the experts' outputs "
-            f"{list(shape)}: one weight per expert for each of the leading dimensions"
-        )
-    weights = weights.reshape(*lead, *(1 for _ in shape[len(lead) :]), len(outputs))
-    # One split and fused multiply-adds need fewer operators than N slices, products and sums.
-    first, *others = weights.unbind(-1)
-    total = first * outputs[0]
-    for weight, output in zip(others, outputs[1:], strict=True):
-        total = torch.addcmul(total, weight, output)
-    return total
-
-
-class SwitchNode(nn.Module):
-    """Runs the branch that a router chooses once for the whole batch, not for each sample.
-
-    Args:
-        router: Computes one number from the stream: the index of the branch.
-        branches: Two or more modules.
-        operation: Number of branches, and how the router takes references.
-        node_id: The node, for messages.
-    """
-
-    def __init__(
-        self, router: nn.Module, branches: Iterable[nn.Module], operation: Switch, node_id: str
-    ) -> None:
-        super().__init__()
-        self.router = router
-        self.branches = nn.ModuleList(branches)
-        self.operation = operation
-        self.node_id = node_id
-
-    def forward(self, x: Tensor, refs: Refs | None = None) -> Tensor:
-        """Choose a branch and run it.
-
-        Args:
-            x: The stream, for the router and the branch.
-            refs: Tag -> tagged value, for the router.
-
-        Raises:
-            ValueError: The router returned several elements, or a negative or non-finite one.
-            IndexError: There is no such branch.
-        """
-        try:
-            choice = call_with(self.router, x, refs, self.operation.style)
-        except Exception as error:
-            error.add_note(_within(self.node_id, self.router, self.router))
-            raise
-        choice = first_tensor(choice, f"{self.node_id}.router")
-        if choice.numel() != 1:
-            raise ValueError(
-                f"the router of a switch returns one element, this one {list(choice.shape)}: one "
-                "branch serves the whole batch"
-            )
-        branches = list(self.branches)
-        if torch.compiler.is_compiling():
-            torch._assert_async(
-                ((choice >= 0) & (choice < len(branches))).all(),
-                f"{self.node_id}: the router named no branch",
-            )
-            return self._captured(branches, choice.reshape(()), x)
-        index = self._index(choice.item())
-        try:
-            output = branches[index](x)
-        except Exception as error:
-            error.add_note(_within(self.node_id, self.router, branches[index], f"branch {index}"))
-            raise
-        return output if type(output) is Tensor else first_tensor(output, self.node_id)
-
-    def _index(self, choice: float) -> int:
-        if not math.isfinite(choice) or choice < 0:
-            raise ValueError(f"the router of a switch returned {choice}; it names a branch from 0")
-        index, count = int(choice), len(self.branches)
-        if index >= count:
-            raise IndexError(f"the router of a switch chose branch {index}, there are {count}")
-        return index
-
-    def _captured(self, branches: list[nn.Module], choice: Tensor, x: Tensor) -> Tensor:
-        # While a compiler traces, the index has no value yet: torch's own operator keeps it.
-        if len(branches) == 1:
-            return self._alone(branches[0], x)
-        half = len(branches) // 2
-        return cast(
-            "Tensor",
-            torch.cond(
-                choice < half,
-                lambda x: self._captured(branches[:half], choice, x),
-                lambda x: self._captured(branches[half:], choice - half, x),
-                (x,),
-            ),
-        )
-
-    def _alone(self, branch: nn.Module, x: Tensor) -> Tensor:
-        # The operator refuses outputs that share memory with its inputs.
-        return first_tensor(branch(x), self.node_id).clone()
 
 
 def refuse_shapes(node_id: str, *values: Tensor) -> NoReturn:

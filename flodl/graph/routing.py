@@ -72,7 +72,25 @@ class SigmoidRouter(_ProjectedRouter):
 
 
 class ArgmaxSelector(_ProjectedRouter):
-    """Selects a switch's branch for the whole batch, not for each sample: the largest mean logit.
+    """Selects a switch's branch for each row: the largest logit of a linear layer.
+
+    Logits of dimensions between the first and the last are averaged for each row.
+    Among equal logits the lowest index wins. The choice has no gradient.
+
+    Args:
+        in_features: Width D of the stream ``[rows, ..., D]``.
+        choices: Number of branches.
+
+    Raises:
+        ValueError: A size is not a positive integer.
+    """
+
+    def _decide(self, logits: Tensor) -> Tensor:
+        return (logits.flatten(1, -2).mean(dim=1) if logits.dim() > 2 else logits).argmax(dim=-1)
+
+
+class BatchArgmaxSelector(_ProjectedRouter):
+    """Selects the branch of a ``batch_switch``, one for all rows: the largest mean logit.
 
     The logits of a linear layer are averaged over all leading dimensions first.
     Among equal logits the lowest index wins. The choice has no gradient.
@@ -90,7 +108,7 @@ class ArgmaxSelector(_ProjectedRouter):
 
 
 class FixedSelector(nn.Module):
-    """Always selects the same branch of a switch.
+    """Always selects the same branch of a switch, for each row.
 
     Args:
         index: The branch, counted from 0.
@@ -106,8 +124,8 @@ class FixedSelector(nn.Module):
         self.index = index
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the index as a 0-d tensor on the device of the stream."""
-        return torch.full((), self.index, dtype=torch.int64, device=x.device)
+        """Return the index once for each row, on the device of the stream."""
+        return torch.full(x.shape[:1], self.index, dtype=torch.int64, device=x.device)
 
     def extra_repr(self) -> str:
         """Return the index."""
@@ -115,9 +133,9 @@ class FixedSelector(nn.Module):
 
 
 class ThresholdHalt(nn.Module):
-    """Stops a loop for the whole batch, not for single samples: at one element above a threshold.
+    """Halts each row of a loop when one of its elements is above a threshold.
 
-    It returns ``max(x) - threshold``; a loop stops when the value is > 0.
+    It returns ``max(row) - threshold`` for each row; a row is done when the value is > 0.
 
     Args:
         threshold: In the unit of the state's elements. The largest element counts, not a norm.
@@ -133,8 +151,8 @@ class ThresholdHalt(nn.Module):
         self.threshold = float(threshold)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return how far the largest element is above the threshold, as a 0-d tensor."""
-        return x.max() - self.threshold
+        """Return how far the largest element of each row is above the threshold: ``[rows]``."""
+        return (x.flatten(1).amax(dim=1) if x.dim() > 1 else x) - self.threshold
 
     def extra_repr(self) -> str:
         """Return the threshold."""
@@ -142,15 +160,15 @@ class ThresholdHalt(nn.Module):
 
 
 class LearnedHalt(nn.Module):
-    """Stops a loop for the whole batch, not for single samples, by a linear layer on its state.
+    """Halts each row of a loop by a linear layer on its state.
 
-    The layer computes one value per sample. The loop stops when all are > 0.
+    The layer computes one value per row, or several. A row is done when all of its values are > 0.
 
     The number of iterations has no gradient. The layer learns only from a loss on its outputs,
     which the loop keeps as trace ``"<node id>/halt"``.
 
     Args:
-        dim: Width D of the state ``[..., D]``.
+        dim: Width D of the state ``[rows, ..., D]``.
 
     Raises:
         ValueError: The width is not a positive integer.

@@ -115,16 +115,18 @@ class Loop:
     Attributes:
         kind: ``for`` runs ``limit`` times, ``while`` tests before each iteration, ``until`` after.
         limit: Number of iterations, or the maximum.
+        batch: Whether the condition stops all rows together, and not each by itself.
         style: How the body takes references; None if the node has none.
     """
 
     kind: Literal["for", "while", "until"]
     limit: int
+    batch: bool = False
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
         """The arguments that define this operation, for the structural hash."""
-        return [self.kind, self.limit]
+        return [self.kind, self.limit, *(["batch"] if self.batch else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,32 +135,36 @@ class Gate:
 
     Attributes:
         experts: Number of experts.
+        top_k: How many of them a row uses; None for all.
         style: How the router takes references; None if the node has none.
     """
 
     experts: int
+    top_k: int | None = None
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
         """The arguments that define this operation, for the structural hash."""
-        return [self.experts]
+        return [self.experts, *([] if self.top_k is None else [self.top_k])]
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Run one of the branches; the registered module has ``router`` and ``branches``.
+    """Run branches on the rows that chose them; the module has ``router`` and ``branches``.
 
     Attributes:
         branches: Number of branches.
+        batch: Whether one branch serves all rows.
         style: How the router takes references; None if the node has none.
     """
 
     branches: int
+    batch: bool = False
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
         """The arguments that define this operation, for the structural hash."""
-        return [self.branches]
+        return [self.branches, *(["batch"] if self.batch else [])]
 
 
 @dataclass(frozen=True, slots=True)

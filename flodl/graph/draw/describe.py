@@ -125,12 +125,12 @@ def _detail(operation: Operation, module: nn.Module | None) -> str:
     match operation:
         case Loop("for", limit):
             return f"for ×{limit}"
-        case Loop(kind, limit):
-            return f"{kind}, at most ×{limit}"
-        case Gate(experts):
-            return plural(experts, "expert")
-        case Switch(branches):
-            return f"{branches} branches"
+        case Loop(kind, limit, batch):
+            return f"{'batch ' if batch else ''}{kind}, at most ×{limit}"
+        case Gate(experts, top_k):
+            return plural(experts, "expert") + ("" if top_k is None else f", top {top_k}")
+        case Switch(branches, batch):
+            return f"{branches} branches" + (", one per batch" if batch else "")
         case Map("slices", pieces):
             return plural(pieces, "slice")
         case Map(kind):

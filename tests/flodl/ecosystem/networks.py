@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flodl import (
     ArgmaxSelector,
+    BatchArgmaxSelector,
     FlowBuilder,
     Graph,
     NamedInputModule,
@@ -78,17 +79,17 @@ def recurrent() -> Graph:
     )
 
 
-def branching() -> Graph:
-    """Control flow that depends on values: a switch and a conditional loop, ``[B, 8]`` to same."""
-    return (
-        FlowBuilder.from_(nn.Linear(8, 8))
-        .switch(ArgmaxSelector(8, 2), [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())])
-        .tag("chosen")
-        .loop_body(nn.Linear(8, 8, bias=False), name="grow")
-        .while_cond(ThresholdHalt(6.0), max_iter=12)
-        .through(nn.Linear(8, 8), name="head")
-        .build()
-    )
+def branching(batch: bool = False) -> Graph:
+    """A switch and a conditional loop, ``[B, 8]`` to same; values decide by row or by batch."""
+    branches = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())]
+    flow = FlowBuilder.from_(nn.Linear(8, 8))
+    if batch:
+        flow.batch_switch(BatchArgmaxSelector(8, 2), branches)
+    else:
+        flow.switch(ArgmaxSelector(8, 2), branches)
+    loop = flow.tag("chosen").loop_body(nn.Linear(8, 8, bias=False), name="grow")
+    finish = loop.batch_while_cond if batch else loop.while_cond
+    return finish(ThresholdHalt(6.0), 12).through(nn.Linear(8, 8), name="head").build()
 
 
 def mixture_inputs(batch: int = 5) -> tuple[Tensor, Tensor]:
@@ -96,9 +97,9 @@ def mixture_inputs(batch: int = 5) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 8), torch.randn(batch, WIDTH)
 
 
-def make_branching() -> Graph:
+def make_branching(batch: bool = False) -> Graph:
     """A :func:`branching` whose loop grows what it gets, so that it stops by its condition."""
-    graph = branching()
+    graph = branching(batch)
     with torch.no_grad():
         graph.get_parameter("grow.body.weight").copy_(1.5 * torch.eye(8))
     return graph

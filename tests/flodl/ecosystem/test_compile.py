@@ -50,8 +50,9 @@ def test_a_stateless_graph_compiles_as_one_piece_for_any_batch_tags_included(bac
 
 @pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_switch_and_a_conditional_loop_compile_as_one_piece(backend):
-    graph = make_branching()
+@pytest.mark.parametrize("batch", [False, True], ids=["rows", "batch"])
+def test_a_switch_and_a_conditional_loop_compile_as_one_piece(batch, backend):
+    graph = make_branching(batch)
     assert graph.capturable, graph.capturable.reasons
     compiled = torch.compile(graph, fullgraph=True, backend=backend)
     iterations, branches = set(), set()
@@ -61,9 +62,9 @@ def test_a_switch_and_a_conditional_loop_compile_as_one_piece(backend):
         iterations.add(len(graph.traces("loop_3/halt") or []))
         branches.update(name for name in expected if name.startswith("chosen.branches"))
         seen = outcome(compiled, inputs)
-        # The branch that did not run: no gradient in eager mode, zeros out of torch.cond.
+        # What ran for no row: no gradient in eager mode, zeros of a compiled graph.
         for name in seen.keys() - expected.keys():
-            assert name.startswith("chosen.branches."), name
+            assert name.startswith(("chosen.branches.", "grow.")), name
             assert not seen.pop(name).any()
         assert_same(seen, expected)
     assert len(iterations) > 1

@@ -15,6 +15,7 @@ from tests.flodl.ecosystem.networks import (
     mixture_inputs,
     recurrent,
 )
+from tests.rows import each_row
 
 # Torch's exporter deprecates a class that it still copies, and looks at `.grad` while it traces.
 pytestmark = [
@@ -49,11 +50,13 @@ def test_an_exported_program_survives_a_file(tmp_path: Path):
     torch.testing.assert_close(loaded.module()(*inputs), graph(*inputs))
 
 
-def test_control_flow_is_exported_as_control_flow():
-    graph = make_branching()
+@each_row("batch", [False, True])
+def test_control_flow_is_exported_as_control_flow(batch):
+    graph = make_branching(batch)
     program = export(graph, (torch.randn(5, 8),))
     operators = [str(node.target) for node in program.graph.nodes]
-    assert sum(operator in ("cond", "while_loop") for operator in operators) >= 2
+    # A switch of rows runs all its branches there and keeps one for each row.
+    assert sum(operator in ("cond", "while_loop") for operator in operators) >= 1 + batch
     for scale in (1.0, -1.0, 0.02, 50.0):
         x = scale * torch.randn(5, 8)
         torch.testing.assert_close(program.module()(x), graph(x))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.graph import FlowBuilder, NamedInputModule
+from flodl.graph import FixedSelector, FlowBuilder, NamedInputModule
 from tests.rows import each_row
 
 from .layers import double, start, triple
@@ -61,7 +61,7 @@ def test_an_error_in_the_router_of_a_gate_names_it():
 def test_errors_in_a_switch_name_router_and_branch():
     graph = start().switch(Broken(), [double, triple]).build()
     assert notes(graph)[0] == "in switch_2, router (Broken)"
-    graph = start().switch(lambda _x: torch.ones(1), [double, Broken()]).build()
+    graph = start().switch(FixedSelector(1), [double, Broken()]).build()
     assert notes(graph)[0] == "in switch_2, branch 1 (Broken)"
 
 

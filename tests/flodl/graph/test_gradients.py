@@ -16,6 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from flodl import (
     ArgmaxSelector,
+    BatchArgmaxSelector,
     FixedSelector,
     FlowBuilder,
     LearnedHalt,
@@ -114,8 +115,8 @@ class Weights(nn.Module):
 class PickByRef(NamedInputModule):
     """A switch's router that looks at references only; they are far from its threshold."""
 
-    def forward_named(self, x, refs):
-        return (sum(refs.values()).mean() > -50).to(x.dtype)
+    def forward_named(self, _, refs):
+        return (sum(refs.values()).flatten(1).mean(1) > -50).long()
 
 
 class Margin(nn.Module):
@@ -128,6 +129,17 @@ class Margin(nn.Module):
     def forward(self, x):
         self.seen += 1
         return torch.full((len(x),), 1.0 if self.seen % self.calls == 0 else -1.0, dtype=x.dtype)
+
+
+class Count(Margin):
+    """A condition that halts the first row in the first test, the second in the second."""
+
+    def __init__(self):
+        super().__init__(1)
+
+    def forward(self, x):
+        self.seen += 1
+        return (torch.arange(len(x)) < self.seen).to(x.dtype)
 
 
 def cells(count=2):
@@ -214,6 +226,10 @@ SEGMENTS = {
     "while-never": lambda b: b.also(Cell()).loop_body(Cell()).while_cond(ThresholdHalt(-50.0), 3),
     "while-some": lambda b: b.loop_body(Cell()).while_cond(Margin(3), 5),
     "while-learned": lambda b: b.loop_body(Cell()).while_cond(LearnedHalt(WIDTH), 3),
+    "while-rows": lambda b: b.loop_body(Publishing("seen")).while_cond(Count(), 3),
+    "until-rows": lambda b: b.tag("s").loop_body(Mix()).until_cond(Count(), 3).using("s"),
+    "batch-while": lambda b: b.loop_body(Cell()).batch_while_cond(Margin(3), 5),
+    "batch-until": lambda b: b.loop_body(Cell()).batch_until_cond(ThresholdHalt(-50.0), 3),
     "until": lambda b: b.loop_body(Cell()).until_cond(ThresholdHalt(50.0), 3),
     "until-once": lambda b: b.loop_body(Cell()).until_cond(ThresholdHalt(-50.0), 3),
     "until-some": lambda b: b.loop_body(Cell()).until_cond(Margin(2), 5),
@@ -227,13 +243,19 @@ SEGMENTS = {
     "gate-all": lambda b: b.gate(Weights("all"), cells()),
     "gate-samples": lambda b: b.gate(Weights("samples"), cells()),
     "gate-elements": lambda b: b.gate(Weights("elements"), cells()),
+    "gate-top": lambda b: b.gate(SoftmaxRouter(WIDTH, 3), cells(3), top_k=2),
+    "gate-top-ref": lambda b: (
+        b.tag("s").gate(SoftmaxRouter(WIDTH, 3), cells(3), top_k=1).using("s")
+    ),
     "gate-graphs": lambda b: b.gate(SoftmaxRouter(WIDTH, 2), [inner(), Cell()]),
     "switch-0": lambda b: b.switch(FixedSelector(0), cells()),
     "switch-1": lambda b: b.switch(FixedSelector(1), cells()),
     "switch-2": lambda b: b.switch(FixedSelector(2), cells(3)),
     "switch-argmax": lambda b: b.switch(ArgmaxSelector(WIDTH, 2), cells()),
+    "switch-rows": lambda b: b.switch(lambda x: torch.arange(len(x)) % 2, cells()),
+    "batch-switch": lambda b: b.batch_switch(BatchArgmaxSelector(WIDTH, 2), cells()),
     "switch-ref": lambda b: b.tag("s").through(Cell()).switch(PickByRef(), cells()).using("s"),
-    "switch-graph": lambda b: b.switch(FixedSelector(1), [Cell(), inner(stateful=True)]),
+    "switch-graph": lambda b: b.batch_switch(lambda _: torch.tensor(1), [Cell(), inner(True)]),
     "each": lambda b: b.map(Cell()).each(),
     "each-batched": lambda b: b.map(Cell()).batched().each(),
     "each-graph": lambda b: b.map(inner()).each(),
@@ -362,6 +384,7 @@ def test_a_construct(segment):
     "segment",
     ["gate-samples", "gate-all", "gate-elements", "gate-softmax", "each", "each-batched",
      "over", "slices", "slices-wider", "switch-argmax", "lstm", "state", "for-emit",
+     "switch-rows", "gate-top", "while-rows",
      "until-learned", "nested-ports", *IN_SEQUENCES],
 )  # fmt: skip
 def test_a_construct_on_sequences(segment):

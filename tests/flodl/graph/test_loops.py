@@ -14,7 +14,7 @@ from flodl.graph.routing import LearnedHalt, ThresholdHalt
 from flodl.torch_features import DIFFERENTIATES_LOOPS
 from tests.rows import each_row
 
-from .layers import Bias, Recorder, double, linear, start, triple
+from .layers import AddRef, Bias, Recorder, column, double, linear, memory, start, triple
 
 
 class Never(nn.Module):
@@ -22,9 +22,9 @@ class Never(nn.Module):
 
     tests = 0
 
-    def forward(self, _):
+    def forward(self, x):
         self.tests += 1
-        return -torch.ones(())
+        return -torch.ones(len(x))
 
 
 class EmittingDoubler(LoopBody):
@@ -75,6 +75,9 @@ class RememberingBody(Remembering, LoopBody):
         return Remembering.forward(self, x)
 
 
+LOOPS = ["while_cond", "until_cond", "batch_while_cond", "batch_until_cond"]
+
+
 def emitting(*names):
     return Emitting(lambda _: names)
 
@@ -104,7 +107,7 @@ def numbers(traces):
 )
 def test_a_loop_runs_until_its_number_or_its_condition_is_reached(finish, expected):
     graph = finish(start().loop_body(double)).build()
-    assert graph(vector(1, 2)).tolist() == expected
+    assert graph(vector(1, 2)[None]).tolist() == [expected]
 
 
 @pytest.mark.case("runtime", 6)
@@ -120,27 +123,27 @@ def test_a_limit_ends_a_loop_whose_condition_never_halts(kind, limit, tests, ite
 
 
 def test_a_condition_may_be_a_function_and_the_limit_a_keyword():
-    graph = start().loop_body(double).while_cond(lambda x: x.sum() - 10, max_iter=20).build()
-    assert graph(vector(1, 2)).tolist() == [4, 8]
+    graph = start().loop_body(double).while_cond(lambda x: x.sum(1) - 10, max_iter=20).build()
+    assert graph(vector(1, 2)[None]).tolist() == [[4, 8]]
 
 
 def test_only_values_above_zero_halt():
     for value, iterations in ((-1, 4), (0, 4), (float("nan"), 4), (1e-9, 1), (float("inf"), 1)):
         body = Recorder()
-        condition = lambda _, value=value: torch.tensor(value)  # noqa: E731
+        condition = lambda _, value=value: torch.tensor([value])  # noqa: E731
         start().loop_body(body).until_cond(condition, 4).build()(vector(1))
         assert len(body.seen) == iterations, value
 
 
-def test_a_loop_halts_when_every_sample_of_the_batch_says_so():
+def test_a_batch_wide_loop_halts_when_every_row_says_so():
     body = Recorder(double)
-    graph = start().loop_body(body).while_cond(lambda x: x - 10, 20).build()
+    graph = start().loop_body(body).batch_while_cond(lambda x: x - 10, 20).build()
     # One sample is above 10 at once; the loop waits for the other.
     assert graph(torch.tensor([[11.0], [1.0]])).tolist() == [[176], [16]]
     assert len(body.seen) == 4
 
 
-@each_row("kind", ["for_n", "while_cond", "until_cond"])
+@each_row("kind", ["for_n", *LOOPS])
 @each_row("limit", [0, -1])
 def test_a_loop_that_never_runs_is_refused(kind, limit):
     arguments = (limit,) if kind == "for_n" else (ThresholdHalt(1), limit)
@@ -148,6 +151,110 @@ def test_a_loop_that_never_runs_is_refused(kind, limit):
     what = "n" if kind == "for_n" else "max_iter"
     with pytest.raises(BuildError, match=rf"test_loops\.py:\d+: loop: {what} .*, not {limit}"):
         builder.build()
+
+
+# --- Rows ---------------------------------------------------------------------------------------
+
+
+@each_row(
+    ("kind", "expected"),
+    [
+        ("while_cond", [16, 11, 12, -32]),
+        ("until_cond", [16, 22, 12, -32]),
+        ("batch_while_cond", [32, 352, 96, -32]),
+        ("batch_until_cond", [32, 352, 96, -32]),
+    ],
+)
+def test_a_row_that_is_done_keeps_its_state(kind, expected):
+    body = Recorder(double)
+    graph = getattr(start().loop_body(body), kind)(lambda x: x - 10, 5).build()
+    assert graph(column(1, 11, 3, -1)).flatten().tolist() == expected
+    assert len(body.seen) == 5
+
+
+def test_a_loop_stops_once_all_rows_are_done():
+    body = Recorder(double)
+    graph = start().loop_body(body).while_cond(ThresholdHalt(10), 20).build()
+    assert graph(column(11, 6)).flatten().tolist() == [11, 12]
+    assert len(body.seen) == 1
+    assert numbers(graph.traces("loop_2/halt")) == [[1, -4], [1, 2]]
+
+
+def test_all_values_of_a_row_must_say_so_and_a_row_once_done_stays_done():
+    graph = start().loop_body(double).while_cond(lambda x: x - 10, 20).build()
+    assert graph(vector(1, 11, 6, 6).reshape(2, 2)).tolist() == [[16, 176], [12, 12]]
+    once = lambda x: torch.tensor([[1.0], [0]]) * (x[1] == 9) - 0.5  # noqa: E731
+    sinking = start().loop_body(lambda x: x - 1).until_cond(once, 5).build()
+    assert sinking(column(0, 10)).flatten().tolist() == [-1, 5]
+
+
+@each_row("kind", LOOPS)
+def test_a_batch_without_rows_halts(kind):
+    body = Recorder(double)
+    graph = getattr(start().loop_body(body), kind)(lambda x: x - 10, 5).build()
+    assert graph(torch.zeros(0, 3)).shape == (0, 3)
+    assert len(body.seen) == ("until" in kind)
+
+
+def test_a_row_that_is_done_has_the_gradient_that_it_has_alone():
+    # Its state is where the body has no derivative: only a body that never sees it is right.
+    graph = start().loop_body(torch.sqrt).while_cond(lambda x: 0.5 - x, 3).build()
+    x = column(0, 16).requires_grad_()
+    graph(x).sum().backward()
+    torch.testing.assert_close(x.grad, column(1, 16 ** (-7 / 8) / 8))
+    late = start().loop_body(lambda x: (x - 1).sqrt()).until_cond(lambda x: 1.5 - x, 3).build()
+    x = column(2, 26).requires_grad_()
+    late(x).sum().backward()
+    # The first row ends at 1, where the body has none; 26, 5, 2 and 1 are the second's states.
+    torch.testing.assert_close(x.grad, column(1 / 2, 1 / 10 / 4 / 2))
+
+
+def test_rows_that_are_done_publish_what_they_published_last():
+    graph = start().loop_body(EmittingDoubler()).until_cond(ThresholdHalt(10), 5).build()
+    graph(column(6, 2))
+    published = [values.flatten().tolist() for values in graph.traces("double")]
+    assert published == [[12, 4], [12, 8], [12, 16]]
+
+
+def test_a_reference_of_a_loop_stays_whole():
+    builder = start().input("by").loop_body(AddRef("by")).while_cond(ThresholdHalt(10), 9)
+    graph = builder.using("by").build()
+    assert graph(column(9, 0), column(1, 5)).flatten().tolist() == [11, 15]
+    assert graph(column(9, 0), vector(6)).flatten().tolist() == [15, 12]
+
+
+@each_row(
+    ("x", "value", "told"),
+    [
+        (torch.ones(3, 2), torch.ones(()), r"\[\] for 3 rows; it needs \[3, \.\.\.\]"),
+        (torch.ones(3, 2), torch.ones(1), r"\[1\] for 3 rows"),
+        (torch.ones(3, 2), torch.ones(2, 3), r"\[2, 3\] for 3 rows.*batch_while_cond"),
+        (torch.ones(()), torch.ones(()), "without rows; use batch_while_cond"),
+    ],
+)
+def test_a_condition_that_does_not_speak_for_each_row_is_refused(x, value, told):
+    for kind in ("while_cond", "until_cond"):
+        graph = getattr(start().loop_body(double), kind)(lambda _: value, 3).build()
+        with pytest.raises(ValueError, match=f"loop_2.*{told}"):
+            graph(x)
+    wide = start().loop_body(double).batch_while_cond(lambda _: torch.ones(()), 3).build()
+    assert torch.equal(wide(x), x)
+
+
+def test_a_body_that_changes_the_shape_is_refused_where_rows_are_done():
+    graph = start().loop_body(lambda x: x[:, :1]).while_cond(ThresholdHalt(10), 3).build()
+    with pytest.raises(ValueError, match=r"loop_2: the body returned \[2, 1\] for \[2, 2\]"):
+        graph(torch.tensor([[1.0, 2], [11, 12]]))
+
+
+@each_row("kind", ["while_cond", "until_cond"])
+def test_a_graph_with_carried_state_is_no_body_of_rows_that_part(kind):
+    def describe(kind):
+        return getattr(start().loop_body(memory(start()).build()), kind)(ThresholdHalt(1), 2)
+
+    with pytest.raises(BuildError, match=rf"loop: body carries 'm'.*use batch_{kind}"):
+        describe(kind).build()
+    assert describe(f"batch_{kind}").build().has_state()
 
 
 # --- Training -----------------------------------------------------------------------------------
@@ -211,8 +318,8 @@ def test_learned_halt_learns_from_its_trace_and_from_nothing_else():
 
 def test_the_halt_trace_of_a_while_loop_holds_every_test():
     graph = start().loop_body(double).while_cond(ThresholdHalt(10), 20).build()
-    graph(vector(1, 2))
-    assert numbers(graph.traces("loop_2/halt")) == [-8, -6, -2, 6]
+    graph(vector(1, 2)[None])
+    assert numbers(graph.traces("loop_2/halt")) == [[-8], [-6], [-2], [6]]
     counted = start().loop_body(double).for_n(3).build()
     counted(vector(1))
     assert counted.traces("loop_2/halt") is None
@@ -220,18 +327,18 @@ def test_the_halt_trace_of_a_while_loop_holds_every_test():
 
 @pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("kind", ["while_cond", "until_cond"])
+@pytest.mark.parametrize("kind", LOOPS)
 def test_a_compiled_loop_halts_anew_in_every_call(kind):
     graph = getattr(start().loop_body(double), kind)(ThresholdHalt(10), 6).build()
     compiled = torch.compile(graph, fullgraph=True, backend="eager")
-    for x in (vector(1, 2), vector(20, 0), vector(-1, -1), vector(5, 5)):
+    for x in (vector(1, 2), vector(20, 0), vector(-1, -1), vector(5, 5), vector(20, 30)):
         assert torch.equal(compiled(x), graph(x))
 
 
 @pytest.mark.usefixtures("fresh_compiler")
 # Dynamo looks at it where it leaves its trace.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("kind", ["while_cond", "until_cond"])
+@pytest.mark.parametrize("kind", LOOPS)
 def test_where_torch_cannot_differentiate_a_loop_its_iterations_are_compiled(kind, monkeypatch):
     """PyTorch 2.8 and 2.9; the compiler of 2.8 gives gradients of zeros without an error."""
     for module in ("nodes", "capture"):

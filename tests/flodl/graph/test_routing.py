@@ -13,6 +13,7 @@ from flodl.errors import BuildError
 from flodl.graph import FlowBuilder
 from flodl.graph.routing import (
     ArgmaxSelector,
+    BatchArgmaxSelector,
     FixedSelector,
     LearnedHalt,
     Reshape,
@@ -23,7 +24,7 @@ from flodl.graph.routing import (
 )
 from tests.rows import each_row
 
-from .layers import Bias, double, start, triple
+from .layers import Bias, Recorder, column, double, memory, start, triple
 
 
 def vector(*values):
@@ -126,6 +127,76 @@ def test_the_weights_are_the_routers_own_affair():
     assert graph(vector(1)).tolist() == [1]
 
 
+# --- Gates of the largest weights ---------------------------------------------------------------
+
+
+def test_a_gate_of_the_largest_weights_runs_each_expert_on_the_rows_that_use_it():
+    weights = torch.tensor([[0.5, 0.25, 0.75], [0, 2, -1], [1, 1, 1]])
+    experts = [Recorder(double), Recorder(triple), Recorder()]
+    graph = start().gate(lambda _: weights, experts, top_k=2).build()
+    assert graph(column(1, 10, 100)).flatten().tolist() == [1.75, 60, 500]
+    assert [expert.seen[0].flatten().tolist() for expert in experts] == [
+        [1, 10, 100],
+        [10, 100],
+        [1],
+    ]
+
+
+def test_rows_of_a_gate_have_all_leading_dimensions_of_the_weights():
+    experts = [Recorder(double), Recorder(triple)]
+    for lead, seen in (((2,), [[1, 3, 4]] * 2), ((2, 3), [[3, 4]] * 2)):
+        weights = torch.ones(*lead, 2)
+        weights[0, ..., 1] = weights[1:, ..., 0] = 0
+        graph = start().gate(lambda _, w=weights: w, experts, top_k=1).build()
+        x = torch.randn(2, 3, 4)
+        torch.testing.assert_close(graph(x), torch.stack([2 * x[0], 3 * x[1]]))
+        assert [list(expert.seen[-1].shape) for expert in experts] == seen
+
+
+def test_a_gate_of_all_weights_is_the_gate():
+    experts = [nn.Linear(2, 3), nn.Linear(2, 3)]
+    router = SoftmaxRouter(2, 2)
+    x = torch.randn(5, 2)
+    everyone = start().gate(router, experts).build()(x)
+    torch.testing.assert_close(start().gate(router, experts, top_k=2).build()(x), everyone)
+
+
+def test_experts_without_rows_do_not_run_and_others_learn_from_their_rows():
+    weights = torch.tensor([[3.0, 1, 0], [2, 1, 0]], requires_grad=True)
+    experts = [Bias(), Bias(), Bias()]
+    graph = start().gate(lambda _: weights, experts, top_k=1).build()
+    graph(column(10, 20)).sum().backward()
+    assert [
+        expert.b.grad if index else expert.b.grad.item() for index, expert in enumerate(experts)
+    ] == [
+        5,
+        None,
+        None,
+    ]
+    assert weights.grad.tolist() == [[10, 0, 0], [20, 0, 0]]
+
+
+@each_row(
+    ("weights", "told"),
+    [
+        (torch.ones(2), r"weights \[rows, \.\.\., 2\].*returned \[2\]"),
+        (torch.ones(3, 3), r"\[3, 3\]"),
+        (torch.ones(2, 2), r"like its stream \[3, 4\]; its router returned \[2, 2\]"),
+        (torch.tensor([[1.0, 2], [1, 2], [1, float("nan")]]), "NaN for row 2"),
+    ],
+)
+def test_weights_that_choose_no_expert_are_refused(weights, told):
+    graph = start().gate(lambda _: weights, [double, triple], top_k=1).build()
+    with pytest.raises(ValueError, match=f"gate_2: .*{told}"):
+        graph(torch.ones(3, 4))
+
+
+@each_row("top_k", [0, 3, -1, 1.0, True, "2"])
+def test_a_number_of_experts_that_there_is_not_is_refused(top_k):
+    with pytest.raises(BuildError, match=rf"gate: top_k is from 1 to 2.*: {top_k!r}"):
+        start().gate(double, [double, triple], top_k=top_k).build()
+
+
 # --- Switches -----------------------------------------------------------------------------------
 
 
@@ -134,31 +205,120 @@ def test_a_switch_runs_the_branch_its_router_names():
     chosen = start().switch(FixedSelector(1), [double, triple]).build()
     assert chosen(vector(2, 3)).tolist() == [6, 9]
     beyond = start().switch(FixedSelector(2), [double, triple]).build()
-    with pytest.raises(IndexError, match=r"2.*2"):
+    with pytest.raises(IndexError, match=r"switch_2.*chose 2 for row 0; there are 2"):
         beyond(vector(2, 3))
-    several = start().switch(constant(4.0, 1.0), [double, triple]).build()
-    with pytest.raises(ValueError, match=r"\[2\]"):
+    several = start().batch_switch(constant(0, 1), [double, triple]).build()
+    with pytest.raises(ValueError, match=r"switch_2.*\[2\].*switch takes one for each row"):
         several(vector(2, 3))
 
 
-def test_an_index_beyond_the_branches_is_refused_with_both_numbers():
-    graph = start().switch(FixedSelector(7), [double, triple, double]).build()
-    with pytest.raises(IndexError, match=r"7.*3"):
-        graph(vector(1))
+@each_row("grad", [True, False])
+def test_each_row_goes_to_its_own_branch_which_runs_once(grad):
+    branches = [Recorder(double), Recorder(triple), Recorder()]
+    graph = start().switch(constant(1, 0, 1, 0), branches).build()
+    x = torch.arange(24.0).reshape(4, 2, 3)
+    with torch.set_grad_enabled(grad):
+        y = graph(x)
+    assert torch.equal(y, x * torch.tensor([3.0, 2, 3, 2]).reshape(4, 1, 1))
+    assert [[list(seen.shape) for seen in branch.seen] for branch in branches] == [
+        [[2, 2, 3]],
+        [[2, 2, 3]],
+        [],
+    ]
 
 
-@each_row(("value", "expected"), [(0.0, 2), (0.99, 2), (1.0, 3), (1.99, 3), ([[1.0]], 3), (1, 3)])
-def test_an_index_is_truncated_toward_zero(value, expected):
-    graph = start().switch(constant(value), [double, triple]).build()
-    assert graph(vector(1)).tolist() == [expected]
+def test_a_batch_wide_switch_gives_the_whole_batch_to_one_branch():
+    graph = start().batch_switch(constant(1), [double, triple]).build()
+    assert graph(vector(2, 3)).tolist() == [6, 9]
+    assert graph(torch.tensor(2.0)).item() == 6
 
 
-@each_row("value", [float("nan"), float("inf"), -float("inf"), -1.0, -0.5, -1])
+def test_a_batch_without_rows_takes_the_shape_of_the_first_branch():
+    branches = [nn.Linear(2, 3), nn.Linear(2, 3)]
+    x = torch.zeros(0, 2)
+    assert start().switch(FixedSelector(1), branches).build()(x).shape == (0, 3)
+    assert start().gate(SoftmaxRouter(2, 2), branches, top_k=2).build()(x).shape == (0, 3)
+
+
+@each_row("value", [True, torch.int8, torch.int32, torch.uint8, torch.int64])
+def test_an_index_is_any_integer_or_a_boolean(value):
+    choice = torch.tensor([0, 1, 1])
+    choice = choice.bool() if value is True else choice.to(value)
+    for shape in ([3], [3, 1]):
+        graph = (
+            start().switch(lambda _, shape=shape: choice.reshape(shape), [double, triple]).build()
+        )
+        assert graph(column(1, 2, 3)).flatten().tolist() == [2, 6, 9]
+    wide = start().batch_switch(lambda _: choice[1:2, None], [double, triple]).build()
+    assert wide(vector(1)).tolist() == [3]
+
+
+@each_row(
+    ("choice", "told"),
+    [
+        (torch.tensor(1), r"\[\] for 3 rows; a switch needs \[3\].*batch_switch"),
+        (torch.tensor([1]), r"\[1\] for 3 rows"),
+        (torch.ones(3, 2, dtype=torch.int64), r"\[3, 2\] for 3 rows"),
+        (torch.ones(1, 3, dtype=torch.int64), r"\[1, 3\] for 3 rows"),
+        (torch.ones(3), "float32; an index is an integer"),
+        (torch.ones(3, dtype=torch.complex64), "complex64; an index is an integer"),
+    ],
+)
+def test_choices_that_are_not_one_integer_for_each_row_are_refused(choice, told):
+    graph = start().switch(lambda _: choice, [double, triple]).build()
+    with pytest.raises(ValueError, match=f"switch_2: the router returned {told}"):
+        graph(column(1, 2, 3))
+
+
+def test_a_tensor_without_rows_is_refused():
+    graph = start().switch(constant(0), [double, triple]).build()
+    with pytest.raises(
+        ValueError, match=r"switch_2 got a tensor .* without rows; use batch_switch"
+    ):
+        graph(torch.tensor(1.0))
+
+
+@each_row("choice", [[0, 7, 1], [0, 2, 9]])
+def test_an_index_beyond_the_branches_is_refused_with_both_numbers(choice):
+    graph = start().switch(constant(*choice), [double, triple]).build()
+    number = max(choice[:2])
+    with pytest.raises(IndexError, match=rf"switch_2.*chose {number} for row 1; there are 2"):
+        graph(column(1, 2, 3))
+
+
+@each_row("value", [float("nan"), float("inf"), -float("inf"), -1.0, 0.5, -1])
 def test_an_index_that_is_none_is_refused(value):
-    graph = start().switch(constant(value), [double, triple]).build()
-    with pytest.raises(ValueError, match=str(value)) as caught:
-        graph(vector(1))
-    assert "switch_2" in str(caught.value) + "".join(caught.value.__notes__)
+    for kind in ("switch", "batch_switch"):
+        graph = getattr(start(), kind)(constant(value), [double, triple]).build()
+        with pytest.raises(ValueError, match=f"switch_2: .*{value}"):
+            graph(vector(1))
+
+
+@each_row("grad", [True, False])
+def test_branches_that_do_not_fit_together_are_refused(grad):
+    x = torch.ones(4, 2)
+    for branches, told in (
+        ([nn.Linear(2, 3), nn.Linear(2, 4)], r"different shapes: \[3\] and \[4\]"),
+        ([double, lambda x: x[:1]], r"choice 1 returned \[1, 2\] for 2 rows"),
+        ([double, lambda x: x.sum()], r"choice 1 returned \[\] for 2 rows"),
+    ):
+        graph = start().switch(constant(0, 1, 0, 1), branches).build()
+        with torch.set_grad_enabled(grad), pytest.raises(ValueError, match=f"switch_2: .*{told}"):
+            graph(x)
+    alone = start().switch(FixedSelector(1), [double, lambda x: x[:1]]).build()
+    with pytest.raises(ValueError, match=r"\[1, 2\] for 4 rows"):
+        alone(x)
+
+
+def test_a_graph_with_carried_state_is_no_branch_of_rows_that_part():
+    inner = memory(start()).build()
+    for describe, instead in (
+        (lambda: start().switch(double, [triple, inner]), "batch_switch"),
+        (lambda: start().gate(double, [triple, nn.Sequential(inner)], top_k=1), "without top_k"),
+    ):
+        with pytest.raises(BuildError, match=rf"s\.1 carries 'm' from call to call.*{instead}"):
+            describe().build()
+    assert start().batch_switch(double, [triple, inner]).build().has_state()
 
 
 def test_branches_that_are_not_chosen_neither_run_nor_learn():
@@ -194,12 +354,24 @@ def test_a_single_choice_is_refused(kind):
 @pytest.mark.parametrize("choices", [2, 3])
 def test_a_compiled_switch_decides_anew_in_every_call(choices):
     branches = [double, triple, Bias(choices, 1.0)][:choices]
-    graph = start().switch(projected(ArgmaxSelector, choices, choices), branches).build()
+    for kind, selector in (("switch", ArgmaxSelector), ("batch_switch", BatchArgmaxSelector)):
+        graph = getattr(start(), kind)(projected(selector, choices, choices), branches).build()
+        compiled = torch.compile(graph, fullgraph=True, backend="eager")
+        for favourite in range(choices):
+            x = torch.eye(choices)[favourite : favourite + 1] * 5
+            assert torch.equal(compiled(x), branches[favourite](x))
+            assert torch.equal(graph(x), branches[favourite](x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_rows_choose_anew_in_every_call_of_a_compiled_switch_and_gate():
+    branches = [nn.Linear(2, 2), nn.Tanh(), Bias(2, 1.0)]
+    builder = start().switch(ArgmaxSelector(2, 3), branches)
+    graph = builder.gate(SoftmaxRouter(2, 3), branches, top_k=2).build()
     compiled = torch.compile(graph, fullgraph=True, backend="eager")
-    for favourite in range(choices):
-        x = torch.eye(choices)[favourite : favourite + 1] * 5
-        assert torch.equal(compiled(x), branches[favourite](x))
-        assert torch.equal(graph(x), branches[favourite](x))
+    for rows in (6, 6, 9):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(compiled(x), graph(x))
 
 
 # --- Routers, selectors, conditions, targets ----------------------------------------------------
@@ -215,26 +387,38 @@ def test_references_are_added_before_the_projection():
     assert projected(ArgmaxSelector)(x).item() == 1
 
 
-def test_argmax_averages_the_batch_and_prefers_the_lowest_index():
+def test_argmax_decides_for_each_row_and_prefers_the_lowest_index():
     selector = projected(ArgmaxSelector)
+    assert selector(torch.tensor([[5.0, 0], [0, 3], [2, 2]])).tolist() == [0, 1, 0]
+    # In the first row the largest single logit says 0, the average says 1.
+    assert selector(
+        torch.tensor([[[5.0, 0], [0, 3], [0, 3]], [[1, 0], [0, 0], [0, 0]]])
+    ).tolist() == [1, 0]
+    wide = projected(ArgmaxSelector, 3, 3)
+    assert wide(vector(0, 4, 4)[None]).tolist() == [1]
+
+
+def test_batch_argmax_averages_the_batch_and_prefers_the_lowest_index():
+    selector = projected(BatchArgmaxSelector)
     # The largest single logit says 0, the average says 1.
     assert selector(torch.tensor([[5.0, 0], [0, 3], [0, 3]])).item() == 1
     assert selector(torch.tensor([[[5.0, 0]], [[0, 3]], [[0, 3]]])).item() == 1
     assert selector(torch.tensor([[2.0, 2], [1, 1]])).item() == 0
-    wide = projected(ArgmaxSelector, 3, 3)
+    wide = projected(BatchArgmaxSelector, 3, 3)
     assert wide(vector(0, 4, 4)).item() == 1
 
 
 def test_argmax_serves_a_switch_with_references():
     builder = start().input("by").switch(projected(ArgmaxSelector), [double, triple]).using("by")
     graph = builder.build()
-    assert graph(vector(1, 2), vector(0, 0)).tolist() == [3, 6]
-    assert graph(vector(1, 2), vector(3, 0)).tolist() == [2, 4]
+    assert graph(vector(1, 2)[None], vector(0, 0)).tolist() == [[3, 6]]
+    assert graph(vector(1, 2)[None], vector(3, 0)).tolist() == [[2, 4]]
 
 
-def test_threshold_halt_measures_the_largest_element():
-    assert ThresholdHalt(2)(torch.tensor([[1.0, 5], [-9, 0]])).item() == 3
-    assert ThresholdHalt(2)(vector(-9, 1)).item() == -1
+def test_threshold_halt_measures_the_largest_element_of_each_row():
+    assert ThresholdHalt(2)(torch.tensor([[1.0, 5], [-9, 0]])).tolist() == [3, -2]
+    assert ThresholdHalt(2)(torch.tensor([[[1.0, 5], [-9, 0]]])).tolist() == [3]
+    assert ThresholdHalt(2)(vector(-9, 1)).tolist() == [-11, -1]
 
 
 def test_learned_halt_gives_one_value_per_sample():
@@ -264,6 +448,7 @@ EVERY = [
     SoftmaxRouter(4, 3),
     SigmoidRouter(4, 3),
     ArgmaxSelector(4, 3),
+    BatchArgmaxSelector(4, 3),
     FixedSelector(2),
     ThresholdHalt(0.5),
     LearnedHalt(4),
@@ -284,6 +469,7 @@ def test_every_module_compiles_in_one_piece_copies_and_pickles(module):
 
 def test_every_module_shows_its_settings():
     assert [repr(module).split("\n")[:2][-1].strip() for module in EVERY] == [
+        "in_features=4, choices=3",
         "in_features=4, choices=3",
         "in_features=4, choices=3",
         "in_features=4, choices=3",

@@ -70,6 +70,20 @@ def test_a_closed_graph_says_what_it_is_and_an_open_one_has_a_frame():
     assert opened["graph_1/loop_2"] == ["loop", "while, at most ×5", "25 params"]
 
 
+def test_a_box_says_who_decides_for_how_many_rows():
+    pair = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    builder = FlowBuilder.from_(nn.Linear(4, 4)).gate(nn.Linear(4, 2), pair, top_k=1)
+    builder.switch(nn.Linear(4, 2), pair).batch_switch(nn.Linear(4, 2), pair)
+    graph = builder.loop_body(nn.Linear(4, 4)).batch_until_cond(nn.Linear(4, 1), 5).build()
+    texts = boxes(parsed(graph.svg()))
+    assert [texts[name][1] for name in ("gate_2", "switch_3", "switch_4", "loop_5")] == [
+        "2 experts, top 1",
+        "2 branches",
+        "2 branches, one per batch",
+        "batch until, at most ×5",
+    ]
+
+
 def test_the_legend_explains_what_occurs_and_nothing_else():
     def legend(graph):
         return [

@@ -90,10 +90,12 @@ class Assembly:
                 builder.split([self._module(branch) for branch in branches])
             case Input(names=names):
                 builder.input(*names)
-            case Gate(router=router, experts=experts):
-                builder.gate(self._module(router), [self._module(e) for e in experts], **name)
-            case Switch(router=router, branches=branches):
-                builder.switch(self._module(router), [self._module(b) for b in branches], **name)
+            case Gate(router=router, experts=experts, top_k=k):
+                modules = [self._module(expert) for expert in experts]
+                builder.gate(self._module(router), modules, top_k=k, **name)
+            case Switch(router=router, branches=branches, batch=batch):
+                switch = builder.batch_switch if batch else builder.switch
+                switch(self._module(router), [self._module(b) for b in branches], **name)
             case Loop():
                 self._loop(builder, step, name)
             case Map():
@@ -103,10 +105,9 @@ class Assembly:
         loop = builder.loop_body(self._module(step.body), **name)
         if step.kind == "for":
             loop.for_n(step.limit)
-        elif step.kind == "while":
-            loop.while_cond(self._module(step.halt), step.limit)
         else:
-            loop.until_cond(self._module(step.halt), step.limit)
+            finish = getattr(loop, f"{'batch_' if step.batch else ''}{step.kind}_cond")
+            finish(self._module(step.halt), step.limit)
 
     def _map(self, builder: FlowBuilder, step: Map, name: dict[str, str]) -> None:
         mapped = builder.map(self._module(step.body), **name)

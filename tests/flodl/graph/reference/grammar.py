@@ -216,9 +216,12 @@ class _Scribe:
                 body, refs = self._module(width, width)
         halt = None if kind == "for" else self._halt()
         limit = self.rng.randrange(1, 5)
+        batch = kind != "for" and (_carries(body) or author.chance(25))
         # What trace() returns is filed under the tag: with two there would be two files.
         alone = isinstance(body, Leaf) and body.kind == "tracer"
-        step = Loop(body=body, kind=kind, limit=limit, halt=halt, refs=refs, name=self._name())
+        step = Loop(
+            body=body, kind=kind, limit=limit, halt=halt, batch=batch, refs=refs, name=self._name()
+        )
         self.steps.append(replace(step, tags=self._tags(most=1 if alone else 2)))
 
     def _halt(self) -> Leaf:
@@ -230,22 +233,28 @@ class _Scribe:
         refs = self._refs() if self.author.chance(40) else ()
         kinds = ["softmax", "sigmoid", "pooled", "global", "element"]
         kind = self.rng.choice(["mixed", *(["softmax", "sigmoid"] if self._fit(refs) else [])])
-        router = self.author.leaf(
-            kind if refs else self.rng.choice(kinds), self.width, experts, hidden=out
-        )
+        kind = kind if refs else self.rng.choice(kinds)
+        router = self.author.leaf(kind, self.width, experts, hidden=out)
         modules = tuple(self._module(self.width, out, refs=False)[0] for _ in range(experts))
         self.width = out
-        self._add(Gate, refs, router=router, experts=modules, name=self._name())
+        whole = self.author.capturable or kind in ("global", "element")
+        top_k = None
+        if not whole and not any(map(_carries, modules)) and self.author.chance(50):
+            top_k = self.rng.randrange(1, experts + 1)
+        self._add(Gate, refs, router=router, experts=modules, top_k=top_k, name=self._name())
 
     def _switch(self) -> None:
         out, branches = self.rng.choice(WIDTHS), self.rng.randrange(2, 4)
         refs = self._refs() if self.author.chance(40) else ()
-        kinds = ["sign", *(["argmax"] if self._fit(refs) else []), *([] if refs else ["fixed"])]
-        chosen = float(self.rng.randrange(branches))
-        router = self.author.leaf(self.rng.choice(kinds), self.width, branches, value=chosen)
         modules = tuple(self._module(self.width, out, refs=False)[0] for _ in range(branches))
+        batch = any(map(_carries, modules)) or self.author.chance(25)
+        argmax = "batch_argmax" if batch else "argmax"
+        kinds = ["sign", *([argmax] if self._fit(refs) else [])]
+        kind = self.rng.choice([*kinds, *([] if refs or batch else ["fixed"])])
+        value = float(self.rng.randrange(branches)) if kind == "fixed" else float(batch)
+        router = self.author.leaf(kind, self.width, branches, value=value)
         self.width = out
-        self._add(Switch, refs, router=router, branches=modules, name=self._name())
+        self._add(Switch, refs, router=router, branches=modules, batch=batch, name=self._name())
 
     def _map(self) -> None:
         kind = self.rng.choice(["each", "slices", *(["over"] if self.known else [])])
@@ -364,3 +373,8 @@ class _Scribe:
             self.steps.append(step)
             self.width = width
             self.owed = {tag: w for tag, w in self.owed.items() if tag not in due}
+
+
+def _carries(module: Module) -> bool:
+    """Whether a module carries state for all rows, which must stay together then."""
+    return isinstance(module, Nested) and module.recipe.is_stateful

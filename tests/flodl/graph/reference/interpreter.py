@@ -45,6 +45,33 @@ class Recorder:
         self.traces.setdefault(name, []).append(value)
 
 
+class Rows:
+    """Which rows of a loop are done, and what its body was given of each last."""
+
+    def __init__(self, count: int) -> None:
+        self.done = [False] * count
+        self.last: list[Tensor] = []
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the body is given: of a row that is done what it was given before."""
+        if not any(self.done):
+            self.last = list(x)
+            return x
+        last = self.last or [x[self.done.index(False)]] * len(x)
+        self.last = [
+            old if done else row for old, done, row in zip(last, self.done, x, strict=True)
+        ]
+        return torch.stack(self.last)
+
+    def kept(self, x: Tensor, after: Tensor) -> Tensor:
+        """The next states: of a row that is done the one it has."""
+        if not any(self.done):
+            return after
+        return torch.stack(
+            [old if d else new for old, d, new in zip(x, self.done, after, strict=True)]
+        )
+
+
 class Reference:
     """Runs a recipe.
 
@@ -188,28 +215,36 @@ class Reference:
         body = self.parts.get(step.body.slot)
         if hasattr(body, "reset"):
             body.reset()
-        if step.kind == "while" and self._halts(step, node, x):
+        rows = Rows(len(x))
+        if step.kind == "while" and self._halts(step, node, x, rows):
             return self._tag(step, x)
         for index in range(step.limit):
-            x = self.run(step.body, x, refs, emit=Recorder(self.traces))
+            given = rows.given(x)
+            x = rows.kept(x, self.run(step.body, given, refs, emit=Recorder(self.traces)))
             if hasattr(body, "trace") and (seen := body.trace()) is not None:
                 self.traces_by_node.setdefault(node, []).append(seen)
-            if step.kind != "for" and index + 1 < step.limit and self._halts(step, node, x):
+            last = index + 1 == step.limit
+            if step.kind != "for" and not last and self._halts(step, node, x, rows):
                 break
         if step.tags and node in self.traces_by_node:
             self.traces[step.tags[0]] = self.traces_by_node[node]
         return self._tag(step, x)
 
-    def _halts(self, step: Loop, node: str, x: Tensor) -> bool:
+    def _halts(self, step: Loop, node: str, x: Tensor, rows: Rows) -> bool:
         verdict = self.run(step.halt, x)
         self.traces.setdefault(f"{node}/halt", []).append(verdict)
-        return all(value > 0 for value in verdict.flatten().tolist())
+        halted = [all(value > 0 for value in row.flatten().tolist()) for row in verdict]
+        if not step.batch:
+            rows.done = [done or now for done, now in zip(rows.done, halted, strict=True)]
+        return all(halted if step.batch else rows.done)
 
     def _gate(self, step: Gate, x: Tensor) -> Tensor:
         node = self._node("gate")
         experts = {f"experts.{k}": expert for k, expert in enumerate(step.experts)}
         self._register(step, node, {"router": step.router, **experts})
         weights = self.run(step.router, x, self._refs(step.refs, x))
+        if step.top_k is not None:
+            return self._tag(step, self._strongest(step, weights, x))
         total: Any = 0
         for k, expert in enumerate(step.experts):
             output = self.run(expert, x)
@@ -222,8 +257,27 @@ class Reference:
         node = self._node("switch")
         branches = {f"branches.{k}": branch for k, branch in enumerate(step.branches)}
         self._register(step, node, {"router": step.router, **branches})
-        choice = int(self.run(step.router, x, self._refs(step.refs, x)).item())
-        return self._tag(step, self.run(step.branches[choice], x))
+        choice = self.run(step.router, x, self._refs(step.refs, x)).tolist()
+        if step.batch:
+            return self._tag(step, self.run(step.branches[choice], x))
+        rows: dict[int, Tensor] = {}
+        for k, branch in enumerate(step.branches):
+            own = [row for row, chosen in enumerate(choice) if chosen == k]
+            rows.update(zip(own, self.run(branch, x[own]) if own else (), strict=True))
+        return self._tag(step, torch.stack([rows[row] for row in range(len(x))]))
+
+    def _strongest(self, step: Gate, weights: Tensor, x: Tensor) -> Tensor:
+        """Row by row: the weights in their order, the first ``top_k`` of them."""
+        lead = weights.shape[:-1]
+        x, weights = x.flatten(0, len(lead) - 1), weights.flatten(0, -2)
+        totals: list[Any] = [0] * len(x)
+        ranked = [sorted(range(len(row)), key=lambda k: -row[k]) for row in weights.tolist()]
+        for k, expert in enumerate(step.experts):
+            own = [row for row, order in enumerate(ranked) if k in order[: step.top_k]]
+            outputs = self.run(expert, x[own]) if own else ()
+            for row, output in zip(own, outputs, strict=True):
+                totals[row] = totals[row] + weights[row, k] * output
+        return torch.stack(totals).unflatten(0, lead)
 
     def _map(self, step: Map, x: Tensor) -> Tensor:
         node = self._node("map")

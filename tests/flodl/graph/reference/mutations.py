@@ -78,11 +78,13 @@ def _argument_changes(recipe: Recipe, index: int, step: Step) -> Iterator[tuple[
     match step:
         case Loop(kind="for"):
             halt = Leaf(NEW, "threshold", 1, 1)
-            yield "for -> until", replace(step, kind="until", halt=halt)
+            yield "for -> until", replace(step, kind="until", halt=halt, batch=_carries(step))
             yield "one iteration more", replace(step, limit=step.limit + 1)
         case Loop(kind=kind):
             yield "other test", replace(step, kind="while" if kind == "until" else "until")
             yield "one iteration more", replace(step, limit=step.limit + 1)
+            if not _carries(step):
+                yield "other extent", replace(step, batch=not step.batch)
         case Split(branches=branches):
             yield "other merge", replace(step, how="mean" if step.how == "add" else "add")
             added = Leaf(NEW, "mix" if step.refs else "linear", 1, 1)
@@ -92,11 +94,15 @@ def _argument_changes(recipe: Recipe, index: int, step: Step) -> Iterator[tuple[
         case AlsoWith(skip=skip, main=main):
             if not step.refs and _differ(skip, main):
                 yield "skip and main exchanged", replace(step, skip=main, main=skip)
-        case Gate(experts=experts):
+        case Gate(experts=experts, top_k=top_k):
+            if top_k is not None or not _carries(step):
+                yield "other number of experts", replace(step, top_k=None if top_k else 1)
             yield "one expert more", replace(step, experts=(*experts, Leaf(NEW, "linear", 1, 1)))
             if _differ(experts[0], experts[-1]):
                 yield "experts reversed", replace(step, experts=experts[::-1])
-        case Switch(branches=branches):
+        case Switch(branches=branches, batch=batch):
+            if not _carries(step):
+                yield "other extent", replace(step, batch=not batch)
             yield "one branch more", replace(step, branches=(*branches, Leaf(NEW, "linear", 1, 1)))
             if _differ(branches[0], branches[-1]):
                 yield "branches reversed", replace(step, branches=branches[::-1])
@@ -113,6 +119,11 @@ def _argument_changes(recipe: Recipe, index: int, step: Step) -> Iterator[tuple[
                     f"{kind} -> over {earlier[0]}",
                     replace(step, kind="over", argument=earlier[0]),
                 )
+
+
+def _carries(step: Step) -> bool:
+    """Whether a module of the step carries state, so that its rows must stay together."""
+    return any(isinstance(m, Nested) and m.recipe.is_stateful for m in step.modules())
 
 
 def _ref_changes(recipe: Recipe, step: Step) -> Iterator[tuple[str, Step]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flodl import (
     ArgmaxSelector,
+    BatchArgmaxSelector,
     FixedSelector,
     LearnedHalt,
     LoopBody,
@@ -194,14 +195,15 @@ class MixedRouter(NamedInputModule):
 
 
 class SignSelector(NamedInputModule):
-    """First or last branch by the sign of a mean; half a branch too far, which is cut off."""
+    """First or last branch by the sign of a mean: of each row, or of the whole batch."""
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, choices: int, batch: bool) -> None:
         super().__init__()
-        self.last = choices - 1
+        self.last, self.batch = choices - 1, batch
 
     def forward_named(self, x: Tensor, refs: Mapping[str, Tensor]) -> Tensor:
-        return ((x + weigh(refs)).mean() > 0) * self.last + 0.5
+        x = x + weigh(refs)
+        return ((x.mean() if self.batch else x.flatten(1).mean(1)) > 0) * self.last
 
 
 class RowHalt(nn.Module):
@@ -242,8 +244,9 @@ _TABLE: dict[str, Callable[[Leaf], nn.Module | Callable[[Tensor], Tensor]]] = {
     "element": lambda leaf: ElementRouter(leaf.width, leaf.hidden, leaf.out),
     "mixed": lambda leaf: MixedRouter(leaf.width, leaf.out),
     "argmax": lambda leaf: ArgmaxSelector(leaf.width, leaf.out),
+    "batch_argmax": lambda leaf: BatchArgmaxSelector(leaf.width, leaf.out),
     "fixed": lambda leaf: FixedSelector(int(leaf.value)),
-    "sign": lambda leaf: SignSelector(leaf.out),
+    "sign": lambda leaf: SignSelector(leaf.out, leaf.value > 0),
     "threshold": lambda leaf: ThresholdHalt(leaf.value),
     "learned": lambda leaf: LearnedHalt(leaf.width),
     "rows": lambda leaf: RowHalt(leaf.value),

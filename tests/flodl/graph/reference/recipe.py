@@ -138,28 +138,34 @@ class Input(Step):
 
 @dataclass(frozen=True, repr=False)
 class Loop(Step):
-    """A body fed with its own output; ``halt`` is None for a loop that counts."""
+    """A body fed with its own output; ``halt`` is None for a loop that counts.
+
+    With ``batch``, all rows halt together.
+    """
 
     body: Module
     kind: str
     limit: int
     halt: Module | None = None
+    batch: bool = False
 
 
 @dataclass(frozen=True, repr=False)
 class Gate(Step):
-    """Experts weighted by a router."""
+    """Experts weighted by a router; with ``top_k``, only the largest weights count."""
 
     router: Module
     experts: tuple[Module, ...]
+    top_k: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Switch(Step):
-    """One branch chosen by a router."""
+    """A branch chosen by a router for each row, or with ``batch`` for all."""
 
     router: Module
     branches: tuple[Module, ...]
+    batch: bool = False
 
 
 @dataclass(frozen=True, repr=False)
