@@ -34,7 +34,7 @@ from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.records import is_complete, read_run
 from flodl.ddp_bench.request import Request, cells_of
 from flodl.ddp_bench.sweep import Outcome, sweep
-from flodl.launch.settings import DdpRunConfig
+from flodl.ranks.settings import DdpRunConfig
 
 ALONE = "solo-0"
 ACCURACY_MARGIN = 0.005

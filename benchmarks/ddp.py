@@ -22,7 +22,7 @@ from flodl.ddp_bench.report import report
 from flodl.ddp_bench.request import Request, cells_of
 from flodl.ddp_bench.summary import read_folder
 from flodl.ddp_bench.sweep import sweep
-from flodl.launch.settings import DdpRunConfig
+from flodl.ranks.settings import DdpRunConfig
 
 MODELS = ("logistic", "mlp", "lenet", "conv-ae")
 """Those whose batches take this machine less than the fast rank's 40 ms."""

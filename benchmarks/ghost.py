@@ -29,10 +29,10 @@ from benchmarks.measure import (
     table,
 )
 from flodl import Batch, TensorDataSet, Trainer
-from flodl.distributed.ghost import Cluster, Prediction, choose, predict
-from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.schedule import ScheduleConfig
-from flodl.launch.settings import Policy
+from flodl.ranks.planning.elche import ElCheConfig
+from flodl.ranks.planning.schedule import ScheduleConfig
+from flodl.ranks.settings import Policy
+from flodl.ranks.simulate import Cluster, Prediction, choose, predict
 
 BATCH = 4
 WIDTH = 4

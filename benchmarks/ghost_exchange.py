@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.measure import table
-from flodl.distributed.ghost import Exchange
+from flodl.ranks.simulate import Exchange
 
 SMALL, LARGE = 4, 64 * 2**20
 """Bytes from which latency and bandwidth are taken, with two ranks."""

@@ -45,9 +45,9 @@ from benchmarks.rows import Kept, Row, continued
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
-from flodl.distributed.batch_timer import BatchTimer
-from flodl.distributed.runner import this_group
-from flodl.launch.group import Group
+from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.group import Group
+from flodl.train.runner import this_group
 
 SPEEDS = (1.0, 0.4)
 EPOCHS = 2

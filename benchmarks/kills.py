@@ -37,8 +37,8 @@ from benchmarks.measure import (
     table,
 )
 from flodl import Batch, Callback, FlodlError, RunDirectory, TensorDataSet, Trainer
-from flodl.distributed.verify import verify_run
 from flodl.train.callbacks import TrainingRun
+from flodl.train.run.verify import verify_run
 
 MODES = ("nccl-cadence", "cpu-async", "sync", "nccl-async", "cpu-cadence")
 MS = (8.0, 20.0)

@@ -36,7 +36,7 @@ from benchmarks.measure import (
 )
 from benchmarks.unequal_ranks import in_ranks
 from flodl import Batch, DataLoader, TensorDataSet, Trainer, digits
-from flodl.distributed.runner import this_group
+from flodl.train.runner import this_group
 
 DDP = "torch DDP"
 POLICIES = ("sync", "cadence", "async")

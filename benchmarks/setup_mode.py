@@ -30,8 +30,8 @@ from benchmarks.measure import (
     table,
 )
 from flodl import DataLoader, LossContext, TensorDataSet, Trainer
-from flodl.launch.settings import DdpConfig
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.launch.start_ranks import launch_ranks
+from flodl.ranks.settings import DdpConfig
 
 MIXES = ((40.0, 100.0), (25.0, 40.0, 100.0), (40.0, 40.0))
 SAMPLES = 70

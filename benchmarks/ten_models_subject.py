@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from benchmarks.ten_models_networks import Benchmark, Pair, networks
 from benchmarks.ten_models_tuned import Recipe, variants
 from flodl.data import Batch
-from flodl.train.engines import StepSettings, make_engine, onednn
-from flodl.train.engines.onednn import onednn_refusal
-from flodl.train.losses import loss_log
+from flodl.train.step import StepSettings, make_engine, onednn
+from flodl.train.step.losses import loss_log
+from flodl.train.step.onednn import onednn_refusal
 
 BY_HAND = "by_hand:"
 NAMED = {"fused": Recipe(heap=False), "compiled": Recipe(heap=False, compiled=True)}

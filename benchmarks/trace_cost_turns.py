@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from benchmarks.ten_models_networks import Benchmark, mean_squared, networks, rows
 from flodl import Batch, Monitor, RunDirectory, TensorDataSet, Trainer
-from flodl.train import parameter_histograms
 from flodl.train.builder import TrainerBuilder
-from flodl.train.digest_times import DigestTimes
-from flodl.train.guards.loop_guard import LoopGuard
-from flodl.train.step_trace import StepTrace
+from flodl.train.observers import parameter_histograms
+from flodl.train.observers.digest_times import DigestTimes
+from flodl.train.observers.guards.loop_guard import LoopGuard
+from flodl.train.observers.step_trace import StepTrace
 
 WARM_UP = 2
 """Steps of each training before its first turn counts."""

@@ -33,9 +33,9 @@ from benchmarks.measure import (
     table,
 )
 from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
-from flodl.distributed.batch_timer import BatchTimer
-from flodl.distributed.runner import this_group
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.launch.start_ranks import launch_ranks
+from flodl.train.runner import this_group
 
 Figures = Mapping[str, float]
 T = TypeVar("T")

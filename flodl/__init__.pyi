@@ -1,7 +1,6 @@
 from . import (
     checkpoint as checkpoint,
     data as data,
-    distributed as distributed,
     errors as errors,
     files as files,
     graph as graph,
@@ -10,6 +9,7 @@ from . import (
     memory as memory,
     monitor as monitor,
     nn as nn,
+    ranks as ranks,
     rng as rng,
     train as train,
     worker as worker,
@@ -44,18 +44,6 @@ from .data import (
     Shakespeare as Shakespeare,
     TensorDataSet as TensorDataSet,
     digits as digits,
-)
-from .distributed.averaging.outer_optimizer import (
-    Nesterov as Nesterov,
-)
-from .distributed.plain_loop.ddp import (
-    Ddp as Ddp,
-)
-from .distributed.plain_loop.setup import (
-    SetupConfig as SetupConfig,
-)
-from .distributed.verify import (
-    verify_run as verify_run,
 )
 from .errors import (
     ArchitectureMismatch as ArchitectureMismatch,
@@ -108,12 +96,6 @@ from .graph import (
 )
 from .graph.modules import (
     modules as modules,
-)
-from .launch.settings import (
-    Backend as Backend,
-    DdpConfig as DdpConfig,
-    DdpRunConfig as DdpRunConfig,
-    Policy as Policy,
 )
 from .log import (
     Verbosity as Verbosity,
@@ -230,6 +212,15 @@ from .nn import (
     xavier_normal as xavier_normal,
     xavier_uniform as xavier_uniform,
 )
+from .ranks.averaging.outer_optimizer import (
+    Nesterov as Nesterov,
+)
+from .ranks.settings import (
+    Backend as Backend,
+    DdpConfig as DdpConfig,
+    DdpRunConfig as DdpRunConfig,
+    Policy as Policy,
+)
 from .rng import (
     Rng as Rng,
 )
@@ -245,11 +236,20 @@ from .train import (
     WeightAverage as WeightAverage,
     record_scalar as record_scalar,
 )
-from .train.best_model import (
-    load_best as load_best,
-)
 from .train.entry import (
     entry as entry,
+)
+from .train.observers.best_model import (
+    load_best as load_best,
+)
+from .train.plain_loop.ddp import (
+    Ddp as Ddp,
+)
+from .train.plain_loop.setup import (
+    SetupConfig as SetupConfig,
+)
+from .train.run.verify import (
+    verify_run as verify_run,
 )
 from .trainer import (
     Trainer as Trainer,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.plain_loop.setup import (
+from flodl.log import msg
+from flodl.train.builder import TrainerBuilder
+from flodl.train.plain_loop.setup import (
     HasGraph,
     SetupConfig,
     TrainingSetup,
@@ -17,18 +19,16 @@ from flodl.distributed.plain_loop.setup import (
     prepare,
     summary,
 )
-from flodl.log import msg
-from flodl.train.builder import TrainerBuilder
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from flodl.graph import Graph
-    from flodl.launch.settings import DdpConfig
-    from flodl.train.engines.base import TrainFn
+    from flodl.ranks.settings import DdpConfig
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
+    from flodl.train.step.base import TrainFn
 
 
 @final
@@ -76,7 +76,7 @@ class Trainer:
         ``model.step()`` does the same.
 
         If a launcher started several processes of this program, the same loop trains on all of
-        them, see :class:`~flodl.distributed.plain_loop.setup.TrainingSetup`. They begin with the
+        them, see :class:`~flodl.train.plain_loop.setup.TrainingSetup`. They begin with the
         parameters of rank 0. Windows adapt to the speed of the ranks if their devices differ.
 
         Args:
@@ -86,7 +86,7 @@ class Trainer:
             optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
             device: Default: the device of this rank; without ranks the best usable CUDA device,
                 else the CPU.
-            config: Further settings. With a :class:`~flodl.launch.settings.DdpConfig`, windows
+            config: Further settings. With a :class:`~flodl.ranks.settings.DdpConfig`, windows
                 always adapt to the speed of the ranks.
 
         Raises:
@@ -137,6 +137,6 @@ class Trainer:
 
 def _run(plan: TrainingPlan) -> TrainerHandle:
     # Imported here: the modules for many ranks take a moment to import.
-    from flodl.distributed import runner
+    from flodl.train import runner
 
     return runner.run(plan)

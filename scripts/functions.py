@@ -34,6 +34,7 @@ class Calls:
         self.seen: Counter[str] = Counter()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        """Take note of an event of the interpreter."""
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(ROOT):
             file = Path(code.co_filename).relative_to(ROOT)
@@ -77,10 +78,10 @@ def main() -> None:
         seen = counted(engine, 5)
         each = [name for name, count in seen.items() if count >= 5 * STEPS]
         calls = sum(seen[name] for name in each) / (5 * STEPS)
-        print(f"{engine}: a step enters {len(each)} functions, {calls:.1f} calls")
-        print(f"{engine}: set-up and five epochs enter {len(seen)} functions")
+        sys.stdout.write(f"{engine}: a step enters {len(each)} functions, {calls:.1f} calls\n")
+        sys.stdout.write(f"{engine}: set-up and five epochs enter {len(seen)} functions\n")
         if "-v" in sys.argv:
-            print("\n".join(sorted(each)))
+            sys.stdout.write("\n".join(sorted(each)) + "\n")
 
 
 if __name__ == "__main__":

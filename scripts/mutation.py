@@ -99,7 +99,7 @@ TARGETS = {
         ),
     ),
     "schedule": Target(
-        ("flodl/distributed/planning/*.py",),
+        ("flodl/ranks/planning/*.py",),
         _tests("flodl/distributed", "elche guard scheduler ghost"),
     ),
     "graph": Target(
@@ -113,7 +113,11 @@ TARGETS = {
     "checkpoint": Target(("flodl/checkpoint/*.py",), ("tests/flodl/checkpoint",)),
     "data": Target(("flodl/data/*.py",), ("tests/flodl/data",)),
     "resume": Target(
-        ("flodl/train/resume.py", "flodl/train/training_state.py", "flodl/train/loop_state.py"),
+        (
+            "flodl/train/run/resume.py",
+            "flodl/train/run/training_state.py",
+            "flodl/train/run/loop_state.py",
+        ),
         _tests("flodl/train", "continuation resume resume_hint kill_resume trainer"),
     ),
     "weights": Target(

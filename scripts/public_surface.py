@@ -28,7 +28,7 @@ from fdl.scaffold.api_ref.entries import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
-STUBS = ("flodl", "flodl.hf", "flodl.distributed")
+STUBS = ("flodl", "flodl.hf", "flodl.ranks")
 
 Surface = dict[str, dict[str, str]]
 """Kind of promise -> what is promised -> its form."""
@@ -36,11 +36,11 @@ Surface = dict[str, dict[str, str]]
 FORMATS = {
     "checkpoint, `*.fdl`": ("flodl/checkpoint/container.py", "VERSION"),
     "libtorch.lock": ("fdl/libtorch/trust.py", "_VERSION"),
-    "message to a training": ("flodl/train/mailbox.py", "FORMAT"),
+    "message to a training": ("flodl/train/observers/mailbox.py", "FORMAT"),
     "plan of a command, `FDL_PLAN`": ("fdl/plan/value.py", "SCHEMA_VERSION"),
-    "samples.ledger": ("flodl/distributed/sample_ledger.py", "MAGIC"),
+    "samples.ledger": ("flodl/ranks/ledger/sample_ledger.py", "MAGIC"),
     "steps": ("flodl/monitor/step_files.py", "VERSION"),
-    "steps.trace": ("flodl/train/trace_file.py", "MAGIC"),
+    "steps.trace": ("flodl/train/observers/trace_file.py", "MAGIC"),
 }
 """Format -> the file and the constant that give its version."""
 

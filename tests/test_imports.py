@@ -104,8 +104,8 @@ def test_importing_flodl_starts_no_launcher():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     # What starts ranks, and what is a program of its own.
-    unwanted = {"torch.distributed.elastic", "flodl.distributed.verify"}
-    assert not loaded & {*unwanted, "flodl.launch.start_ranks"}
+    unwanted = {"torch.distributed.elastic", "flodl.train.run.verify"}
+    assert not loaded & {*unwanted, "flodl.ranks.launch.start_ranks"}
 
 
 def test_both_packages_have_one_version():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEGUN = "training-has-begun"
-"""File beside the error file of a rank, once it has trained a step: flodl.launch.begun."""
+"""File beside the error file of a rank, once it has trained a step: flodl.ranks.launch.begun."""
 WATCHED = "training-is-watched"
 """File beside the error file of a rank whose training will say when it has begun."""
 

@@ -13,7 +13,7 @@ import torch
 
 from flodl.errors import DistributedError
 from flodl.host_memory import host_memory_bytes
-from flodl.launch.launcher import detect
+from flodl.ranks.launch.launcher import detect
 
 CPU_DEPTH = 2
 """Batches loaded ahead on the CPU: one is ready and one is being loaded."""

@@ -25,8 +25,8 @@ from flodl.ddp_bench.summary import FiledRun, read_folder, summarise
 from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.errors import DataError
 from flodl.files import write_text
-from flodl.launch.launcher import detect
-from flodl.launch.settings import DdpRunConfig, settings_of
+from flodl.ranks.launch.launcher import detect
+from flodl.ranks.settings import DdpRunConfig, settings_of
 
 _REPORT = "runs/report.md"
 _Numbers: TypeAlias = list[float]

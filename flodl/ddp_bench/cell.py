@@ -10,7 +10,7 @@ from typing import Any, final
 from flodl.ddp_bench.controls import CONTROLS, STANDS_FOR
 from flodl.ddp_bench.data import Source
 from flodl.ddp_bench.models import TASKS, Task
-from flodl.launch.settings import MODES as BUILDER_MODES, DdpRunConfig, mode_of
+from flodl.ranks.settings import MODES as BUILDER_MODES, DdpRunConfig, mode_of
 
 SETUP_MODE = "sync"
 TORCH_DDP = "torch-ddp"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flodl.distributed.averaging.average import Averaged, ParameterAverager
+from flodl.ranks.averaging.average import Averaged, ParameterAverager
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.ddp_bench.models import Task
-    from flodl.launch.group import Group
+    from flodl.ranks.group import Group
 
 _BATCH = 256
 _PROJECTIONS = 8

@@ -23,15 +23,15 @@ from flodl.ddp_bench.setup_mode import train_setup
 from flodl.ddp_bench.stage import Stage
 from flodl.ddp_bench.torch_modes import train_gradient_average, train_local_steps
 from flodl.device import hardware_name
-from flodl.launch.clock_offsets import clock_offsets
 from flodl.monitor import EventKind, Timeline, merge_timelines
+from flodl.ranks.launch.clock_offsets import clock_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import nn
 
-    from flodl.launch.group import Group
+    from flodl.ranks.group import Group
 
 _TRAIN: dict[str, Callable[[Stage], None]] = {
     SETUP_MODE: train_setup,

@@ -14,8 +14,8 @@ from flodl.ddp_bench.data import missing_files, offline_message
 from flodl.ddp_bench.models import TASKS
 from flodl.device import usable_gpus
 from flodl.errors import DataError
-from flodl.launch.launcher import detect
 from flodl.log import warning
+from flodl.ranks.launch.launcher import detect
 
 if TYPE_CHECKING:
     from flodl.ddp_bench.models.task import DataName

@@ -12,7 +12,7 @@ import torch
 from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
-from flodl.launch.settings import DdpConfig
+from flodl.ranks.settings import DdpConfig
 from flodl.train.epoch_end import model_metrics
 from flodl.trainer import Trainer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.distributed.plain_loop.setup import TrainingSetup
+    from flodl.train.plain_loop.setup import TrainingSetup
 
 _PACE = "FLODL_SIM_MS"
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from flodl.data import Batch
     from flodl.ddp_bench.cell import Cell
     from flodl.ddp_bench.evaluation import Evaluation
-    from flodl.launch.group import Group
     from flodl.monitor.timeline import Timeline
-    from flodl.train.learning_rate import Schedule
+    from flodl.ranks.group import Group
+    from flodl.train.step.learning_rate import Schedule
 
 
 @final

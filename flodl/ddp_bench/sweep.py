@@ -15,11 +15,11 @@ from flodl.ddp_bench.cell import Cell
 from flodl.ddp_bench.harness import run_cell
 from flodl.ddp_bench.records import RunFolder, RunRecord, is_complete, read_run
 from flodl.device import usable_gpus
-from flodl.distributed.runner import this_group
 from flodl.errors import WorkersFailed
-from flodl.launch.group import Group, LocalGroup
-from flodl.launch.launcher import detect
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.group import Group, LocalGroup
+from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.start_ranks import launch_ranks
+from flodl.train.runner import this_group
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 

@@ -20,8 +20,8 @@ from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
 
 if TYPE_CHECKING:
-    from flodl.distributed.plain_loop.setup import HasGraph
     from flodl.hf.encoded import EncodedBatch
+    from flodl.train.plain_loop.setup import HasGraph
 
 
 class EncoderModel(PretrainedModel):

@@ -12,18 +12,16 @@ from torch import nn
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import check_epochs, settled_batch_size
 from flodl.data.loader import DataLoader, positive_integer
-from flodl.launch.rank_settings import RankSettings
 from flodl.nn.amp import GradScaler
-from flodl.train.engines import ENGINES
-from flodl.train.guard_settings import GuardSettings, settled_guards
-from flodl.train.learning_rate_settings import RateSettings
-from flodl.train.own_state import lacking
+from flodl.ranks.rank_settings import RankSettings
 from flodl.train.plan import TrainingPlan
-from flodl.train.precision import Precision, settled_precision
-from flodl.train.record_settings import RecordSettings
 from flodl.train.repeat import repeat_wanted
-from flodl.train.resume import resume_source
-from flodl.train.setting_checks import (
+from flodl.train.run.own_state import lacking
+from flodl.train.run.resume import resume_source
+from flodl.train.settings.guard_settings import GuardSettings, settled_guards
+from flodl.train.settings.learning_rate_settings import RateSettings
+from flodl.train.settings.record_settings import RecordSettings
+from flodl.train.settings.setting_checks import (
     check_batch_size,
     check_files,
     check_schedules,
@@ -31,7 +29,9 @@ from flodl.train.setting_checks import (
     is_first_rank,
     takes,
 )
-from flodl.train.setting_methods import callable_setting
+from flodl.train.settings.setting_methods import callable_setting
+from flodl.train.step import ENGINES
+from flodl.train.step.precision import Precision, settled_precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.monitor import EpochMetrics
-    from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
+    from flodl.train.step.base import LossScaler, TrainFn
 
     Runner: TypeAlias = Callable[[TrainingPlan], TrainerHandle]
     """Carries out a plan, on one rank or several."""

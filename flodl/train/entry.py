@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fdl.base.masking import KNOWN
 from flodl import terminal
 from flodl.errors import FlodlError
-from flodl.launch.interrupt import Terminated, ignore_repeated
+from flodl.ranks.launch.interrupt import Terminated, ignore_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

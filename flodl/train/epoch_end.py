@@ -10,8 +10,8 @@ import torch
 
 from flodl import log
 from flodl.errors import DivergedError
-from flodl.launch.interrupt import Terminated
 from flodl.nn.modes import evaluating
+from flodl.ranks.launch.interrupt import Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from flodl.train.run_directory import EndState
+    from flodl.train.run.run_directory import EndState
 
 
 def model_metrics(model: nn.Module) -> dict[str, float]:

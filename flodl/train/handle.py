@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.monitor import EpochMetrics, Monitor
-    from flodl.train.ema import WeightAverage
+    from flodl.train.observers.ema import WeightAverage
 
 
 @final

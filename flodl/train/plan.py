@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from flodl.launch.settings import DdpRunConfig
-from flodl.train.learning_rate import set_rate
+from flodl.ranks.settings import DdpRunConfig
+from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
     import os
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics, Monitor, Sink
     from flodl.monitor.timeline import Timeline
-    from flodl.train.best_metric import Best
     from flodl.train.callbacks import Callback
-    from flodl.train.engines.base import LossScaler, TrainFn
-    from flodl.train.guards.settings import Guards
-    from flodl.train.learning_rate import Schedule, SteeredRate
-    from flodl.train.live_settings import LiveSetting
-    from flodl.train.precision import Precision
-    from flodl.train.run_directory import RunDirectory
-    from flodl.train.torch_schedule import SchedulerSettings
+    from flodl.train.observers.best_metric import Best
+    from flodl.train.observers.guards.settings import Guards
+    from flodl.train.observers.live_settings import LiveSetting
+    from flodl.train.run.run_directory import RunDirectory
+    from flodl.train.step.base import LossScaler, TrainFn
+    from flodl.train.step.learning_rate import Schedule, SteeredRate
+    from flodl.train.step.precision import Precision
+    from flodl.train.step.torch_schedule import SchedulerSettings
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
     SinkFactory: TypeAlias = Callable[[RunDirectory | None], Sink]

@@ -16,15 +16,15 @@ import torch
 
 from flodl.device import select_device
 from flodl.files import replace_text
-from flodl.launch.settings import DdpRunConfig
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
+from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.largest_batches import Largest, find_largest
 from flodl.train.parts import make_loader
 from flodl.train.peak_memory import PeakMemory, available_bytes
-from flodl.train.run_records import REHEARSAL
+from flodl.train.run.run_records import REHEARSAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

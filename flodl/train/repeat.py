@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl.errors import RunDirectoryError
-from flodl.train.run_records import REPEAT
+from flodl.train.run.run_records import REPEAT
 
 if TYPE_CHECKING:
     from flodl.train.plan import TrainingPlan

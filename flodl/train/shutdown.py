@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from flodl.launch.interrupt import undisturbed
 from flodl.monitor.ledger import Account
+from flodl.ranks.launch.interrupt import undisturbed
 
 if TYPE_CHECKING:
     from flodl.monitor import Monitor

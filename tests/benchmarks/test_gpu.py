@@ -182,7 +182,7 @@ def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():
 
 def test_a_function_that_is_named_by_hand_must_exist():
     with pytest.raises(LookupError, match="Capture"):
-        places_in("import torch\n", "flodl/train/engines/capturing.py")
+        places_in("import torch\n", "flodl/train/step/capturing.py")
 
 
 def test_the_page_of_what_never_ran_on_a_gpu_has_the_figures_and_lines_of_today(monkeypatch):

@@ -37,7 +37,7 @@ def test_a_run_is_named_as_everywhere_and_the_exit_code_passed_on(fdl, tmp_path,
     done = fdl("verify-run", *words)
     assert done.exit == 4, done.err
     flag, module, path, *rest = done.out.splitlines()
-    assert (flag, module) == ("-m", "flodl.distributed.verify")
+    assert (flag, module) == ("-m", "flodl.train.run.verify")
     assert (tmp_path / path).resolve() == (tmp_path / expected[0]).resolve()
     assert rest == expected[1:]
 
@@ -52,7 +52,7 @@ def test_a_run_that_is_not_there_starts_nothing(fdl):
 def test_a_dry_run_shows_the_program(python, fdl):
     done = fdl("-n", "verify-run", ONE)
     assert done.exit == 0
-    assert "-m flodl.distributed.verify" in done.out
+    assert "-m flodl.train.run.verify" in done.out
     assert done.out == fdl("verify-run", ONE, "-n").out
     assert json.loads(fdl("-n", "--json", "verify-run", ONE).out)["argv"][0] == str(python)
 

@@ -147,7 +147,7 @@ def test_a_simulation_takes_its_lengths_from_the_manifest(fdl, words, expected):
 
 
 def test_the_real_prediction_answers(project, fdl):
-    pytest.importorskip("flodl.distributed.ghost")
+    pytest.importorskip("flodl.ranks.simulate")
     project(FILES)
     done = fdl("plan", "train", "--simulate", "40,100", "--sync-ms", "15", "--json")
     assert done.exit == 0, done.err

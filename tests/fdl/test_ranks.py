@@ -426,7 +426,7 @@ def test_a_typed_mode_replaces_what_says_the_same(planned, ddp, words, expected)
     ],
 )
 def test_fdl_and_the_framework_agree_on_who_was_launched(environ, found):
-    detect = pytest.importorskip("flodl.launch.launcher").detect
+    detect = pytest.importorskip("flodl.ranks.launch.launcher").detect
     assert (launcher(environ) != "") is found
     assert (detect({**environ, "SLURM_NODELIST": "gpu1"}) is not None) is found
 

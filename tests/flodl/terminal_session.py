@@ -28,7 +28,7 @@ def gate():
 """
 
 DRAWN_EACH_STEP = """
-from flodl.train import progress
+from flodl.train.observers import progress
 progress.PERIODS["bar"] = 0.0
 """
 

@@ -95,7 +95,7 @@ def unused(found: set[str]) -> set[str]:
 
 def test_a_short_training(tmp_path: Path) -> None:
     found = loaded_by(TRAINING, tmp_path / "runs")
-    assert "flodl.distributed.loop" in found
+    assert "flodl.train.loop" in found
     assert unused(found) == USED_BY_CHECKPOINTS
 
 

@@ -16,7 +16,7 @@ import torch
 from fdl.base import run_record
 from fdl.runs import tell
 from flodl.device import select_device
-from flodl.train import run_records
+from flodl.train.run import run_records
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]

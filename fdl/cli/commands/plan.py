@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-GHOST = "flodl.distributed.ghost"
+GHOST = "flodl.ranks.simulate"
 
 
 _SIMULATION = "Simulation"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-MODULE = "flodl.distributed.verify"
+MODULE = "flodl.train.run.verify"
 
 _LEDGER = "samples.ledger"
 

@@ -226,7 +226,7 @@ _NOT_WORTH_IT = 0.9
 def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[None]:
     """Use the faster of torch's two libraries for products, if measuring is worth the time.
 
-    Both compute in float32; see :mod:`flodl.train.engines.onednn`.
+    Both compute in float32; see :mod:`flodl.train.step.onednn`.
 
     Args:
         model: The model; without effect unless it is in float32 on the CPU.
@@ -237,7 +237,7 @@ def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[Non
         return nullcontext()
     # Imported here, because a single prediction must not wait for it.
     from flodl.hf.predict.products import time_through_onednn
-    from flodl.train.engines.onednn import routed
+    from flodl.train.step.onednn import routed
 
     shapes = Counter(
         (_ROWS, one.in_features, one.out_features)

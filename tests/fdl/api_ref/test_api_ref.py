@@ -286,7 +286,7 @@ def test_the_functions_of_a_module_are_one_entry(zoo):
         ("flodl/nn/optim.py", "optimizers"),
         ("flodl/nn/schedule.py", "schedulers"),
         ("flodl/nn/clip.py", "modules"),
-        ("flodl/train/learning_rate.py", "schedulers"),
+        ("flodl/train/step/learning_rate.py", "schedulers"),
         ("flodl/trainer.py", "other"),
         ("flodl/autograd.py", "autograd"),
         ("flodl/tensor/views.py", "tensor"),

@@ -124,7 +124,7 @@ def test_the_options_of_the_base_are_one_line_until_they_are_asked_for():
 
 
 def test_the_defaults_in_the_help_are_those_of_the_framework():
-    config = pytest.importorskip("flodl.launch.settings").DdpRunConfig()
+    config = pytest.importorskip("flodl.ranks.settings").DdpRunConfig()
     pattern = re.compile(r"\[default: ([\w.]+)\]")
     said = {
         name: found.group(1)
@@ -143,7 +143,7 @@ def test_the_defaults_in_the_help_are_those_of_the_framework():
 
 
 def test_the_framework_understands_what_is_handed_to_it():
-    settings_of = pytest.importorskip("flodl.launch.settings").settings_of
+    settings_of = pytest.importorskip("flodl.ranks.settings").settings_of
     found = settings_of(
         parsed(
             "--mode cpu-async --anchor 7 --ranks 2 --progressive true --speed-hint 1:2.5 "

@@ -12,7 +12,7 @@ from flodl.ddp_bench.analyze import averaging_fault, shortage
 from flodl.ddp_bench.comparison import control_failures, table_of
 from flodl.ddp_bench.evaluation import _distance, _fingerprint
 from flodl.ddp_bench.summary import FiledRun, summarise
-from flodl.distributed.averaging.average import ParameterAverager
+from flodl.ranks.averaging.average import ParameterAverager
 from tests.flodl.ddp_bench.figures import record, row
 from tests.rows import each_row
 

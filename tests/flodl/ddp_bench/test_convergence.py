@@ -13,7 +13,7 @@ from benchmarks.convergence import ALONE, cells, figures
 from flodl.ddp_bench.cell import MODES
 from flodl.ddp_bench.request import Request, cells_of
 from flodl.ddp_bench.sweep import sweep
-from flodl.launch.settings import DdpRunConfig
+from flodl.ranks.settings import DdpRunConfig
 
 OURS = [mode for mode in MODES if not mode.startswith(("solo", "torch"))]
 

@@ -10,9 +10,9 @@ from flodl.ddp_bench.data import load
 from flodl.ddp_bench.evaluation import Evaluation
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.sweep import sweep
-from flodl.launch.group import LocalGroup
-from flodl.launch.settings import DdpRunConfig
 from flodl.monitor import EventKind, Timeline
+from flodl.ranks.group import LocalGroup
+from flodl.ranks.settings import DdpRunConfig
 
 
 def cell(tmp_path, model, mode, **values):

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from flodl.launch.group import ProcessGroups
+from flodl.ranks.group import ProcessGroups
 from tests import fork_server
 
 # Gloo would look up the name of the machine, and use the address it finds.
@@ -73,7 +73,7 @@ class _Worker:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.distributed.training"])
+        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.train.training"])
         self.answers, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
         with _forks_from_torch():
@@ -91,7 +91,7 @@ class Ranks:
     """Runs a function on several ranks: ``results = ranks(3, function, argument)``.
 
     The function belongs to a module, so that every rank finds it by name. It is called as
-    ``function(group, *arguments)`` with a :class:`~flodl.launch.group.ProcessGroups` of its
+    ``function(group, *arguments)`` with a :class:`~flodl.ranks.group.ProcessGroups` of its
     own over Gloo, the environment and working directory of the caller, seed 0 and warnings as
     errors.
     """

@@ -17,8 +17,8 @@ import torch
 from fdl.runs.run import read
 from fdl.runs.tell import parse, tell
 from flodl import Callback, RunDirectory
-from flodl.launch.group import Group
-from flodl.train.journal import Journal
+from flodl.ranks.group import Group
+from flodl.train.observers.journal import Journal
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 from tests.waiting import wait_for

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.averaging.outer_optimizer import Nesterov
 from flodl.errors import DivergedError, StateError
-from flodl.launch.group import LocalGroup
-from flodl.launch.settings import Backend
+from flodl.ranks.averaging.average import ParameterAverager
+from flodl.ranks.averaging.outer_optimizer import Nesterov
+from flodl.ranks.group import LocalGroup
+from flodl.ranks.settings import Backend
 from tests.flodl.distributed.ranks import RankError
 
 BACKENDS = pytest.mark.parametrize("backend", list(Backend))

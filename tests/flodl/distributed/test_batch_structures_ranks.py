@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.distributed.plain_loop.setup import SetupConfig, prepare
-from flodl.launch.group import Group, LocalGroup
+from flodl.ranks.group import Group, LocalGroup
+from flodl.train.plain_loop.setup import SetupConfig, prepare
 from tests.flodl.distributed.ranks import RankError, Ranks
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from flodl import RunDirectory, log
 from flodl.checkpoint import checkpoint_keys
-from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.averaging.buffers import ChangingBuffers
-from flodl.launch.group import Group
-from flodl.launch.settings import Backend
+from flodl.ranks.averaging.average import ParameterAverager
+from flodl.ranks.averaging.buffers import ChangingBuffers
+from flodl.ranks.group import Group
+from flodl.ranks.settings import Backend
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 

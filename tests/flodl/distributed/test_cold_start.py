@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks import unequal_ranks
 from flodl import Batch
-from flodl.distributed.policies import window_loop
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
+from flodl.train.policies import window_loop
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import train
 

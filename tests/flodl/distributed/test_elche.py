@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import flodl.distributed.planning.elche
-from flodl.distributed.planning.elche import (
+import flodl.ranks.planning.elche
+from flodl.ranks.planning.elche import (
     ElCheConfig,
     ElCheState,
     RankReport,
@@ -24,10 +24,10 @@ from flodl.distributed.planning.elche import (
     nudge,
     split,
 )
-from flodl.launch.settings import DdpRunConfig
+from flodl.ranks.settings import DdpRunConfig
 from tests.rows import each_row
 
-SOURCE = Path(flodl.distributed.planning.elche.__file__)
+SOURCE = Path(flodl.ranks.planning.elche.__file__)
 TWO = ElCheConfig(world_size=2)
 
 

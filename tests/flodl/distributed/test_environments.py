@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from flodl.errors import DistributedError
-from flodl.launch.group import Group, LocalGroup
-from flodl.launch.join import DEVICE_VARIABLE, join
-from flodl.launch.launcher import detect, first_host
+from flodl.ranks.group import Group, LocalGroup
+from flodl.ranks.launch.join import DEVICE_VARIABLE, join
+from flodl.ranks.launch.launcher import detect, first_host
 from tests.flodl.distributed.ranks import Ranks
 from tests.rows import each_row
 

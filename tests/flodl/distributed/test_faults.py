@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flodl import checkpoint_metadata
-from flodl.distributed.verify import verify_run
+from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.jobs import job
 
 AGAIN = 120

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from flodl.distributed.ghost import (
+from flodl.ranks.planning.elche import ElCheConfig
+from flodl.ranks.planning.schedule import ScheduleConfig
+from flodl.ranks.planning.spans import insert
+from flodl.ranks.settings import Policy
+from flodl.ranks.simulate import (
     Change,
     Cluster,
     Exchange,
@@ -18,11 +22,7 @@ from flodl.distributed.ghost import (
     predict,
     simulate,
 )
-from flodl.distributed.ghost.__main__ import main
-from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.schedule import ScheduleConfig
-from flodl.distributed.planning.spans import insert
-from flodl.launch.settings import Policy
+from flodl.ranks.simulate.__main__ import main
 from tests import fork_server
 from tests.rows import each_row
 
@@ -265,7 +265,7 @@ def test_nothing_behind_a_barrier_is_trained_before_it(cluster, policy, batches,
 def test_the_same_question_has_the_same_answer_in_another_process(capsys):
     asked = ["--simulate", "25,40,100", "--epochs", "2", "--json"]
     assert main(asked) == 0
-    words = ("-m", "flodl.distributed.ghost", *asked)
+    words = ("-m", "flodl.ranks.simulate", *asked)
     done = fork_server.python(*words, cwd=ROOT, torch=True, abrupt=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == capsys.readouterr().out
@@ -277,7 +277,7 @@ import sys, types
 for name in ("flodl", "flodl.distributed"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [name.replace(".", "/")]
-import flodl.distributed.ghost.__main__
+import flodl.ranks.simulate.__main__
 assert not {"torch", "numpy"} & set(sys.modules), "something heavy was imported"
 """
     done = subprocess.run([sys.executable, "-c", stubs], capture_output=True, text=True, cwd=ROOT)

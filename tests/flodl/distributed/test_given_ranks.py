@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from flodl import Trainer
-from flodl.distributed.training import carry_out
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from flodl.train import Callback, RunDirectory
+from flodl.train.training import carry_out
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.distributed.averaging.gradients import GradientReducer
-from flodl.launch.group import LocalGroup
-from flodl.launch.settings import Backend
+from flodl.ranks.averaging.gradients import GradientReducer
+from flodl.ranks.group import LocalGroup
+from flodl.ranks.settings import Backend
 from tests.flodl.distributed.ranks import RankError
 
 BACKENDS = pytest.mark.parametrize("backend", list(Backend))

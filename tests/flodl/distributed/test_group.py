@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flodl.errors import DistributedError
-from flodl.launch.group import LocalGroup
+from flodl.ranks.group import LocalGroup
 from tests.flodl.distributed.ranks import RankError
 
 

@@ -5,15 +5,15 @@ import math
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from flodl.distributed.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
-from flodl.distributed.planning.guard import KEPT, Advice, GuardState, growth_rate, judge
-from flodl.distributed.planning.schedule import ScheduleConfig, WindowReport
-from flodl.distributed.planning.scheduler import (
+from flodl.ranks.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
+from flodl.ranks.planning.guard import KEPT, Advice, GuardState, growth_rate, judge
+from flodl.ranks.planning.schedule import ScheduleConfig, WindowReport
+from flodl.ranks.planning.scheduler import (
     close_window,
     initial_schedule,
     open_window,
 )
-from flodl.launch.settings import Policy
+from flodl.ranks.settings import Policy
 from tests.rows import each_row
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flodl.distributed.verify import verify_run
+from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.jobs import Job, job, runs
 from tests.flodl.distributed.network import Host, two_hosts, why_not
 

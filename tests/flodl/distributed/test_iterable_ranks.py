@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from flodl import Callback, RunDirectory
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
 

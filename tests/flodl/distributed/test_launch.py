@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from flodl.errors import WorkersFailed
-from flodl.launch.begun import mark_begun
-from flodl.launch.join import DEVICE_VARIABLE, join
-from flodl.launch.launcher import detect
-from flodl.launch.picklable import check_picklable
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.launch.begun import mark_begun
+from flodl.ranks.launch.join import DEVICE_VARIABLE, join
+from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.picklable import check_picklable
+from flodl.ranks.launch.start_ranks import launch_ranks
 from tests import fork_server
 from tests.rows import each_row
 
@@ -116,7 +116,7 @@ def test_a_device_that_failed_twice_is_left_out(tmp_path: Path, capfd: Any) -> N
 PROGRAM = """
 import multiprocessing, os, signal, sys, time
 from pathlib import Path
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.launch.start_ranks import launch_ranks
 
 def wait(folder):
     (Path(folder) / str(os.getpid())).touch()
@@ -163,7 +163,7 @@ def test_a_signal_ends_the_ranks_and_then_the_program(
 
 LOST = """
 import os, signal, threading
-from flodl.launch.start_ranks import record_failure
+from flodl.ranks.launch.start_ranks import record_failure
 
 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
 record_failure(ConnectionError("gone"))
@@ -224,7 +224,7 @@ def test_a_function_inside_of_another_is_named() -> None:
 def test_a_function_typed_at_a_prompt_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-"],
-        input="from flodl.launch.start_ranks import launch_ranks\n"
+        input="from flodl.ranks.launch.start_ranks import launch_ranks\n"
         "def f(): pass\n"
         "launch_ranks(f, (), 2)\n",
         capture_output=True,

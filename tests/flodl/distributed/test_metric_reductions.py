@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from flodl import Callback, record_scalar
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 

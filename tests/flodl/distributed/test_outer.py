@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from flodl.distributed.averaging.outer_optimizer import Nesterov
 from flodl.errors import CheckpointError
+from flodl.ranks.averaging.outer_optimizer import Nesterov
 
 
 def _averages(count, dtype=torch.float32):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl import RunDirectory, Trainer
-from flodl.distributed.training import carry_out
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
+from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of, sgd
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch
-from flodl.distributed import policy_choice
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from flodl.train import RunDirectory
+from flodl.train.policies import choice as policy_choice
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
 

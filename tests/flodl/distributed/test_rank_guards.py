@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, Callback, DataLoader, Rewind, RunDirectory, Trainer
-from flodl.distributed.sample_ledger import MAGIC, _first_chain, _link
-from flodl.distributed.training import carry_out
-from flodl.distributed.verify import main, verify_run
-from flodl.launch.group import Group
-from flodl.train.journal import Act, Journal
+from flodl.ranks.group import Group
+from flodl.ranks.ledger.sample_ledger import MAGIC, _first_chain, _link
+from flodl.train.observers.journal import Act, Journal
+from flodl.train.run.verify import main, verify_run
+from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd
 

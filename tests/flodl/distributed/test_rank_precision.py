@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, DataLoader, RunDirectory
-from flodl.distributed.verify import verify_run
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
+from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.test_rank_guards import (
     BATCH,

@@ -17,10 +17,10 @@ from torch.optim import lr_scheduler
 
 from flodl import Callback, FlowBuilder, RunDirectory, Trainer
 from flodl.checkpoint.generators import generator_states
-from flodl.distributed.training import carry_out
-from flodl.launch.group import Group
 from flodl.nn import GradScaler
-from flodl.train.training_state import observed_states
+from flodl.ranks.group import Group
+from flodl.train.run.training_state import observed_states
+from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepare
 from flodl.errors import BatchMismatchError, DistributedError
 from flodl.graph import FlowBuilder, Graph, Lambda, StateAdd
-from flodl.launch.group import Group
-from flodl.launch.settings import DdpConfig
+from flodl.ranks.group import Group
+from flodl.ranks.settings import DdpConfig
+from flodl.train.plain_loop.setup import SetupConfig, TrainingSetup, prepare
 from tests.flodl.distributed.ranks import Ranks
 
 MS = (40.0, 100.0)

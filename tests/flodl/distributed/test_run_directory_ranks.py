@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from flodl.errors import RunDirectoryError, WorkersFailed
-from flodl.launch.start_ranks import launch_ranks
 from flodl.monitor import EpochMetrics, Monitor
-from flodl.train import RunDirectory, launch_record, run_directory
+from flodl.ranks.launch.start_ranks import launch_ranks
+from flodl.train import RunDirectory
+from flodl.train.run import launch_record, run_directory
 from tests.flodl.train.programs import training
 
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from flodl.distributed.ledger_format import Stretch, rows_hash, unpack_segment
-from flodl.distributed.sample_ledger import (
+from flodl.errors import RunDirectoryError
+from flodl.ranks.ledger.ledger_format import Stretch, rows_hash, unpack_segment
+from flodl.ranks.ledger.sample_ledger import (
     LedgerContents,
     LedgerFacts,
     SampleLedger,
     SampleRecorder,
     read_ledger,
 )
-from flodl.errors import RunDirectoryError
 from tests.rows import each_row
 
 from .recorded_runs import DEFAULT, recorded_run, train_epoch

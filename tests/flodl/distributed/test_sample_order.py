@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.distributed import sample_order
-from flodl.distributed.sample_order import permutation
 from flodl.errors import RunDirectoryError
+from flodl.ranks.ledger import sample_order
+from flodl.ranks.ledger.sample_order import permutation
 from tests.rows import each_row
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from flodl.distributed.planning.elche import ElCheConfig, ElCheState
-from flodl.distributed.planning.guard import Advice
-from flodl.distributed.planning.schedule import (
+from flodl.ranks.planning.elche import ElCheConfig, ElCheState
+from flodl.ranks.planning.guard import Advice
+from flodl.ranks.planning.schedule import (
     ScheduleConfig,
     ScheduleState,
     WindowReport,
 )
-from flodl.distributed.planning.scheduler import (
+from flodl.ranks.planning.scheduler import (
     _next_overshoot,
     _shares,
     _with_ratios,
@@ -27,8 +27,8 @@ from flodl.distributed.planning.scheduler import (
     stops_here,
     take_step,
 )
-from flodl.distributed.planning.spans import Spans, front, insert, size
-from flodl.launch.settings import Policy
+from flodl.ranks.planning.spans import Spans, front, insert, size
+from flodl.ranks.settings import Policy
 from tests.rows import each_row
 
 

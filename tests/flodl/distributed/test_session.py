@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import HashStore, PrefixStore
 
 from flodl.errors import DistributedError
-from flodl.launch.join import own_session
+from flodl.ranks.launch.join import own_session
 
 SOON = timedelta(seconds=20)
 

@@ -18,14 +18,14 @@ from torch.nn.functional import mse_loss
 
 from flodl import Trainer
 from flodl.data import DataLoader, TensorDataSet
-from flodl.distributed.plain_loop import shared_loop
-from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepare
-from flodl.distributed.plain_loop.shared_loop import best_device, launch_command
 from flodl.errors import DistributedError, StateError
 from flodl.graph import FlowBuilder, LossContext
-from flodl.launch.group import Group, LocalGroup
-from flodl.launch.settings import DdpConfig
 from flodl.monitor import Timeline
+from flodl.ranks.group import Group, LocalGroup
+from flodl.ranks.settings import DdpConfig
+from flodl.train.plain_loop import shared_loop
+from flodl.train.plain_loop.setup import SetupConfig, TrainingSetup, prepare
+from flodl.train.plain_loop.shared_loop import best_device, launch_command
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.test_raw_loop import Declared, gradients, sgd

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.distributed.averaging import backends
-from flodl.distributed.averaging.average import ParameterAverager
-from flodl.launch import shared_rows
-from flodl.launch.settings import Backend
-from flodl.launch.shared_rows import SharedSum, share_rows
+from flodl.ranks.averaging import backends
+from flodl.ranks.averaging.average import ParameterAverager
+from flodl.ranks.launch import shared_rows
+from flodl.ranks.launch.shared_rows import SharedSum, share_rows
+from flodl.ranks.settings import Backend
 
 
 def _added(group, length):

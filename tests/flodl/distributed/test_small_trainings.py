@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 

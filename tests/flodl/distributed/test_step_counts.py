@@ -11,9 +11,9 @@ import pytest
 from torch import Tensor, nn
 
 from flodl import Batch, Callback, Monitor, RunDirectory, Trainer, record_scalar
-from flodl.distributed.training import carry_out
-from flodl.launch.group import Group
 from flodl.monitor import EpochRecord, Finish, RunInfo, Sink, StepSeries
+from flodl.ranks.group import Group
+from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd, train
 

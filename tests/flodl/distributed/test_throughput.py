@@ -28,7 +28,7 @@ from benchmarks.unequal_ranks import (
     steady,
     whole_training,
 )
-from flodl.launch.start_ranks import launch_ranks
+from flodl.ranks.launch.start_ranks import launch_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

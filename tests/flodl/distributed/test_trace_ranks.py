@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fdl.runs.trace import coverage, first_difference, read_trace
 from flodl import RunDirectory
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import train
 

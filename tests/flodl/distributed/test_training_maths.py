@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, DataLoader, MultiStepLR
-from flodl.distributed.averaging.outer_optimizer import Nesterov
 from flodl.errors import DivergedError
-from flodl.launch.group import Group
-from flodl.launch.settings import DdpRunConfig
+from flodl.ranks.averaging.outer_optimizer import Nesterov
+from flodl.ranks.group import Group
+from flodl.ranks.settings import DdpRunConfig
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
 

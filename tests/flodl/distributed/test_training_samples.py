@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from flodl import Batch, DataLoader, RunDirectory, Trainer
-from flodl.distributed.planning.scheduler import WARM_UP_ROOM
-from flodl.distributed.verify import verify_run
 from flodl.errors import DistributedError, PlanMismatchError
-from flodl.launch.group import Group, LocalGroup
+from flodl.ranks.group import Group, LocalGroup
+from flodl.ranks.planning.scheduler import WARM_UP_ROOM
+from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 
@@ -157,7 +157,7 @@ def test_a_rank_that_plans_differently_stops_everyone_within_a_window(ranks: Ran
 
 
 def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
-    from flodl.distributed.policies import window_loop
+    from flodl.train.policies import window_loop
 
     genuine = window_loop.open_window
 
@@ -283,7 +283,7 @@ def test_shared_samples_of_a_queue_with_holes_are_trained_once(ranks: Ranks) -> 
 
 
 def train_a_queue_with_holes(group: Group) -> Any:
-    from flodl.distributed import loop
+    from flodl.train import loop
 
     genuine = loop.Loop.begin
     queue = ((5, 8), (11, 25))

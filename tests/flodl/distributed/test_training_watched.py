@@ -16,7 +16,7 @@ from torch import nn
 
 from flodl import Callback, DataLoader, RunDirectory, Timeline, Trainer, TrainingRun
 from flodl.errors import DistributedError
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 

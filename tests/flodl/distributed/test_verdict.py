@@ -5,8 +5,8 @@ import time
 
 from torch import distributed as dist
 
-from flodl.distributed.averaging.skip_decision import SkipDecision
-from flodl.launch.group import LocalGroup
+from flodl.ranks.averaging.skip_decision import SkipDecision
+from flodl.ranks.group import LocalGroup
 
 _ROUNDS = 200
 

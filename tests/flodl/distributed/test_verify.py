@@ -13,8 +13,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from flodl.distributed.ledger_format import pack_append, pack_segment, unpack_append
-from flodl.distributed.sample_ledger import (
+from flodl.errors import RunDirectoryError
+from flodl.ranks.ledger.ledger_format import pack_append, pack_segment, unpack_append
+from flodl.ranks.ledger.sample_ledger import (
     MAGIC,
     LedgerFacts,
     SampleLedger,
@@ -22,8 +23,7 @@ from flodl.distributed.sample_ledger import (
     _first_chain,
     _link,
 )
-from flodl.distributed.verify import main, verify_run
-from flodl.errors import RunDirectoryError
+from flodl.train.run.verify import main, verify_run
 from tests import fork_server
 from tests.rows import each_row
 
@@ -260,7 +260,7 @@ def test_the_size_of_the_pieces_changes_nothing(
                 recorder.trained_samples(epoch, start, 0, torch.arange(size) if wrong else numbers)
             ledger.append(9, [recorder.take()])
         whole = verify_run(folder)
-        monkeypatch.setattr("flodl.distributed.epoch_check.PIECE", piece)
+        monkeypatch.setattr("flodl.ranks.ledger.epoch_check.PIECE", piece)
         in_pieces = verify_run(folder)
         monkeypatch.undo()
         assert sorted(in_pieces.exceptions, key=repr) == sorted(whole.exceptions, key=repr)
@@ -274,7 +274,7 @@ def test_of_very_many_findings_the_first_are_kept(
     ledger = SampleLedger(run.ledger, DEFAULT)
     for epoch in range(3):
         train_epoch(ledger, replace(DEFAULT, seed=8), epoch, 3)
-    monkeypatch.setattr("flodl.distributed.verify.MOST_FINDINGS", 50)
+    monkeypatch.setattr("flodl.train.run.verify.MOST_FINDINGS", 50)
     found = verify_run(tmp_path)
     assert len(found.exceptions) == 50
     assert found.exceptions_left_out == 3 * DEFAULT.batches - 50
@@ -460,7 +460,7 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: Any) -> None
 
 def test_the_module_can_be_run_and_gives_json(tmp_path: Path) -> None:
     run = recorded_run(tmp_path)
-    words = ("-m", "flodl.distributed.verify", str(run.path), "--json")
+    words = ("-m", "flodl.train.run.verify", str(run.path), "--json")
     done = fork_server.python(*words, timeout=120, torch=True, abrupt=True)
     assert (done.returncode, done.stderr) == (0, "")
     form = json.loads(done.stdout)

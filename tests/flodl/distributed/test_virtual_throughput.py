@@ -6,10 +6,10 @@ The slow suite measures the same with real ranks (``test_throughput.py``).
 from __future__ import annotations
 
 import pytest
-
 from flodl.distributed import Cluster, ElCheConfig, ScheduleConfig, predict
-from flodl.distributed.ghost import Change, Prediction, simulate
-from flodl.launch.settings import Policy
+
+from flodl.ranks.settings import Policy
+from flodl.ranks.simulate import Change, Prediction, simulate
 
 TWO = (40.0, 100.0)
 THREE = (25.0, 40.0, 100.0)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.distributed.plain_loop.ddp import Ddp
-from flodl.launch.group import Group, LocalGroup
+from flodl.ranks.group import Group, LocalGroup
+from flodl.train.plain_loop.ddp import Ddp
 from tests.flodl.distributed.ranks import Ranks
 
 

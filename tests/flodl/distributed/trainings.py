@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, EpochMetrics, Trainer
-from flodl.distributed.training import carry_out
-from flodl.launch.group import Group
+from flodl.ranks.group import Group
 from flodl.train.plan import TrainingPlan
-from flodl.train.precision import settled_precision
+from flodl.train.step.precision import settled_precision
+from flodl.train.training import carry_out
 
 
 @dataclass

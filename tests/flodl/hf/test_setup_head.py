@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from flodl import SetupConfig, Trainer
 from flodl.data import TensorDataSet
-from flodl.distributed.plain_loop.setup import model_of, prepare
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.families import BertForSequenceClassification
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
-from flodl.launch.group import Group
-from flodl.launch.settings import DdpConfig
 from flodl.nn import clip_grad_norm
+from flodl.ranks.group import Group
+from flodl.ranks.settings import DdpConfig
+from flodl.train.plain_loop.setup import model_of, prepare
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.hf.models_material import FAMILIES, small_config, small_model, some_ids
 

@@ -15,7 +15,7 @@ from benchmarks.huggingface import cold, material, rates, residence, training
 from benchmarks.huggingface.rates import OURS, REFERENCE, Measured
 from benchmarks.measure import median_ratio
 from flodl.hf.predict.products import time_through_onednn
-from flodl.train.engines.onednn import MEDIUM
+from flodl.train.step.onednn import MEDIUM
 
 pytestmark = [
     pytest.mark.slow,

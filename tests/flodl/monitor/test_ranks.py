@@ -20,7 +20,7 @@ from flodl.monitor import (
 )
 from flodl.monitor.records import RankSummary
 from flodl.monitor.sinks import epoch_line
-from flodl.train.loop_state import LoopState
+from flodl.train.run.loop_state import LoopState
 from tests.rows import each_row
 
 

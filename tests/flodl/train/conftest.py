@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from flodl.train import program_record
+from flodl.train.run import program_record
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -24,10 +24,11 @@ from fdl.runs.diff import compare
 from fdl.runs.run import Run, read
 from fdl.runs.tell import parse, tell
 from flodl.nn.schedule import StepDecay
-from flodl.train import Callback, RunDirectory, TrainerBuilder, private_socket, steering
-from flodl.train.journal import Act, Journal
-from flodl.train.learning_rate import SteeredRate
-from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
+from flodl.train import Callback, RunDirectory, TrainerBuilder
+from flodl.train.observers import private_socket, steering
+from flodl.train.observers.journal import Act, Journal
+from flodl.train.step.learning_rate import SteeredRate
+from flodl.train.step.torch_schedule import SchedulerSettings, TorchSchedule
 from tests import fork_server
 from tests.waiting import wait_for
 

@@ -60,7 +60,7 @@ def test_ranks_beside_the_first_need_none(monkeypatch: pytest.MonkeyPatch) -> No
     launched = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {**launched, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("flodl.distributed.runner.run", lambda plan: plan)
+    monkeypatch.setattr("flodl.train.runner.run", lambda plan: plan)
     plan: Any = untouched().checkpoint_steps(2).resume("none").run()
     assert plan.checkpoint_steps == 2
     monkeypatch.setenv("RANK", "0")

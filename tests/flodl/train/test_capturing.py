@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from flodl.data import Batch
-from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings, auto, capturing
-from flodl.train.engines.live_steps import DeviceClock, Taken, median_of_steps
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
+from flodl.train.step import AutoEngine, AutoPolicy, StepSettings, auto, capturing
+from flodl.train.step.live_steps import DeviceClock, Taken, median_of_steps
+from flodl.train.step.losses import loss_log
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 
 from .test_engines import CPU, Rate, adam, batches, close_weights, loss_fn, mlp, plain_losses
 

@@ -22,7 +22,7 @@ from flodl.monitor import EpochMetrics, Monitor, RankMetrics
 from flodl.nn.amp import GradScaler
 from flodl.train import RunDirectory, TrainerBuilder, TrainerHandle, record_scalar
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.loop_state import LoopState
+from flodl.train.run.loop_state import LoopState
 
 from .programs import line, network, sgd, squared_error
 from .test_tiers import HalfCosine, adam, convolutions, images, remembering

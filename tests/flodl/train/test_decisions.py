@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
-from flodl.train.engines import AutoEngine, AutoPolicy, StepSettings
-from flodl.train.engines.decision import Decision, decision_key
-from flodl.train.engines.threads import ThreadLimit
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
+from flodl.train.step import AutoEngine, AutoPolicy, StepSettings
+from flodl.train.step.decision import Decision, decision_key
+from flodl.train.step.losses import loss_log
+from flodl.train.step.threads import ThreadLimit
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 from tests.flodl.train.programs import training
 
 QUICK = AutoPolicy(
@@ -231,7 +231,7 @@ def test_a_run_that_was_too_short_to_try_anything_decides_that_for_runs_of_its_l
     short = replace(QUICK, least_seconds=1e9)
     engines = []
     for steps, policy in ((100, short), (100, QUICK), (200, QUICK)):
-        monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda policy=policy: policy)
+        monkeypatch.setattr("flodl.train.step.auto.AutoPolicy", lambda policy=policy: policy)
         model = mlp()
         settings = StepSettings(train_fn=loss_fn)
         engines.append(train(AutoEngine(model, adam(model), settings, total_steps=steps), 80))
@@ -261,7 +261,7 @@ def test_the_record_names_the_tuning_of_every_step():
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every training decide in its first steps."""
-    monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda: QUICK)
+    monkeypatch.setattr("flodl.train.step.auto.AutoPolicy", lambda: QUICK)
 
 
 class Sources(Callback):

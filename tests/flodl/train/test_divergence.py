@@ -13,7 +13,7 @@ from flodl.checkpoint import load_checkpoint_file
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory
-from flodl.train.losses import DeviceLossLog, HostLossLog, LossLog
+from flodl.train.step.losses import DeviceLossLog, HostLossLog, LossLog
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flodl.train import RunDirectory, TrainerBuilder
-from flodl.train.early_stop import EarlyStop
+from flodl.train.observers.early_stop import EarlyStop
 from tests.rows import each_row
 
 from .programs import training

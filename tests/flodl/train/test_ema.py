@@ -12,7 +12,7 @@ from flodl import Trainer
 from flodl.checkpoint import load_checkpoint_file
 from flodl.errors import ShapeMismatch, StateError
 from flodl.train import RunDirectory
-from flodl.train.ema import WeightAverage
+from flodl.train.observers.ema import WeightAverage
 from tests.rows import each_row
 
 from .programs import line, network, sgd, squared_error, training

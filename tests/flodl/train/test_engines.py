@@ -13,13 +13,13 @@ from torch.nn.functional import mse_loss
 from flodl.checkpoint.generators import generator_states
 from flodl.data import Batch
 from flodl.errors import DivergedError
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
-from flodl.train.engines.onednn import inexact, routed, routed_product
-from flodl.train.engines.random_state import same
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
+from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
+from flodl.train.step.losses import loss_log
+from flodl.train.step.onednn import inexact, routed, routed_product
+from flodl.train.step.random_state import same
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 from tests.flodl.train.compiling import compile_with
 
 # Inductor uses what torch deprecates.
@@ -247,7 +247,7 @@ def test_the_route_can_be_nested_in_a_setting_of_the_users():
 
 def test_auto_keeps_what_is_faster_and_trains_the_same_model(capsys, monkeypatch):
     refused = "not on this machine"
-    monkeypatch.setattr("flodl.train.engines.auto.onednn_refusal", lambda: refused)
+    monkeypatch.setattr("flodl.train.step.auto.onednn_refusal", lambda: refused)
     mine, theirs, data = mlp(), mlp(), batches(900)
     engine = AutoEngine(
         mine, adam(mine), StepSettings(train_fn=loss_fn), total_steps=10_000, policy=TRY_ALL
@@ -319,7 +319,7 @@ def test_auto_goes_on_plainly_when_compiling_fails(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("flodl.train.engines.compiling.compiled_forward", failing)
+    monkeypatch.setattr("flodl.train.step.compiling.compiled_forward", failing)
     report = decided_by_compiling(COMPILE_ALWAYS).report()
     assert "compiled" not in report["tuning"]
     expected = "RuntimeError: backend='inductor' raised: no compiler found"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flodl import Trainer
 from flodl.train import RunDirectory, TrainerBuilder
-from flodl.train.user_parts import GivenParts
+from flodl.train.settings.user_parts import GivenParts
 
 from .programs import line, network, sgd, squared_error
 

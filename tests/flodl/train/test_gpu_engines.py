@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from flodl.data import Batch
-from flodl.train.engines import AutoEngine, EagerEngine, StepSettings
-from flodl.train.engines.fused import place_step_counts
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
+from flodl.train.step import AutoEngine, EagerEngine, StepSettings
+from flodl.train.step.fused import place_step_counts
+from flodl.train.step.losses import loss_log
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 
 from .test_engines import TRY_ALL, batches, close_weights, loss_fn, mlp
 

@@ -17,10 +17,10 @@ from flodl.checkpoint.generators import generator_states
 from flodl.errors import DivergedError
 from flodl.graph.routing import StateAdd
 from flodl.train import TrainerBuilder
-from flodl.train.engines import AutoEngine, AutoPolicy
-from flodl.train.engines.decision import Decision
-from flodl.train.engines.tuning import Tuning
-from flodl.train.training_state import carried_state
+from flodl.train.run.training_state import carried_state
+from flodl.train.step import AutoEngine, AutoPolicy
+from flodl.train.step.decision import Decision
+from flodl.train.step.tuning import Tuning
 from tests.flodl.train.test_guards import losses, points, same, squared_error, weights
 
 BATCH, SAMPLES = 8, 320
@@ -380,7 +380,7 @@ def test_giving_up_does_not_change_what_auto_has_decided(
     always_trying(monkeypatch, tmp_path)
     fused = Decision(key={}, tuning=Tuning(fused=True), plain_ms=1.0, step_ms=0.5, trials={})
     stored: list[Decision] = []
-    monkeypatch.setattr("flodl.train.engines.auto.stored_decision", lambda *_: (fused, ""))
+    monkeypatch.setattr("flodl.train.step.auto.stored_decision", lambda *_: (fused, ""))
     monkeypatch.setattr(Decision, "store", stored.append)
     with pytest.raises(DivergedError, match="give up after 1 of 1 attempts"):
         training(Spoiled(tuple(range(25, 200)))).engine("auto").guards(attempts=1).run()

@@ -14,9 +14,9 @@ from flodl import Callback, Trainer
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory, TrainerBuilder
-from flodl.train.guards.spikes import SpikeRule
 from flodl.train.handle import TrainerHandle
-from flodl.train.journal import Act, Journal
+from flodl.train.observers.guards.spikes import SpikeRule
+from flodl.train.observers.journal import Act, Journal
 from tests.rows import each_row
 
 BATCH = 8

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
-from flodl.launch import interrupt
-from flodl.launch.interrupt import InterruptRequest
+from flodl.ranks.launch import interrupt
+from flodl.ranks.launch.interrupt import InterruptRequest
 from flodl.train import shutdown
 from tests import fork_server
 
@@ -270,7 +270,7 @@ def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
 REPEATED = dedent(
     """
     import signal, sys
-    from flodl.launch import interrupt
+    from flodl.ranks.launch import interrupt
     from flodl.train import Callback, RunDirectory, entry
     from tests.flodl.train.programs import training
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from flodl.train.journal import Act, Journal
+from flodl.train.observers.journal import Act, Journal
 from tests.rows import each_row
 
 

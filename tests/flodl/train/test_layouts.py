@@ -15,11 +15,11 @@ from torch.nn.utils import parameters_to_vector
 from torch.overrides import TorchFunctionMode
 
 from flodl.data import Batch
-from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings
-from flodl.train.engines.layout import ChannelsLast, has_hooks, rows_of_layers
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
+from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings
+from flodl.train.step.layout import ChannelsLast, has_hooks, rows_of_layers
+from flodl.train.step.losses import loss_log
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 from tests.rows import each_row
 
 ONLY_LAYOUT = AutoPolicy(

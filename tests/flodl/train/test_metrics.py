@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.errors import StateError
-from flodl.train.device_values import DeviceValues
-from flodl.train.losses import DeviceLossLog, HostLossLog
 from flodl.train.metrics import (
     RecordedValues,
     ScalarLog,
@@ -21,6 +19,8 @@ from flodl.train.metrics import (
     recording_into,
     reduced,
 )
+from flodl.train.step.device_values import DeviceValues
+from flodl.train.step.losses import DeviceLossLog, HostLossLog
 
 from .programs import squared_error, training
 

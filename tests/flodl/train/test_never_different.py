@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states
-from flodl.train.engines import (
+from flodl.train.step import (
     AutoEngine,
     AutoPolicy,
     EagerEngine,
     StepEngine,
     StepSettings,
 )
-from flodl.train.engines.capturing import captures_on
-from flodl.train.engines.random_state import same
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
+from flodl.train.step.capturing import captures_on
+from flodl.train.step.losses import loss_log
+from flodl.train.step.random_state import same
+from flodl.train.step.tuning import Tuning
 from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches, moco
 
 LAID_OUT = {"moco", "class_attribute", "accumulating_metric", "ema_teacher", "dropout"}

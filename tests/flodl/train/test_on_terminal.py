@@ -22,7 +22,7 @@ TRAINING = DRAWN_EACH_STEP + dedent(
     from pathlib import Path
     import torch
     from flodl import Monitor, RunDirectory, Trainer, entry, record_scalar
-    from flodl.train import reporting
+    from flodl.train.observers import reporting
     from tests.flodl.train.programs import line, network, sgd, squared_error
 
     reporting._SERIES_PERIOD = 0.0
@@ -115,8 +115,8 @@ def test_what_happens_before_the_first_step_is_told() -> None:
 def test_compiling_is_told() -> None:
     program = TRAINING + dedent(
         """
-        from flodl.train.engines import compiling
-        from flodl.train.engines.forward import forward_function
+        from flodl.train.step import compiling
+        from flodl.train.step.forward import forward_function
 
         def slow_compilation(model, settings, **options):
             gate()

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from flodl.terminal import Style
-from flodl.train.progress import Progress
+from flodl.train.observers.progress import Progress
 from tests.rows import each_row
 
 

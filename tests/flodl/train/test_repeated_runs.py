@@ -13,7 +13,7 @@ import pytest
 from fdl.runs import diff
 from fdl.runs.run import read
 from flodl.train import RunDirectory
-from flodl.train.engines import AutoPolicy
+from flodl.train.step import AutoPolicy
 from tests import fork_server
 from tests.flodl.train.programs import training
 from tests.test_guides import BLOCK
@@ -144,7 +144,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     policy = AutoPolicy(
         least_steps=1, least_seconds=0.0, cost=1e9, gain=-1e9, block=1, only=frozenset({"fused"})
     )
-    monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda: policy)
+    monkeypatch.setattr("flodl.train.step.auto.AutoPolicy", lambda: policy)
 
     def train(engine: str, config: dict[str, object] | None = None) -> Path:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -183,7 +183,7 @@ def test_diff_names_the_engine_first_if_one_run_has_auto(run):
 
 
 def test_diff_does_not_name_it_if_auto_changed_no_step(run, monkeypatch):
-    monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", AutoPolicy)
+    monkeypatch.setattr("flodl.train.step.auto.AutoPolicy", AutoPolicy)
     found = diff.compare(read(run("eager")), read(run("auto")))  # too short to try anything
     assert found.difference is None
     assert not [cause for cause in found.causes if cause.name == "engine"]

@@ -20,10 +20,10 @@ from flodl.monitor.ledger import TimeLedger
 from flodl.monitor.records import Finish, RunInfo, StepSeries
 from flodl.monitor.timeline import Timeline
 from flodl.train import RunDirectory, record_scalar
-from flodl.train.losses import HostLossLog
 from flodl.train.metrics import ScalarLog
+from flodl.train.observers.reporting import Reporter
 from flodl.train.plan import TrainingPlan
-from flodl.train.reporting import Reporter
+from flodl.train.step.losses import HostLossLog
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-import flodl.train.training_state as module
+import flodl.train.run.training_state as module
 from flodl import FlowBuilder, NamedInputModule
 from flodl.checkpoint import (
     checkpoint_keys,
@@ -28,10 +28,10 @@ from flodl.checkpoint.container import TRAINING, encode_header
 from flodl.checkpoint.files import read_file_header
 from flodl.data import DataLoader
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
-from flodl.train.checkpoints import CheckpointKeeper
-from flodl.train.ema import WeightAverage
-from flodl.train.run_directory import RunDirectory
-from flodl.train.training_state import Parts, Position, TrainingState
+from flodl.train.observers.checkpoints import CheckpointKeeper
+from flodl.train.observers.ema import WeightAverage
+from flodl.train.run.run_directory import RunDirectory
+from flodl.train.run.training_state import Parts, Position, TrainingState
 
 from .programs import line, network
 

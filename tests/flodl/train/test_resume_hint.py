@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from flodl.errors import DistributedError, WorkersFailed
-from flodl.launch.begun import mark_begun
-from flodl.launch.launcher import Launched
+from flodl.ranks.launch.begun import mark_begun
+from flodl.ranks.launch.launcher import Launched
 from flodl.train import RunDirectory
-from flodl.train.resume_hint import add_hint, extend_error, extend_failure
+from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
 from tests.rows import each_row
 
 LAUNCHERS = ("FDL_PLAN", "RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")

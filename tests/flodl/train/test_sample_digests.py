@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flodl.train.sample_digests import BYTES, SampleDigests, row_digests
+from flodl.train.observers.sample_digests import BYTES, SampleDigests, row_digests
 from tests.rows import each_row
 
 

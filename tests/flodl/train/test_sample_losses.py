@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flodl.errors import DivergedError
-from flodl.train.losses import SampleLossLog
+from flodl.train.step.losses import SampleLossLog
 
 BOTH = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 

@@ -16,11 +16,11 @@ from fdl.runs.trace_order import order_digest as digest_by_fdl, permutation
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
 from flodl.nn.clip import limited_norm
-from flodl.train.digest_times import FIRST_STEPS, SHARE, DigestTimes
-from flodl.train.digests import HostCopies, order_digest, tensor_hash
-from flodl.train.step_trace import StepTrace
-from flodl.train.step_values import StepValues
-from flodl.train.trace_file import MAGIC, NAME, TraceFile, whole_length
+from flodl.train.observers.digest_times import FIRST_STEPS, SHARE, DigestTimes
+from flodl.train.observers.digests import HostCopies, order_digest, tensor_hash
+from flodl.train.observers.step_trace import StepTrace
+from flodl.train.observers.trace_file import MAGIC, NAME, TraceFile, whole_length
+from flodl.train.step.step_values import StepValues
 from tests.rows import each_row
 
 N, BATCH = 43, 4
@@ -139,7 +139,7 @@ def test_the_norms_are_those_of_clipping(tmp_path: Path, monkeypatch: pytest.Mon
         norms.append(norm.item())
         return norm
 
-    monkeypatch.setattr("flodl.train.engines.update.limited_norm", kept)
+    monkeypatch.setattr("flodl.train.step.update.limited_norm", kept)
     seen = train(tmp_path, max_grad_norm=0.5)
     assert read_trace(seen.path).norms.tolist() == norms
     assert len(norms) == 2 * STEPS
@@ -512,7 +512,7 @@ class Copied(HostCopies):
 def test_digests_of_copies_are_written_by_a_thread(
     tmp_path: Path, plain: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flodl.train.step_trace.HostCopies", Copied)
+    monkeypatch.setattr("flodl.train.observers.step_trace.HostCopies", Copied)
     one, other = read_trace(plain.path), read_trace(train(tmp_path).path)
     assert first_difference(one, other) is None
     assert {0, 22} <= set(other.weights)

@@ -16,7 +16,7 @@ from flodl import FlowBuilder, TensorDataSet, Trainer
 from flodl.monitor import EpochRecord, Monitor, StepProgress
 from flodl.monitor.records import Finish, RunInfo, StepSeries
 from flodl.nn.clip import limited_norm
-from flodl.train.step_values import StepValues
+from flodl.train.step.step_values import StepValues
 from tests import fork_server
 
 STEPS = 8
@@ -120,7 +120,7 @@ def test_norms_before_clipping_are_recorded_at_every_step(engine):
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flodl.train.engines.update.limited_norm", watched)
+        patch.setattr("flodl.train.step.update.limited_norm", watched)
         seen = train(max_grad_norm=0.01, engine=engine)
     assert list(seen.curves["grad_norm"]) == list(range(2 * STEPS))
     assert list(seen.curves["grad_norm"].values()) == pytest.approx(told)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from flodl import Trainer
 from flodl.data import Batch, DataLoader, TensorDataSet
-from flodl.distributed.plain_loop.setup import SetupConfig
 from flodl.graph import FlowBuilder, Graph, StateAdd
+from flodl.train.plain_loop.setup import SetupConfig
 from tests.rows import each_row
 
 from .programs import line, loader_as_built, network, sgd, squared_error

@@ -15,7 +15,7 @@ from flodl import Trainer
 from flodl.errors import CheckpointError
 from flodl.nn.schedule import StepDecay, as_torch_scheduler
 from flodl.train import Callback, RunDirectory, TrainerBuilder
-from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
+from flodl.train.step.torch_schedule import SchedulerSettings, TorchSchedule
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 

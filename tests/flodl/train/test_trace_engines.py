@@ -12,7 +12,7 @@ from fdl.runs.trace import first_difference, read_trace
 from flodl import Callback, RunDirectory
 from flodl.errors import RunDirectoryError
 from flodl.train.callbacks import TrainingRun
-from flodl.train.run_records import REPEAT
+from flodl.train.run.run_records import REPEAT
 from tests.flodl.train.test_step_trace import STEPS, samples, train
 
 

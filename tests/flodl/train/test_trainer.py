@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from flodl import Trainer
 from flodl.data import Batch, TensorDataSet
-from flodl.distributed.plain_loop.setup import TrainingSetup
 from flodl.errors import DataError, ShapeMismatch, StateError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.train import Worker, record_scalar
+from flodl.train.plain_loop.setup import TrainingSetup
 from tests.rows import each_row
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training

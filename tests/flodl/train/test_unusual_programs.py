@@ -14,8 +14,8 @@ from torch.nn.functional import mse_loss
 from flodl import Trainer
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
-from flodl.train.ema import WeightAverage
-from flodl.train.engines import (
+from flodl.train.observers.ema import WeightAverage
+from flodl.train.step import (
     AutoEngine,
     AutoPolicy,
     CompiledEngine,
@@ -23,9 +23,9 @@ from flodl.train.engines import (
     StepEngine,
     StepSettings,
 )
-from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning
-from flodl.train.losses import loss_log
+from flodl.train.step.losses import loss_log
+from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuning import Tuning
 from tests.flodl.train.programs import line, squared_error, training
 from tests.rows import each_row
 
@@ -34,7 +34,7 @@ TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, cost=1e9, compile_seconds
 
 @pytest.fixture(autouse=True)
 def no_probe(monkeypatch):
-    monkeypatch.setattr("flodl.train.engines.auto.onednn_refusal", lambda: "not in this test")
+    monkeypatch.setattr("flodl.train.step.auto.onednn_refusal", lambda: "not in this test")
 
 
 @pytest.fixture

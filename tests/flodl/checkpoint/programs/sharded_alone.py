@@ -21,9 +21,9 @@ from torch.distributed.fsdp import fully_shard
 
 from flodl import FlowBuilder
 from flodl.hf.weights.writing import saved_tensors
-from flodl.train.engines import EagerEngine, StepSettings, make_engine
 from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan
+from flodl.train.step import EagerEngine, StepSettings, make_engine
 
 warnings.simplefilter("ignore")
 

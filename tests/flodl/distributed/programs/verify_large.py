@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from flodl.distributed import epoch_check, sample_order
-from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
-from flodl.distributed.verify import verify_run
+from flodl.ranks.ledger import epoch_check, sample_order
+from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.train.run.verify import verify_run
 
 BATCH, WINDOW = 64, 40
 

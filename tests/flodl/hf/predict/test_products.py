@@ -9,7 +9,7 @@ from torch import nn
 
 from flodl.hf.predict import products
 from flodl.hf.predict.batching import fastest_products, running
-from flodl.train.engines.onednn import routed
+from flodl.train.step.onednn import routed
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch has no setting for it"

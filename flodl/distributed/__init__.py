@@ -1,8 +1,0 @@
-"""Training on several ranks: launching, sharing, averaging.
-
-Each name is imported at its first use; ``__init__.pyi`` lists them.
-"""
-
-from lazy_loader import attach_stub as _attach_stub
-
-__getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)

@@ -1,1 +1,0 @@
-"""Settings of ranks, the launcher of a process, and the group that the ranks form."""

@@ -1,0 +1,1 @@
+"""Which rank trained which samples, and the proof of it."""

@@ -1,0 +1,207 @@
+"""The values of a schedule: its settings, its state, a planned window and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from flodl.ranks.planning.elche import (
+    Counts,
+    ElCheConfig,
+    ElCheState,
+    RankReport,
+)
+from flodl.ranks.planning.guard import Advice, GuardState
+from flodl.ranks.planning.spans import Spans, size
+from flodl.ranks.settings import Policy
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleConfig:
+    """All settings that decide the windows; the same on all ranks."""
+
+    elche: ElCheConfig
+    policy: Policy
+    """CADENCE or ASYNC; SYNC takes ``world_size`` batches per step and needs no windows."""
+    epochs: int
+    batches_per_epoch: int
+    barrier_every: int = 0
+    """An epoch ``e`` ends at a barrier if ``(e + 1) % barrier_every == 0``; 0: only the last."""
+    stream_epochs: bool = True
+    """False: every epoch ends at a barrier."""
+    progressive: bool = True
+    """False: shares are fixed at the start of each epoch."""
+    partition_ratios: tuple[float, ...] | None = None
+    """Fixed shares, normalized; windows then follow them, and balancing is off."""
+    timed: bool = True
+    """Whether windows may end by time; False counts batches."""
+    divergence_threshold: float = 0.05
+    divergence_guard: bool = True
+    max_overshoot: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.elche.world_size
+
+    def barrier_from(self, epoch: int) -> int:
+        """Return the first epoch from ``epoch`` on that ends at a barrier."""
+        last = self.epochs - 1
+        if not self.stream_epochs:
+            return min(epoch, last)
+        if not self.barrier_every:
+            return last
+        return min(last, (epoch // self.barrier_every + 1) * self.barrier_every - 1)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleState:
+    """The progress of the training; kept in checkpoints as JSON."""
+
+    elche: ElCheState
+    guard: GuardState = field(default_factory=GuardState)
+    window: int = 0
+    """Windows opened so far."""
+    queue: Spans = ()
+    """Batches that no rank has; those of epochs from :attr:`next_epoch` on are implied."""
+    own: tuple[Spans, ...] = ()
+    """Batches that belong to one rank, per rank."""
+    leased: tuple[Spans, ...] = ()
+    """Batches of each open window."""
+    next_epoch: int = 0
+    """First epoch whose batches are not in the queue yet."""
+    complete: int = 0
+    """Number of epochs of which every batch has been trained."""
+    barrier: int = 0
+    """The epoch that ends at the next barrier."""
+    position: int = 0
+    """Batches consumed by all ranks together; an open window counts with its planned batches."""
+    overshoot: int = 2
+    """ASYNC: batches a rank may train while an average is in progress."""
+
+    def unfinished(self, length: int) -> list[tuple[int, int]]:
+        """Return the epochs that have begun and are not complete, with their trained batches.
+
+        Args:
+            length: Batches of an epoch.
+        """
+        left = (*self.queue, *(span for spans in (*self.own, *self.leased) for span in spans))
+        found = []
+        for epoch in range(self.complete, self.next_epoch):
+            first, last = epoch * length, (epoch + 1) * length
+            rest = sum(max(0, min(stop, last) - max(start, first)) for start, stop in left)
+            if 0 < rest < length:
+                found.append((epoch, length - rest))
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> ScheduleState:
+        """Read the form that :meth:`as_json` returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: The form is not such a state.
+        """
+        elche = form["elche"]
+        return cls(
+            elche=ElCheState(
+                int(elche["anchor"]),
+                tuple(map(int, elche["counts"])),
+                tuple(map(float, elche["ms"])),
+                bool(elche["calibrated"]),
+            ),
+            guard=GuardState(tuple(map(float, form["guard"]["maxima"]))),
+            queue=_spans(form["queue"]),
+            own=tuple(map(_spans, form["own"])),
+            leased=tuple(map(_spans, form["leased"])),
+            **{
+                name: int(form[name])
+                for name in (
+                    "window",
+                    "next_epoch",
+                    "complete",
+                    "barrier",
+                    "position",
+                    "overshoot",
+                )
+            },
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowPlan:
+    """One window, the same on every rank."""
+
+    index: int
+    leases: tuple[Spans, ...]
+    """Batches that each rank may train, in this order; empty for a rank that only averages."""
+    counts: Counts
+    """Batches that each rank is expected to train; in a timed window it may be more or fewer."""
+    timed: bool
+    """Whether a rank stops at the batch whose end is nearest ``window_ms``."""
+    window_ms: float
+    start: int
+    """The position at which the window begins, for learning rates."""
+    warm_up: bool
+    """Whether nothing has been measured yet. The first batch of each rank is not measured then,
+    and a rank that is done with its count may train the rest of its lease."""
+
+    def lease_size(self, rank: int) -> int:
+        """Return the largest number of batches that a rank may train."""
+        return size(self.leases[rank])
+
+    def rate_position(self, rank: int, index: int) -> int:
+        """Return the position in the learning-rate schedule of a rank's batch ``index``.
+
+        It is ``start + floor(index · Σc / c[rank])``, so each rank passes through the positions of
+        the whole window. After its count, each batch is one position.
+        """
+        own, total = self.counts[rank], sum(self.counts)
+        if index >= own:
+            return self.start + (total + index - own if own else 0)
+        return self.start + index * total // own
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowReport:
+    """Report of one rank about a window."""
+
+    wall_ms: float
+    """Time of the measured batches."""
+    batches: int
+    """Number of trained batches."""
+    sync_ms: float = 0.0
+    divergence: float = 0.0
+    measured: int | None = None
+    """Batches that ``wall_ms`` covers; None: all."""
+
+    def for_elche(self) -> RankReport:
+        """Return the part of the report that decides the next counts."""
+        measured = self.batches if self.measured is None else self.measured
+        return RankReport(self.wall_ms, measured, self.sync_ms)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowOutcome:
+    """The result of closing a window."""
+
+    comm_ms: float
+    waits_ms: tuple[float, ...]
+    advice: Advice
+    anchor: tuple[int, int]
+    """The anchor before and after."""
+    complete: range
+    """Epochs of which every batch has been trained now."""
+
+
+def _spans(form: Sequence[Sequence[int]]) -> Spans:
+    return tuple((int(start), int(stop)) for start, stop in form)

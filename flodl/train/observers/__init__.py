@@ -1,0 +1,1 @@
+"""What watches a training: checkpoints, guards, the trace, acts, reports, the best model."""

@@ -1,0 +1,239 @@
+"""What a guard knows: which losses are good, which batches are left out, how often it went back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.train.observers.guards.spikes import SpikeRule
+
+if TYPE_CHECKING:
+    from flodl.train.observers.guards.settings import Guards
+    from flodl.train.observers.journal import Act
+
+
+@final
+class Setback(Exception):  # noqa: N818 - the loop handles it; no program sees it
+    """A training must go back: a loss or a parameter is bad.
+
+    Args:
+        what: What was found, for people.
+        batch: The batch that showed it, counted from 0 in its epoch.
+        broken: Whether the parameters were not finite before that batch, so that the step before it
+            is part of the cause.
+    """
+
+    def __init__(self, what: str, batch: int, *, broken: bool = False) -> None:
+        super().__init__(what)
+        self.what, self.batch, self.broken = what, batch, broken
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a training continues after a setback.
+
+    Attributes:
+        epoch: Counted from 0.
+        batches: The batches that are left out, all batches of their steps.
+        attempt: How often it goes back for this place, counted from 1.
+        factor: Of the learning rate from these batches on; 1 keeps it.
+    """
+
+    epoch: int
+    batches: range
+    attempt: int
+    factor: float
+
+    def as_json(self, samples: Sequence[int]) -> dict[str, Any]:
+        """Return what the journal keeps, with the numbers of the samples."""
+        form: dict[str, Any] = {
+            "epoch": self.epoch,
+            "batches": list(self.batches),
+            "samples": list(samples),
+        }
+        return form if self.factor == 1 else form | {"lr_factor": self.factor}
+
+
+@final
+class Guard:
+    """Judges the losses of a training, and decides what to leave out.
+
+    Args:
+        settings: The limits.
+        batches_per_step: Batches of all ranks in one optimizer step.
+        batches_per_epoch: Batches of all ranks in one epoch.
+
+    Attributes:
+        attempt: How often the training went back for the latest place.
+    """
+
+    def __init__(self, settings: Guards, *, batches_per_step: int, batches_per_epoch: int) -> None:
+        self.settings = settings
+        self._group, self._length = batches_per_step, batches_per_epoch
+        self._rule = SpikeRule(settings.spike, settings.window)
+        self._skips: defaultdict[int, set[int]] = defaultdict(set)
+        self._factors: dict[tuple[int, int], float] = {}
+        self._place: tuple[int, int, int] | None = None
+        """Epoch, first and last batch that the last decision left out."""
+        self.attempt = 0
+
+    def skips(self, epoch: int) -> set[int]:
+        """Return the batches of an epoch that are left out; it grows with :meth:`decide`."""
+        return self._skips[epoch]
+
+    def left_out_from(self, epoch: int, batch: int) -> int:
+        """Return how many batches are left out from a batch of an epoch on."""
+        return sum((one, at) >= (epoch, batch) for one, all_ in self._skips.items() for at in all_)
+
+    def factor(self, epoch: int, batch: int) -> float:
+        """Return the factor of the learning rate when a batch is left out."""
+        return self._factors.get((epoch, batch), 1.0)
+
+    def trained(self, epoch: int, count: int) -> int:
+        """Return the number of the batch that is trained after ``count`` others of its epoch."""
+        batch = count
+        for left_out in sorted(self._skips[epoch]):
+            if left_out > batch:
+                break
+            batch += 1
+        return batch
+
+    def judge(self, epoch: int, count: int, losses: Sequence[float]) -> None:
+        """Judge the next losses of an epoch.
+
+        Args:
+            epoch: Counted from 0.
+            count: Losses of the epoch before.
+            losses: One per trained batch.
+
+        Raises:
+            Setback: A loss is a spike or not finite.
+        """
+        place = self.first_bad(losses)
+        if place is not None:
+            raise Setback(self.told(losses[place]), self.trained(epoch, count + place))
+
+    def first_bad(self, losses: Sequence[float]) -> int | None:
+        """Take losses up to the first bad one; return its place, None if all are good."""
+        return self._rule.first_bad(losses)
+
+    def told(self, loss: float) -> str:
+        """Return what is wrong with a bad loss, for people."""
+        limit = self._rule.limit
+        above = f", above the limit of {limit:.6g}" if loss > limit else ""
+        return f"the loss is {loss:.6g}{above}"
+
+    def decide(self, epoch: int, setback: Setback, *, earliest: int) -> Decision | None:
+        """Decide which batches are left out; None if the training must end.
+
+        It must end after too many attempts, and if the damage is older than every snapshot.
+
+        Args:
+            epoch: Counted from 0.
+            setback: What happened.
+            earliest: The first batch of the epoch that can still be left out.
+        """
+        size, known = self._group, self._place
+        start = setback.batch // size * size
+        stop = min(start + size, self._length)
+        again = known is not None and known[0] == epoch and start - known[2] <= _NEAR * size
+        attempt = self.attempt + 1 if again else 1
+        if attempt > self.settings.attempts:
+            return None
+        if again and known is not None:
+            start = min(start, known[1]) - size * 2 ** (attempt - 2)
+        elif setback.broken:
+            start -= size
+        batches = range(max(start, earliest, 0), stop)
+        if not batches:
+            return None
+        factor = self.settings.lower_lr if attempt > 1 else 1.0
+        self.attempt, self._place = attempt, (epoch, batches[0], batches[-1])
+        decision = Decision(epoch, batches, attempt, factor)
+        self._leave_out(decision)
+        return decision
+
+    def farewell(self, epoch: int, setback: Setback, found: str) -> str:
+        """Return why the training ends.
+
+        Args:
+            epoch: Counted from 0.
+            setback: What happened.
+            found: A sentence about the first value that is not finite.
+        """
+        return (
+            f"{setback.what} in epoch {epoch}, batch {setback.batch} (both counted from 0), and "
+            f"the guards give up after {self.attempt} of {self.settings.attempts} attempts at this "
+            f"place. {found}"
+        )
+
+    def _leave_out(self, decision: Decision) -> None:
+        self._skips[decision.epoch].update(decision.batches)
+        if decision.factor != 1:
+            self._factors[decision.epoch, decision.batches[0]] = decision.factor
+
+    # --- State ---------------------------------------------------------------------------------
+
+    def rule_state(self) -> dict[str, Any]:
+        """Return what :meth:`load_rule` takes: the losses so far."""
+        return self._rule.state()
+
+    def load_rule(self, state: Mapping[str, Any]) -> None:
+        """Judge the next losses as after these."""
+        self._rule.load(state)
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Return the state for a checkpoint in this epoch, as JSON values."""
+        return {
+            "rule": self._rule.state(),
+            "skips": {str(one): sorted(b) for one, b in self._skips.items() if b and one >= epoch},
+            "factors": [[*at, factor] for at, factor in self._factors.items() if at[0] >= epoch],
+            "place": list(self._place) if self._place is not None else None,
+            "attempt": self.attempt,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from the result of :meth:`state`; an empty one changes nothing."""
+        if not state:
+            return
+        self._rule.load(state["rule"])
+        for epoch, batches in state["skips"].items():
+            self._skips[int(epoch)].update(map(int, batches))
+        for epoch, batch, factor in state["factors"]:
+            self._factors[int(epoch), int(batch)] = float(factor)
+        place = state["place"]
+        self._place = (int(place[0]), int(place[1]), int(place[2])) if place else None
+        self.attempt = int(state["attempt"])
+
+    def replay(self, acts: Iterable[Act], epoch: int, batch: int) -> list[Act]:
+        """Leave out what a journal says from a position on.
+
+        Args:
+            acts: The journal of the training that is continued.
+            epoch: Complete epochs.
+            batch: Batches of the next epoch that are done.
+
+        Returns:
+            The acts that have an effect after the position.
+        """
+        found = []
+        for act in acts:
+            if act.by != NAME or act.act != "skip" or not isinstance(act.value, Mapping):
+                continue
+            at, batches = int(act.value["epoch"]), [int(one) for one in act.value["batches"]]
+            if not batches or (at, batches[-1]) < (epoch, batch):
+                continue
+            factor = float(act.value.get("lr_factor", 1.0))
+            self._leave_out(Decision(at, range(batches[0], batches[-1] + 1), 1, factor))
+            found.append(act)
+        return found
+
+
+_NEAR = 16
+"""Steps after the batches that were left out in which another setback belongs to them."""
+
+NAME = "guard"
+"""Who acts, in the journal."""

@@ -1,0 +1,245 @@
+"""Write the checkpoints, the trace and the sample ledger of a training."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.ranks.settings import Policy
+from flodl.train.observers.checkpoints import CheckpointKeeper, last_values
+from flodl.train.observers.step_trace import StepTrace
+from flodl.train.parts import LOADER_DEFAULTS, Assembly
+from flodl.train.run.loop_state import EpochTexts, LoopState, modes
+from flodl.train.run.rank_state import KEY, RankCounts, RankStart, capture_ranks
+from flodl.train.run.training_state import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from flodl.monitor import EpochMetrics
+    from flodl.ranks.group import Group
+    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.train.epoch_metrics import EpochLogs
+    from flodl.train.plan import TrainingPlan
+
+
+@final
+class RankCheckpoints:
+    """Collects the state of all ranks and writes it on rank 0.
+
+    Args:
+        plan: The plan of the training, with the run directory.
+        group: The ranks.
+        parts: Model, optimizer, loader and the rest, of this rank.
+        config: How windows are planned; None for a process that trains all batches in order.
+
+    Attributes:
+        samples: Records which batches this rank trains.
+        trace: Records the steps of rank 0.
+        unchecked: Whether :meth:`check_once` is still to be called.
+    """
+
+    def __init__(
+        self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig | None
+    ) -> None:
+        self._plan, self._group, self._parts, self._config = plan, group, parts, config
+        self._keeper = CheckpointKeeper(parts.model, plan.run_dir)
+        self._texts = EpochTexts()
+        self._ledger: SampleLedger | None = None
+        self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
+        self.trace = StepTrace(None)
+        self._writes = False
+        self.unchecked = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether states are kept."""
+        return self._writes
+
+    @property
+    def sharing(self) -> tuple[int, ...]:
+        """The processes that hold parts of the model (FSDP); empty if this one holds it all."""
+        return self._keeper.sharing
+
+    def begin(self, found: RankStart, label: str) -> None:
+        """Continue from a checkpoint or start from the beginning; collective."""
+        plan, group = self._plan, self._group
+        self._label = label
+        self._keeper.check(self._parts.parts({}))
+        self._writes = self._group.broadcast_object(self._keeper.keeps)
+        start = found.start
+        if start.source is not None and plan.best is not None:
+            self._keeper.adopt_best(start.source, start.position.epoch)
+        if found.schedule is not None and plan.run_dir is not None and self._group.leads:
+            path = plan.run_dir.path / "samples.ledger"
+            facts = self._facts()
+            if found.ledger is None:
+                facts = replace(facts, since=found.schedule.position)
+            self._ledger = _ledger(path, facts, found.ledger, start.source)
+        self.trace = StepTrace.begin(
+            plan,
+            self._parts.batches,
+            after=found.counts.steps,
+            source=start.source,
+            rank=group.rank,
+            world_size=group.world_size,
+        )
+
+    def check_once(self) -> None:
+        """Check after the first step that the training can be saved.
+
+        An optimizer has no state before its first step.
+
+        Raises:
+            ValueError: It cannot; the message names the tensor or the object.
+        """
+        if self.unchecked:
+            self.unchecked = False
+            self._keeper.check(self._parts.parts({}))
+
+    def end_trace(self, logs: EpochLogs) -> None:
+        """Write what is left of the trace, and close it."""
+        if logs.current is not None:
+            self.trace.drain(logs.current.losses)
+        self.trace.close()
+
+    def append_samples(self, position: int) -> None:
+        """Append the samples that all ranks have trained since the last call; collective.
+
+        Args:
+            position: Batches that all ranks together have consumed.
+        """
+        taken = self.samples.take(), self.samples.take_left_out()
+        if not self._writes:
+            return
+        segments = self._group.gather_objects_to_first(taken)
+        if self._ledger is not None and segments is not None:
+            self._ledger.append(position, [trained for trained, _ in segments])
+            self._ledger.append(position, [left for _, left in segments], left_out=True)
+
+    def save(
+        self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
+        schedule: ScheduleState | None,
+    ) -> Path | None:  # fmt: skip
+        """Save the state of all ranks; collective, while they have the same model.
+
+        Args:
+            state: The state of the loop, without the modes of the model.
+            position: Where a single process would continue.
+            logs: Measurements of this rank.
+            counts: Numbers of this rank.
+            schedule: How the ranks share the batches; None if this process trains all of them.
+
+        Returns:
+            Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
+        """
+        if schedule is not None:
+            self.append_samples(schedule.position)
+        if not self._writes:
+            return None
+        found = modes(self._parts.model)
+        state = replace(
+            state,
+            grouping={"accumulate": self._plan.accumulate},
+            frozen=found["frozen"],
+            evaluating=found["evaluating"],
+        )
+        extra: dict[str, Any] = {}
+        if schedule is not None or self._group.world_size > 1:
+            ranks = capture_ranks(
+                self._group,
+                self._parts,
+                logs,
+                counts,
+                label=self._label,
+                same_steps=self._plan.distributed.policy is Policy.SYNC,
+            )
+            if ranks is None:
+                return None
+            extra = {KEY: self._of_ranks(ranks, schedule)}
+        extra = state.as_json(self._texts) | extra
+        self._keeper.save(self._parts.parts(extra), position, last_values(state.history))
+        return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
+
+    def _of_ranks(
+        self, ranks: list[dict[str, Any]], schedule: ScheduleState | None
+    ) -> dict[str, Any]:
+        if schedule is None or self._config is None:
+            return {"schedule": None, "ranks": ranks}
+        outer, length = self._plan.distributed.outer_optimizer, self._config.batches_per_epoch
+        return {
+            "schedule": schedule.as_json(),
+            "ranks": ranks,
+            "ledger": self._ledger.mark() if self._ledger is not None else None,
+            "outer": outer.state_dict() if outer is not None else {},
+            "orders": [
+                self._parts.loader.state_at(*begun) for begun in schedule.unfinished(length)
+            ],
+        }
+
+    def keep_best(self, global_step: int, history: Sequence[EpochMetrics]) -> None:
+        """Save the model that was just evaluated, if it is the best so far."""
+        best = self._plan.best
+        # Checked on all ranks, so that an unknown metric ends all of them.
+        if best is None or not self._keeper.agreed(best.reached(history)) or not self._group.leads:
+            return
+        with self.averaged():
+            position = Position(len(history), 0, global_step)
+            self._keeper.save_best(position, last_values(history))
+
+    def save_final(self, history: Sequence[EpochMetrics]) -> None:
+        """Write the trained model."""
+        with self.averaged():
+            self._keeper.save_final(len(history), last_values(history))
+        if self._ledger is not None and self._plan.run_dir is not None:
+            self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
+
+    def whereabouts(self) -> str:
+        """Wait for writes in progress and describe where the last good checkpoint is."""
+        return self._keeper.whereabouts()
+
+    def to_resume(self, source: Path | None) -> Path | None:
+        """Return the checkpoint to continue from, or the one that this training continued."""
+        return self._keeper.to_resume(source)
+
+    def close(self) -> None:
+        """Wait for writes in progress."""
+        self._keeper.finish()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the running average of the weights (EMA) into the model, if there is one."""
+        average = self._parts.average
+        return average.applied() if average is not None else nullcontext()
+
+    def _facts(self) -> LedgerFacts:
+        plan, loader = self._plan, self._parts.loader
+        options = {**LOADER_DEFAULTS, **plan.loader_options}
+        return LedgerFacts(
+            samples=loader.num_samples,
+            batch_size=loader.batch_size,
+            seed=plan.seed,
+            sampler=loader.order_kind,
+            drop_last=options["drop_last"],
+            epochs=plan.num_epochs,
+            join_remainder=options["join_remainder"],
+        )
+
+
+def _ledger(
+    path: Path, facts: LedgerFacts, mark: Mapping[str, Any] | None, source: Path | None
+) -> SampleLedger:
+    """Continue the ledger of a checkpoint, or start a new one.
+
+    The old ledger is in this run directory or beside the checkpoint.
+    """
+    if mark is None:
+        return SampleLedger(path, facts)
+    if path.is_file():
+        return SampleLedger.reopen(path, mark, facts=facts)
+    earlier = source.with_name(path.name) if source is not None else path
+    if not earlier.is_file():
+        return SampleLedger(path, facts)
+    return SampleLedger.reopen(path, mark, facts=facts, source=earlier)

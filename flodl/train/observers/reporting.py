@@ -1,0 +1,407 @@
+"""Reports of a training: to the monitor, the progress line, the timeline and the time ledger."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+from flodl import log
+from flodl.errors import FlodlError
+from flodl.monitor import Monitor
+from flodl.monitor.records import StepSeries
+from flodl.terminal import Style, style_of
+from flodl.train.epoch_end import end_state
+from flodl.train.handle import introduce
+from flodl.train.observers.faster_engine import name_faster_engine
+from flodl.train.observers.journal import NAME, Journal
+from flodl.train.observers.parameter_histograms import ParameterHistograms
+from flodl.train.observers.progress import Progress
+from flodl.train.shutdown import book_until_exit, forget_ended
+from flodl.train.step.step_values import StepValues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import torch
+    from torch import nn
+
+    from flodl.monitor import EpochMetrics, EpochRecord
+    from flodl.monitor.ledger import TimeLedger
+    from flodl.monitor.step_progress import Phase
+    from flodl.train.callbacks import TrainingRun
+    from flodl.train.metrics import ScalarLog
+    from flodl.train.observers.steering import Steering
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.run.run_directory import EndState
+    from flodl.train.step.base import StepEngine
+    from flodl.train.step.losses import LossLog
+
+_SERIES_PERIOD = 1.0
+"""Seconds between two deliveries of step values: the curve moves and costs little work."""
+
+
+@final
+class Reporter:
+    """Passes on the measurements of a training, to each receiver at its own pace.
+
+    Args:
+        plan: Names the receivers.
+        monitor: Receives epochs and step values; None for no monitor.
+        ledger: The time ledger.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        monitor: Monitor | None,
+        ledger: TimeLedger,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._plan = plan
+        self._monitor = monitor
+        self._ledger = ledger
+        self._clock = clock
+        self._progress = Progress(plan.num_epochs, _style(plan, monitor))
+        self._facts: dict[str, object] = {}
+        self._is_first = True
+        self._acts_size = 0
+        self._done: int | None = None
+        self.step_values = StepValues() if monitor is not None else None
+        """What single steps record for the monitor; None without one."""
+
+    def open(self) -> None:
+        """Begin to show on the terminal what the training does."""
+        self._progress.open()
+
+    def introduce(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        facts: Mapping[str, object],
+        records: Sequence[EpochRecord],
+    ) -> None:
+        """Describe the training to the monitor, and open the live page.
+
+        Args:
+            model: The model that is trained.
+            optimizer: Its learning rate is recorded.
+            facts: How the engine computes the steps.
+            records: The epochs of the run that this run continues.
+        """
+        self.tell_facts(facts)
+        if self._monitor is None:
+            return
+        if self.step_values is not None:
+            self.step_values.watch(optimizer)
+        introduce(model, self._monitor)
+        if records:
+            self._monitor.restore(records)
+        if self._plan.run_dir is not None:
+            self._plan.run_dir.attach(self._monitor)
+        self._add_sinks(self._monitor)
+        forget_ended()
+        if self._plan.live is not None:
+            try:
+                self._monitor.serve(*self._plan.live, buttons=self._plan.live_buttons)
+            except FlodlError as failure:
+                log.warning(f"there is no live page: {failure}")
+
+    def follow(self, run: TrainingRun, engine: StepEngine) -> None:
+        """Let the monitor know step and epoch, and show it the gradients if the plan asks for that.
+
+        Args:
+            run: The training, for its epoch.
+            engine: The engine, for its steps.
+        """
+        monitor = self._monitor
+        run.monitor = monitor
+        if monitor is None:
+            return
+        monitor.follow_position(lambda: (engine.global_step, run.epoch))
+        if self._plan.histograms is not None:
+            engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
+
+    def steer(self, steering: Steering) -> None:
+        """Show the pauses of a training, and let the buttons of the live page act on it."""
+        if self._monitor is None:
+            return
+        steering.on_pause = self._tell_pause
+        page = self._monitor.live_page
+        if page is not None and self._plan.live_buttons:
+            page.steer(steering.post)
+            steering.announce = page.acts
+            page.acts(steering.state())
+
+    def _add_sinks(self, monitor: Monitor) -> None:
+        for make in self._plan.sinks:
+            monitor.add_sink(make(self._plan.run_dir))
+
+    def records(self) -> Sequence[EpochRecord]:
+        """Return the epochs that the monitor holds."""
+        return self._monitor.history if self._monitor is not None else ()
+
+    def tell_facts(self, facts: Mapping[str, object]) -> None:
+        """Report how the engine computes the steps, if that has changed."""
+        if facts == self._facts:
+            return
+        self._facts = dict(facts)
+        shown = {name: fact for name, fact in facts.items() if name != "stretches"}
+        self._record({"engine": self._facts}, {"engine": shown})
+
+    def tell_policy(self, name: str, reason: str) -> None:
+        """Print and record when several ranks average, and why."""
+        log.msg(f"  policy {name}: {reason}")
+        chosen = {"policy": {"name": name, "reason": reason}}
+        self._record(chosen, chosen)
+
+    def _record(self, facts: Mapping[str, object], shown: Mapping[str, object]) -> None:
+        if self._monitor is not None:
+            self._monitor.set_metadata(shown)
+        if self._plan.run_dir is not None:
+            try:
+                self._plan.run_dir.add_environment(facts)
+            except FlodlError as failure:
+                log.warning(str(failure))
+
+    def begin_epoch(
+        self,
+        epoch: int,
+        *,
+        steps: int | None,
+        done: int,
+        first_step: int,
+        losses: LossLog,
+        scalars: ScalarLog,
+    ) -> float:
+        """Start an epoch.
+
+        Args:
+            epoch: Counted from 0.
+            steps: Batches of the whole epoch; None if unknown.
+            done: Batches done before a resume.
+            first_step: Optimizer steps done before.
+            losses: The losses of this epoch.
+            scalars: The scalars of this epoch.
+
+        Returns:
+            When the first call of :meth:`tick` is due.
+        """
+        now = self._clock()
+        self._losses, self._scalars = losses, scalars
+        self._next_step, self._untold = first_step, list[float]()
+        self._newest: dict[str, float] = {}
+        if self.step_values is not None:
+            self.step_values.begin_epoch()
+        self._progress.begin(
+            epoch, steps=steps, done=done, batch_size=self._plan.batch_size, now=now
+        )
+        # A page shows the first step as soon as it is done.
+        self._series_due = now if self._is_first else now + _SERIES_PERIOD
+        self._is_first = False
+        self._progress_due = now + self._progress.period
+        self._tell_progress(done, now)
+        if self._plan.timeline is not None:
+            self._plan.timeline.event("epoch_start", epoch=epoch)
+        return min(self._series_due, self._progress_due)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a call of :meth:`tick` is due."""
+        return self._clock() >= min(self._series_due, self._progress_due)
+
+    def tick(self, done: int) -> float:
+        """Report what is due, after ``done`` batches of the epoch.
+
+        Returns:
+            When the next call is due.
+
+        Raises:
+            DivergedError: A loss is not finite.
+        """
+        now = self._clock()
+        if now >= self._series_due:
+            self._tell_series(wait=False)
+            self._tell_progress(done, now)
+            self._progress.settle()
+            self._series_due = now + _SERIES_PERIOD
+        if now >= self._progress_due:
+            self._progress.update(done, self._losses.latest, self._newest, now)
+            self._progress_due = now + self._progress.period
+        return min(self._series_due, self._progress_due)
+
+    def end_steps(self) -> None:
+        """Report the rest of the step values."""
+        self._tell_series(wait=True)
+        if self._plan.eval_fn is not None:
+            self._progress.end("evaluating")
+            self._tell_progress(self._progress.steps, self._clock(), "evaluating")
+
+    def end_epoch(self, metrics: EpochMetrics) -> None:
+        """Report a finished epoch."""
+        self._tell_acts()
+        if self._plan.timeline is not None:
+            self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
+        if self._monitor is not None:
+            if self.step_values is not None:
+                lr, norm = self.step_values.lr, self.step_values.grad_norm
+                metrics = replace(metrics, lr=lr, grad_norm=norm)
+            self._monitor.log_ledger(self._ledger.seconds())
+            self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
+
+    def finish(
+        self, state: EndState, history: Sequence[EpochMetrics], error: BaseException | None
+    ) -> None:
+        """Report the end to the monitor and the run directory, and print how the time was spent."""
+        self._progress.close()
+        best, run = self._plan.best, self._plan.run_dir
+        try:
+            if self._monitor is not None:
+                self._tell_acts()
+                self._monitor.log_ledger(self._ledger.seconds())
+                self._monitor.finish(
+                    state,
+                    best=best.epoch(history) if best is not None else None,
+                    folder=run.typed if run is not None and run.writes else "",
+                )
+                if self._monitor.prints:
+                    self._tell_time()
+                    if state == "complete":
+                        name_faster_engine(self._plan, self._ledger)
+        finally:
+            if run is not None:
+                _finish_run(self._plan, state, len(history), error)
+            if self._monitor is not None:
+                book_until_exit(self._ledger, self._monitor)
+
+    def _tell_acts(self) -> None:
+        """Report the acts on the training, if there are new ones in its journal."""
+        run = self._plan.run_dir
+        if self._monitor is None or run is None or not run.writes:
+            return
+        try:
+            size = (run.path / NAME).stat().st_size
+            if size == self._acts_size:
+                return
+            acts = Journal.read(run.path / NAME)
+        except OSError:
+            return  # nobody has acted yet
+        self._acts_size = size
+        shown = {f"{number}, after step {act.step}": act.line for number, act in enumerate(acts, 1)}
+        self._monitor.set_metadata({"acts": shown})
+
+    def _tell_series(self, *, wait: bool) -> None:
+        if wait:
+            self._losses.check()
+        values = self._untold + self._losses.take()
+        size = self._plan.accumulate
+        # Several batches make one optimizer step; the last step of an epoch may have fewer.
+        whole = len(values) if wait else len(values) // size * size
+        values, self._untold = values[:whole], values[whole:]
+        if size > 1:
+            groups = (values[at : at + size] for at in range(0, whole, size))
+            values = [math.fsum(group) / len(group) for group in groups]
+        steps = range(self._next_step, self._next_step + len(values))
+        self._next_step += len(values)
+        pieces = [StepSeries("loss", steps, values)] if values else []
+        for name, at, recorded in self._scalars.take(wait=wait):
+            pieces.append(_by_step(name, at, recorded))
+            self._newest[name] = recorded[-1]
+        if self.step_values is not None:
+            taken = self.step_values.take(self._next_step - 1, wait=wait)
+            # A value that the program records itself under the same name is kept.
+            pieces += [StepSeries(*one) for one in taken if one[0] not in self._newest]
+        if self._monitor is not None and pieces:
+            self._monitor.log_steps(pieces)
+
+    def _tell_pause(self, seconds: float | None) -> None:
+        """Report that a pause begins, or that it has ended after so many seconds."""
+        if seconds is not None:
+            self._progress.skip(seconds)
+        now = self._clock()
+        self._tell_progress(self._done, now, "paused" if seconds is None else "training")
+
+    def _tell_progress(self, done: int | None, now: float, phase: Phase = "training") -> None:
+        self._done = done
+        if self._monitor is None:
+            return
+        progress = self._progress
+        rate, eta = progress.speed(done, now) if done is not None else (None, None)
+        self._monitor.log_progress(
+            progress.epoch, done or 0, progress.steps, rate=rate, eta=eta, phase=phase
+        )
+        self._monitor.log_ledger(self._ledger.seconds())
+
+    def _tell_time(self) -> None:
+        if log.enabled(log.Verbosity.VERBOSE):
+            for line in self._ledger.table().splitlines():
+                log.verbose(f"  {line}")
+            return
+        spent = sorted(self._ledger.seconds().items(), key=lambda item: -item[1])
+        total = self._ledger.total
+        line = "  time:"
+        for name, part in spent:
+            if not part >= 0.01 * total > 0:
+                break
+            gap = " " if line.endswith(":") else "  "
+            longer = f"{line}{gap}{name} {part / total:.0%}"
+            if len(longer) > 80:
+                break
+            line = longer
+        if not line.endswith(":"):
+            log.msg(line)
+
+
+@contextmanager
+def reported(
+    plan: TrainingPlan, ledger: TimeLedger, history: Sequence[EpochMetrics]
+) -> Iterator[Reporter]:
+    """Report a training inside the context; its end is reported however it ends.
+
+    Args:
+        plan: What to train, and where it is recorded.
+        ledger: The time ledger.
+        history: The metrics of the complete epochs, which the training extends.
+    """
+    monitor = plan.monitor
+    wanted = plan.run_dir is not None or plan.live is not None or plan.sinks
+    if monitor is None and wanted:
+        tells = plan.run_dir is None or plan.run_dir.writes
+        monitor = Monitor(plan.num_epochs, terminal=tells)
+    reporter = Reporter(plan, monitor, ledger)
+    try:
+        reporter.open()
+        yield reporter
+    except BaseException as error:
+        reporter.finish(end_state(error), history, error)
+        raise
+    reporter.finish("complete", history, None)
+
+
+def _style(plan: TrainingPlan, monitor: Monitor | None) -> Style:
+    # Without a monitor no epochs are printed, so show progress only on a terminal.
+    style = style_of(sys.stdout)
+    if plan.progress is False or (plan.progress is None and monitor is None and style == "lines"):
+        return "none"
+    return style
+
+
+def _by_step(name: str, steps: list[int], values: list[float]) -> StepSeries:
+    """Return one value per step: the mean of the values recorded in it."""
+    sums: dict[int, tuple[float, int]] = {}
+    for step, value in zip(steps, values, strict=True):
+        total, count = sums.get(step, (0.0, 0))
+        sums[step] = total + value, count + 1
+    return StepSeries(name, list(sums), [total / count for total, count in sums.values()])
+
+
+def _finish_run(plan: Any, state: EndState, epochs: int, error: BaseException | None) -> None:
+    try:
+        plan.run_dir.finish(state, epochs=epochs, error=error)
+    except FlodlError as failure:
+        # The end of the training itself is more important to the caller.
+        log.warning(str(failure))

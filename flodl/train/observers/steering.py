@@ -1,0 +1,306 @@
+"""Acts of people on a training while it runs: what each of them changes, and its record.
+
+A training takes letters between two optimizer steps. With several ranks, rank 0 takes them and all
+ranks carry them out after the same step. Nothing happens in a step while nobody asks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from flodl import log
+from flodl.errors import FlodlError
+from flodl.train.observers.journal import NAME, Act, Journal
+from flodl.train.observers.live_settings import LiveSettings
+from flodl.train.observers.mailbox import Mailbox, Wish, refused
+from flodl.train.observers.private_socket import PrivateSocket
+from flodl.train.step.learning_rate import set_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from flodl.train.observers.mailbox import Answer
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.step.learning_rate import SteeredRate
+
+PAGE = "live page"
+"""Stands for the user who acts with a button; all users of the page have the same token."""
+
+_LOOK_SECONDS = 0.2
+"""How often a paused training looks for signals."""
+
+
+class Loop(Protocol):
+    """What the loop of a training does for acts, between two steps."""
+
+    def save_now(self) -> str:
+        """Save a checkpoint; return why it cannot be saved now, or an empty text."""
+
+    def is_interrupted(self) -> bool:
+        """Whether a signal asks to stop; collective with several ranks."""
+
+    def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
+        """Return the wishes that rank 0 took; collective with several ranks."""
+
+
+@final
+class Steering:
+    """Carries out acts on a training, and records them.
+
+    Args:
+        plan: Declares the live settings, and names the run directory.
+        parts: Optimizer and schedule.
+        rate: The source of learning rates.
+        wake: Makes the training look for letters soon.
+
+    Attributes:
+        mailbox: Gets the wishes; only on the rank that writes the run directory.
+        settings: The live settings.
+        stopping: Whether somebody asked to stop.
+        announce: Called after each act with the state for a live page.
+        on_pause: Called with None when a pause begins, and with its seconds when it has ended.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        parts: Assembly,
+        rate: SteeredRate,
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._parts, self._rate = parts, rate
+        self.settings = LiveSettings(plan.live_settings)
+        self.mailbox = Mailbox(wake)
+        self.stopping = False
+        self.announce: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self.on_pause: Callable[[float | None], object] = lambda _: None
+        self._paused = False
+        run = plan.run_dir
+        self._run = run if run is not None and run.writes else None
+        self._journal = Journal(self._run.path / NAME) if self._run is not None else None
+        self._socket: PrivateSocket | None = None
+        self._announced: Act | None = None
+        self._replayed: list[Act] = []
+
+    # --- Beginning and end ---------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to listen, if there is a run directory; without a socket, only warn."""
+        if self._run is None:
+            return
+        try:
+            self._socket = PrivateSocket(self._run.path, self.mailbox)
+            self._run.add_record({"socket": str(self._socket.path)})
+        except (OSError, FlodlError) as failure:
+            log.verbose(f"  fdl runs tell cannot reach this training: {failure}")
+        self.announce(self.state())
+
+    def close(self) -> None:
+        """Refuse what is left, and stop listening."""
+        self.mailbox.close("the training has ended")
+        if self._socket is not None:
+            self._socket.close()
+
+    def saved(self) -> dict[str, Any]:
+        """Return what acts have changed, as JSON values for a checkpoint; empty if nothing."""
+        schedule = self._parts.torch_schedule
+        found = {
+            "factor": self._rate.factor if self._rate.factor != 1.0 else None,
+            "scheduler": schedule.asked() if schedule is not None else None,
+            "settings": self.settings.changed(),
+            "journal": [act.as_json() for act in self._replayed],
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def restore(self, saved: Mapping[str, Any], step: int, source: Path | None) -> None:
+        """Continue with the result of :meth:`saved`, and take over its acts into the journal.
+
+        Acts after the checkpoint are not carried out again, because their steps are repeated.
+
+        Args:
+            saved: Of the checkpoint.
+            step: Complete optimizer steps of the checkpoint.
+            source: The checkpoint; None for a new training.
+        """
+        self._rate.factor = float(saved.get("factor", 1.0))
+        if self._parts.torch_schedule is not None:
+            self._parts.torch_schedule.restore_asked(saved.get("scheduler", {}))
+        self.settings.restore(saved.get("settings", {}))
+        self._replayed = [Act.from_json(form) for form in saved.get("journal", [])]
+        if source is None or self._run is None:
+            return
+        try:
+            acts = Journal.read(source.parent / NAME)
+        except OSError as failure:
+            log.warning(f"{source.parent / NAME} cannot be read: {failure}")
+            return
+        if source.parent.absolute() != self._run.path.absolute():
+            for act in self._replayed:
+                self._record(act.replayed(source.parent.name))
+        known = [(act.step, act.time, act.assignment) for act in self._replayed]
+        undone = [
+            act
+            for act in acts
+            # Several acts can belong to the step of the checkpoint, before and after it.
+            if act.step >= step and act.act in ("lr", "set")
+            if (act.step, act.time, act.assignment) not in known
+        ]
+        if undone:
+            self._tell_undone(undone, step, self._run.path.name)
+
+    def _tell_undone(self, acts: Sequence[Act], step: int, run: str) -> None:
+        what = ", ".join(f"{act.assignment} after step {act.step}" for act in acts)
+        words = " ".join(
+            f"set {act.assignment}" if act.act == "set" else act.assignment for act in acts[-1:]
+        )
+        log.warning(
+            f"the checkpoint is of step {step}, before these acts: {what}; they are not carried "
+            f"out again; to repeat the last one: fdl runs tell {run} {words}"
+        )
+        self._record(Act.now(step, "resume", detail=f"undone, and not carried out again: {what}"))
+
+    # --- Acts ----------------------------------------------------------------------------------
+
+    def carry_out(self, step: int, loop: Loop) -> float:
+        """Carry out the letters that have arrived; while the training is paused, wait for more.
+
+        Args:
+            step: Complete optimizer steps.
+            loop: The loop of the training, between two steps.
+
+        Returns:
+            Seconds that the training was paused.
+        """
+        began = time.monotonic()
+        paused = False
+        while True:
+            letters = self.mailbox.take()
+            try:
+                for wish in loop.share([letter.wish for letter in letters]):
+                    answer = self._answer(wish, step, loop)
+                    if letters:
+                        letters.pop(0).reply(answer)
+            finally:
+                for letter in letters:
+                    letter.reply(refused("it has ended the training with an error"))
+            if not self._paused:
+                break
+            if not paused:
+                paused = True
+                self.on_pause(None)
+            if self.stopping or loop.is_interrupted():
+                self._paused = False
+                self.announce(self.state())
+                break
+            self.mailbox.wait(_LOOK_SECONDS)
+        if not paused:
+            return 0.0
+        seconds = time.monotonic() - began
+        self.on_pause(seconds)
+        return seconds
+
+    def post(self, form: Any, reply: Callable[[Answer], object]) -> None:
+        """Take a request of the live page.
+
+        Raises:
+            ValueError: It is not a request.
+        """
+        self.mailbox.post(Wish.read(form, PAGE), reply)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a live page, as JSON values."""
+        return {
+            "paused": self._paused,
+            "stopping": self.stopping,
+            "settings": dict(self.settings.values),
+            "last": self._announced.as_json() if self._announced is not None else None,
+        }
+
+    def _answer(self, wish: Wish, step: int, loop: Loop) -> Answer:
+        try:
+            act, text = self._carry_out(wish, step, loop)
+        except ValueError as problem:
+            return refused(str(problem))
+        self._record(act)
+        self._announced = act
+        if act.is_replayed:
+            self._replayed.append(act)
+        self.announce(self.state())
+        if self._run is not None:
+            log.msg(f"  {act.by}: {text}")
+        return {"ok": True, "text": text, **act.as_json()}
+
+    def _carry_out(self, wish: Wish, step: int, loop: Loop) -> tuple[Act, str]:
+        """Change the training.
+
+        Returns:
+            The record of it, and what happened, for people.
+
+        Raises:
+            ValueError: The wish cannot be carried out.
+        """
+        value: Any = None
+        old: Any = None
+        match wish.act:
+            case "lr":
+                value = _rate(wish.value)
+                old = self._set_rate(value, step)
+                text = f"lr is {value:g} from step {step + 1} on, before it was {old:g}"
+            case "set":
+                value, old = self.settings.set(wish.key, wish.value)
+                text = f"{wish.key} is {value!r} from step {step + 1} on, before it was {old!r}"
+            case "checkpoint":
+                if reason := loop.save_now():
+                    raise ValueError(reason)
+                text = f"saving a checkpoint of step {step}"
+            case "pause":
+                if self._paused:
+                    raise ValueError("the training is paused already")
+                self._paused = True
+                text = f"paused after step {step}"
+            case "continue":
+                if not self._paused:
+                    raise ValueError("the training is not paused")
+                self._paused = False
+                text = f"continues with step {step + 1}"
+            case "stop":
+                self.stopping = True
+                text = f"stops after step {step}"
+            case _:
+                raise ValueError(f"{wish.act!r} is not an act")
+        return Act.now(step, wish.act, wish.key, value, old, wish.by), text
+
+    def _set_rate(self, rate: float, step: int) -> float:
+        """Set the learning rate of the next step; return the one before."""
+        if self._parts.torch_schedule is not None:
+            return self._parts.torch_schedule.ask_for(rate)
+        if self._rate.schedule is not None:
+            return self._rate.ask_for(rate, step)
+        groups = self._parts.optimizer.param_groups
+        first = float(groups[0]["lr"])
+        for group in groups:
+            ratio = float(group["lr"]) / first if first else 1.0
+            set_rate(group, rate * ratio)
+        return first
+
+    def _record(self, act: Act) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.record(act)
+        except OSError as failure:
+            log.warning(f"{NAME} cannot be written: {failure}; the training continues")
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ValueError(f"lr={text!r}: it must be a number greater than 0, such as 1e-4")
+    return rate

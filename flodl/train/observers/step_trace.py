@@ -1,0 +1,471 @@
+"""What every step of a training did, so that two runs can be compared step by step.
+
+Nothing here runs in every step of a training on one device. Losses arrive from the log of the epoch
+in blocks, samples follow from the order of the epoch, and digests are taken at a few steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch
+
+from fdl.base.run_record import RECORD
+from flodl import log
+from flodl.data import DataLoader
+from flodl.data.structure import tensors_of
+from flodl.openmp import use_one_thread
+from flodl.train.observers.digest_times import SHARE, DigestTimes
+from flodl.train.observers.digests import HostCopies, combined, named_weights, order_digest
+from flodl.train.observers.sample_digests import SampleDigests, row_digests
+from flodl.train.observers.trace_file import NAME, TraceFile
+from flodl.train.observers.trace_stretch import Stretch
+from flodl.train.parts import LOADER_DEFAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from flodl.data import IterableLoader
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import StepValues
+
+T = TypeVar("T")
+_COPY_BYTES_PER_SECOND = 8e9
+"""Assumed for copies from a GPU, whose time the host does not see."""
+_WEIGHTS, _BATCH = 0, 1
+_RANDOM, _SEQUENTIAL, _LISTED, _REPEATED = 0, 1, 2, 3
+
+
+@final
+class StepTrace:
+    """Writes ``steps.trace`` of a run directory; without one, it does nothing.
+
+    A failure to write ends the trace with a warning, and the training continues.
+
+    Args:
+        file: The file; None for no trace.
+        after: Steps that are complete.
+        form: Where the orders of epochs come from, as the format numbers it.
+        clips: Whether every step has a gradient norm.
+        every: Whether digests are taken after every step, whatever they cost.
+        samples: The data, if it is in memory.
+
+    Attributes:
+        next_step: Number of complete steps from which on :meth:`look` is due.
+        steps: Number of complete steps, if :meth:`trained` counts them.
+    """
+
+    next_step: float
+
+    def __init__(
+        self,
+        file: TraceFile | None,
+        after: int = 0,
+        form: int = _LISTED,
+        facts: Mapping[str, object] | None = None,
+        *,
+        clips: bool = False,
+        every: bool = False,
+        samples: Sequence[Tensor] = (),
+    ) -> None:
+        self._file = file
+        self._facts = dict(facts or {})
+        self._form = form
+        self._clips = clips
+        self._times = DigestTimes(after, share=math.inf if every else SHARE)
+        self.next_step = after if file is not None else math.inf
+        self.steps = self._norms_told = after
+        self._losses_told = self._batches = self._epoch_began = 0
+        self._stretch: Stretch | None = None
+        self._epoch = -1
+        self._orders: set[bytes] = set()
+        self._values: StepValues | None = None
+        self._named = False
+        self._samples = SampleDigests(samples)
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        plan: TrainingPlan,
+        loader: DataLoader | IterableLoader,
+        *,
+        after: int,
+        source: Path | None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> StepTrace:
+        """Begin the trace of a training; one that does nothing if there is no run directory.
+
+        Args:
+            plan: The plan of the training.
+            loader: The data.
+            after: Steps that are complete.
+            source: The checkpoint that the training continues.
+            rank: Number of this process.
+            world_size: Number of processes.
+        """
+        run = plan.run_dir
+        if run is None or not run.writes or not plan.trace:
+            return cls(None)
+        # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
+        clips = plan.max_grad_norm is not None and plan.scaler is None
+        facts = {
+            "after": after,
+            "continues": _continued(source, run.path),
+            "rank": rank,
+            "world_size": world_size,
+            "policy": str(plan.distributed.policy) if world_size > 1 else None,
+            "accumulate": plan.accumulate,
+            "epochs": plan.num_epochs,
+            "data": _data_facts(plan, loader),
+            "device": str(loader.device),
+            "engine": plan.engine,
+            "torch": str(torch.__version__),
+            "clips": clips,
+        }
+        try:
+            file = TraceFile(run.path / NAME)
+            file.session(facts)
+        except OSError as failure:
+            _warn(failure)
+            return cls(None)
+        return cls(
+            file,
+            after,
+            _form(loader),
+            facts,
+            clips=clips,
+            every=plan.every_digest,
+            samples=loader.resident if isinstance(loader, DataLoader) else (),
+        )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a trace is written."""
+        return self._file is not None
+
+    # --- Samples -------------------------------------------------------------------------------
+
+    def begin_epoch(
+        self, epoch: int, order: Tensor | None, *, size: int, first: int, step: int, parts: int
+    ) -> None:
+        """Begin an epoch of one process, which trains its batches in order.
+
+        Args:
+            epoch: Counted from 0.
+            order: Sample numbers of the whole epoch; None if samples have no numbers.
+            size: Samples per batch; 0 if unknown.
+            first: Number of the first batch in the epoch.
+            step: Steps that are complete.
+            parts: Batches per step.
+        """
+        self._guard(self._tell_epoch, epoch, order, size, first, step, parts)
+        self._times.run(step)
+
+    def left_out(
+        self, epoch: int, *, size: int, first: int, step: int, parts: int, trained: int
+    ) -> None:
+        """Continue an epoch of one process behind batches that are left out.
+
+        Args:
+            epoch: Counted from 0.
+            size: Samples per batch.
+            first: Number of the next batch in the epoch.
+            step: Steps that are complete.
+            parts: Batches per step.
+            trained: Batches trained since :meth:`begin_epoch`.
+        """
+        number = self._epoch_began + trained
+        self._guard(self._tell_place, number, epoch, step, first * size, size, parts)
+
+    def rewind(self, step: int) -> None:
+        """Begin again after ``step`` steps; the steps after them are replaced.
+
+        Call it when no loss is left to read.
+        """
+        self._guard(self._tell_rewind, step)
+        self.next_step = step if self._file is not None else math.inf
+
+    def resume_clock(self, step: int) -> None:
+        """Count the time from now on to the steps after ``step`` again."""
+        self._times.run(step)
+
+    def end_epoch(self, step: int) -> None:
+        """End the steps of an epoch: what follows does not count as their time.
+
+        Args:
+            step: Steps that are complete.
+        """
+        self._times.pause(step)
+
+    def trained(
+        self,
+        epoch: int,
+        start: int,
+        size: int,
+        *,
+        parts: int,
+        closes: bool,
+        order: Callable[[int], Tensor],
+    ) -> None:
+        """Record a batch of one of several ranks, after its step.
+
+        Args:
+            epoch: Counted from 0.
+            start: Place of its first sample in the order of the epoch.
+            size: Number of samples.
+            parts: Batches of its step.
+            closes: Whether it is the last batch of its step.
+            order: Returns the order of an epoch.
+        """
+        if self._file is None:
+            return
+        if epoch > self._epoch:
+            self._guard(lambda: self._tell_order(epoch, order(epoch)))
+            if self._epoch < 0:
+                self._times.run(self.steps)
+            self._epoch = epoch
+        known = self._stretch
+        if known is None or not known.takes(epoch, self.steps + 1, start, size, parts):
+            self._end_stretch()
+            self._stretch = Stretch(self._batches, epoch, self.steps + 1, start, size, parts)
+        self._batches += 1
+        if closes:
+            self.steps += 1
+
+    # --- Values --------------------------------------------------------------------------------
+
+    def loss_sink(self) -> Callable[[Sequence[float]], object] | None:
+        """Return what takes the losses of the next batches, in blocks; None without a trace."""
+        return self._losses if self._file is not None else None
+
+    def drain(self, losses: LossLog) -> None:
+        """Take the losses that are not read yet, because the training ends with an error."""
+        if self._file is not None:
+            with suppress(Exception):  # the error that ends the training is more important
+                losses.check()
+            with suppress(Exception):
+                losses.take()
+
+    def take_norms_of(self, values: StepValues | None) -> None:
+        """Record the gradient norms of single steps, if every step has one."""
+        if self._clips and self._file is not None and values is not None:
+            self._values = values
+            values.on_norms = lambda norms: self._guard(self._tell_norms, norms)
+
+    # --- Digests -------------------------------------------------------------------------------
+
+    def look(self, model: nn.Module, batch: object, step: int) -> None:
+        """Take digests between two steps, if they are due.
+
+        Args:
+            model: After ``step`` steps.
+            batch: The first batch of the next step.
+            step: Steps that are complete.
+        """
+        times, began = self._times, time.perf_counter()
+        if times.is_due(step):
+            copied = 0
+            if self._pending is None or self._pending.done():
+                copied = self._guard(self._tell_digests, model, batch, step) or 0
+                self._guard(self._tell_samples, time.perf_counter() - began)
+            times.taken(step, time.perf_counter() - began + copied / _COPY_BYTES_PER_SECOND)
+        self.next_step = times.next_step if self._file is not None else math.inf
+
+    def finish(self, model: nn.Module, step: int) -> None:
+        """Take the last digest of the weights, and end the session.
+
+        Args:
+            model: The trained model.
+            step: Steps that are complete.
+        """
+        self._guard(self._tell_digests, model, None, step)
+        self.close("complete")
+
+    def close(self, state: str = "") -> None:
+        """Write what is left, and close the file; a second call does nothing.
+
+        Args:
+            state: How the training ended; empty if it did not end.
+        """
+        self._guard(self._tell_end, state)
+        self._leave()
+
+    def _losses(self, values: Sequence[float]) -> None:
+        self._guard(self._tell_losses, values)
+
+    # --- Records -------------------------------------------------------------------------------
+
+    def _tell_epoch(
+        self, epoch: int, order: Tensor | None, size: int, first: int, step: int, parts: int
+    ) -> None:
+        if self._file is None:
+            return
+        if order is not None:
+            self._tell_order(epoch, order)
+        start, stride = (first * size, size) if order is not None else (first, 1)
+        self._epoch_began = self._losses_told
+        self._file.batches(
+            self._losses_told,
+            epoch,
+            step + 1,
+            start,
+            size,
+            stride=stride,
+            parts=parts,
+            numbered=order is not None,
+        )
+
+    def _tell_place(
+        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
+    ) -> None:
+        if self._file is not None:
+            self._file.batches(number, epoch, step + 1, start, size, stride=size, parts=parts)
+
+    def _tell_rewind(self, step: int) -> None:
+        if self._file is None:
+            return
+        self._tell_end("")
+        self._file.session(self._facts | {"after": step})
+        self._times = DigestTimes(step)
+        self.steps = self._norms_told = step
+        self._losses_told = self._batches = 0
+        self._epoch, self._named = -1, False
+        self._orders.clear()
+
+    def _tell_order(self, epoch: int, order: Tensor) -> None:
+        if self._file is None:
+            return
+        digest, form = order_digest(order), self._form
+        if form == _LISTED and digest in self._orders:
+            form = _REPEATED
+        self._orders.add(digest)
+        self._file.order(epoch, digest, form)
+        if form == _LISTED:
+            self._file.listed(epoch, order)
+
+    def _tell_losses(self, values: Sequence[float]) -> None:
+        if self._file is None:
+            return
+        self._end_stretch()
+        self._file.losses(self._losses_told, values)
+        self._losses_told += len(values)
+
+    def _tell_norms(self, norms: Sequence[float]) -> None:
+        if self._file is not None:
+            self._file.norms(self._norms_told + 1, norms)
+            self._norms_told += len(norms)
+
+    def _end_stretch(self) -> None:
+        known, self._stretch = self._stretch, None
+        if known is not None and self._file is not None:
+            known.write(self._file)
+
+    def _tell_digests(self, model: nn.Module, batch: object | None, step: int) -> int:
+        """Take digests of the weights and of a batch; return the bytes copied from a GPU."""
+        if self._file is None:
+            return 0
+        named, first = named_weights(model), not self._named
+        if first:
+            self._file.names([name for name, _ in named])
+            self._named = True
+        weights = HostCopies([tensor for _, tensor in named])
+        tensors = None if batch is None else [one.detach() for one in tensors_of(batch)]
+        content = HostCopies(tensors) if tensors is not None else None
+        if not weights.copied:
+            self._hash(weights, content, step, first=first)
+            return 0
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                1, thread_name_prefix="flodl-trace", initializer=use_one_thread
+            )
+        self._pending = self._pool.submit(self._hash, weights, content, step, first=first)
+        return weights.copied
+
+    def _hash(
+        self, weights: HostCopies, content: HostCopies | None, step: int, *, first: bool
+    ) -> None:
+        """Write the digests; on a thread if they have to wait for a device."""
+        hashes = weights.hashes()
+        if self._file is not None:
+            self._file.digest(_WEIGHTS, step, combined(hashes), hashes if first else ())
+            if content is not None:
+                rows = row_digests(content.tensors())
+                single = [rows[at : at + 8] for at in range(0, len(rows), 8)]
+                self._file.digest(_BATCH, step + 1, combined(content.hashes()), single)
+
+    def _tell_samples(self, seconds: float) -> None:
+        first, digests = self._samples.take(seconds)
+        if digests and self._file is not None:
+            self._file.samples(first, digests)
+
+    def _tell_end(self, state: str) -> None:
+        if self._pending is not None:
+            self._pending.result()
+        self._end_stretch()
+        if self._values is not None:  # those that the page did not take, because of an error
+            self._values.take_norms(wait=True)
+        if state and self._file is not None:
+            self._file.end({"state": state})
+
+    # --- Failures ------------------------------------------------------------------------------
+
+    def _guard(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """Call a function of the trace; its failure must not end the training."""
+        if self._file is None:
+            return None
+        try:
+            return call(*arguments)
+        except Exception as failure:
+            _warn(failure)
+            self._leave()
+            return None
+
+    def _leave(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        file, self._file = self._file, None
+        self.next_step = math.inf
+        if file is not None:
+            file.close()
+
+
+def _form(loader: DataLoader | IterableLoader) -> int:
+    kind = loader.order_kind if isinstance(loader, DataLoader) else ""
+    return {"random": _RANDOM, "sequential": _SEQUENTIAL}.get(kind, _LISTED)
+
+
+def _data_facts(plan: TrainingPlan, loader: DataLoader | IterableLoader) -> dict[str, object]:
+    if not isinstance(loader, DataLoader):
+        return {"sampler": "iterable", "batch_size": loader.batch_size}
+    options = {**LOADER_DEFAULTS, **plan.loader_options}
+    return {
+        "samples": loader.num_samples,
+        "batch_size": loader.batch_size,
+        "seed": loader.seed,
+        "sampler": loader.order_kind,
+        "drop_last": options["drop_last"],
+        "join_remainder": options["join_remainder"],
+    }
+
+
+def _continued(source: Path | None, folder: Path) -> dict[str, str] | None:
+    """The run that a training continues; None for a new one, or one in its own folder."""
+    if source is None or source.parent.absolute() == folder.absolute():
+        return None
+    run = source.parent.name if (source.parent / RECORD).is_file() else ""
+    return {"run": run, "checkpoint": str(source)}
+
+
+def _warn(failure: Exception) -> None:
+    log.warning(f"{NAME} ends here: {type(failure).__name__}: {failure}; the training continues")

@@ -1,0 +1,91 @@
+"""Let all ranks stop, or act on what people asked for, at the same batch."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NoReturn, final
+
+from flodl.ranks.launch.interrupt import InterruptRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flodl.train.callbacks import TrainingRun
+    from flodl.train.observers.mailbox import Mailbox
+
+
+@final
+class StopRequests:
+    """The requests of all ranks.
+
+    Args:
+        run: Holds the request of a callback on this rank.
+        mailbox: Holds what people asked this rank for.
+        wake: Called when a signal arrives, so that the loop looks soon.
+
+    Attributes:
+        acts: People asked some rank for acts, and all ranks know it; the code that acts clears it.
+        told: People asked to stop, and all ranks know it.
+        interrupt: Holds the request of a signal to this process.
+        agreed: A callback on some rank asked to stop, and all ranks know it.
+        interrupted_by: The signal that a rank got, once all ranks know it.
+    """
+
+    def __init__(
+        self, run: TrainingRun, mailbox: Mailbox, wake: Callable[[], object] | None = None
+    ) -> None:
+        self._run = run
+        self._mailbox = mailbox
+        self.acts = self.told = False
+        self.interrupt = InterruptRequest(wake)
+        self.agreed = False
+        self.interrupted_by: signal.Signals | None = None
+
+    def __bool__(self) -> bool:
+        """Whether all ranks stop now."""
+        return self.agreed or self.interrupted_by is not None
+
+    def wishes(self) -> tuple[float, float, float, float]:
+        """Return the requests of this rank, each 0 or 1: SIGINT, SIGTERM, a callback, acts."""
+        asked = self.interrupt.asked_by
+        return (
+            float(asked == signal.SIGINT),
+            # After the notice of a batch system, all ranks stop as after SIGTERM.
+            float(asked not in (None, signal.SIGINT)),
+            float(self._run.stopped is not None),
+            float(self._mailbox.waiting),
+        )
+
+    def heed(self, wishes: Sequence[float]) -> None:
+        """Apply the requests of all ranks, combined by sum or maximum."""
+        interrupt, terminate, stop, acts = wishes
+        if terminate or interrupt:
+            self.interrupted_by = signal.SIGTERM if terminate else signal.SIGINT
+        if stop:
+            self.agree(["another rank stopped it"])
+        if acts:
+            self.acts = True
+
+    def tell(self) -> None:
+        """Stop as after Ctrl-C, because people asked for it; all ranks call this."""
+        self.told, self.interrupted_by = True, self.interrupted_by or signal.SIGINT
+
+    def agree(self, reasons: Sequence[str | None]) -> None:
+        """Apply the callbacks' reasons to stop, one per rank; None means no request."""
+        said = [reason for reason in reasons if reason is not None]
+        if said:
+            self._run.stop(said[0])
+            self.agreed = True
+
+    def leave(self, message: str, by: signal.Signals | None) -> NoReturn:
+        """End this process as the signal demands.
+
+        Args:
+            message: Text for people.
+            by: The signal that all ranks obey; None for that of this process.
+
+        Raises:
+            KeyboardInterrupt: The signal was SIGINT.
+            Terminated: The signal was SIGTERM.
+        """
+        self.interrupt.stop(message, by)

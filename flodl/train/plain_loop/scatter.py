@@ -1,0 +1,240 @@
+"""Share one batch between ranks: a call computes this rank's rows and returns all rows.
+
+Hooks of the module do this, so ``model(x)`` in a loop stays unchanged. Only training calls are
+shared: those in training mode with gradients enabled. An evaluation runs on the rank that calls
+it, on the whole batch; the other ranks need not call it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from flodl.data.structure import changed, tensors_of
+from flodl.errors import DistributedError
+from flodl.graph import Graph
+from flodl.train.plain_loop.joined_rows import Rejoiner, Slice, WholeBatch, take_rows
+
+if TYPE_CHECKING:
+    from flodl.ranks.group import Group
+    from flodl.train.plain_loop.row_shares import Cut, Shares
+    from flodl.train.plain_loop.stopwatch import Stopwatch
+
+_COMPARE_EVERY = 100
+"""Calls between two comparisons of all values of the batches."""
+
+
+@final
+class Scatter:
+    """Shares the training calls of a module among the ranks.
+
+    Args:
+        module: The same module on all ranks.
+        group: The ranks.
+        shares: Decides which rank computes which rows.
+        watch: Measures the time in which this rank computes.
+    """
+
+    def __init__(self, module: nn.Module, group: Group, shares: Shares, watch: Stopwatch) -> None:
+        self._module, self._group, self._shares, self._watch = module, group, shares, watch
+        self._rejoiner = Rejoiner(group)
+        self._random = OwnRandomness(group.rank, group.device)
+        self._call: tuple[Slice, WholeBatch] | None = None
+        self._calls = 0
+        self._shared = True
+        self.last_cut: Cut = (0,) * group.world_size
+        """Rows of each rank in the latest call."""
+        self._since_step = [0] * group.world_size
+        self._batches_since_step = 0.0
+        module.register_forward_pre_hook(self._before, with_kwargs=True)
+        module.register_forward_hook(self._after, with_kwargs=True)
+
+    def __deepcopy__(self, memo: object) -> Scatter:
+        # A copy of the module also has the hooks; for the copy they do nothing.
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Unshared, ()
+
+    @contextmanager
+    def whole_batches(self) -> Iterator[None]:
+        """Let calls compute whole batches, so that each rank trains its own batches."""
+        self._shared = False
+        try:
+            yield
+        finally:
+            self._shared = True
+
+    def take_counts(self) -> tuple[list[int], float]:
+        """Return the rows of each rank and this rank's share of the batches, then reset both."""
+        counts, batches = self._since_step, self._batches_since_step
+        self._since_step, self._batches_since_step = [0] * len(counts), 0.0
+        return counts, batches
+
+    # The hooks check their module because a copy of it calls them, too.
+
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._call = None
+        if module is not self._module or not module.training or not torch.is_grad_enabled():
+            return None
+        self._random.enter()
+        if not self._shared:
+            return None
+        whole: list[Tensor] = []
+
+        def found(tensor: Tensor) -> Tensor:
+            whole.append(tensor)
+            return tensor
+
+        changed((args, kwargs), found)
+        samples = next((tensor.shape[0] for tensor in whole if tensor.dim()), 0)
+        if not samples:
+            hidden = [type(one).__name__ for one in (*args, *kwargs.values()) if tensors_of(one)]
+            told = f" (a {hidden[0]} hides its tensors)" if hidden and not whole else ""
+            raise DistributedError(
+                f"{type(module).__name__} was called without a tensor of samples{told}, so there "
+                "is nothing that the ranks could divide: pass the batch, dimension 0 first"
+            )
+        part = Slice(self._shares.cut(samples), self._group.rank)
+        deep = self._calls % _COMPARE_EVERY == 0
+        self._call = part, WholeBatch(whole, self._calls, self._group, deep=deep)
+        self._watch.start()
+
+        def divides(value: Any) -> bool:
+            return isinstance(value, Tensor) or (_is_texts(value) and len(value) == samples)
+
+        def taken(value: Any) -> object:
+            if not isinstance(value, Tensor):
+                return value[part.computed]
+            by_rows = value.dim() and value.shape[0] == samples
+            return take_rows(value, part, self._group) if by_rows else value
+
+        divided: tuple[tuple[Any, ...], dict[str, Any]] = changed((args, kwargs), taken, divides)
+        return divided
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:  # args and kwargs as torch passes them
+        del args, kwargs
+        if module is self._module:
+            self._random.leave()
+        if self._call is None or module is not self._module:
+            return output
+        (part, batch), self._call = self._call, None
+        self._watch.end_forward(part.cut[part.rank] / part.samples)
+        self._watch.stop()
+        joined = self._join(output, part, batch)
+        self._calls += 1
+        self.last_cut = part.cut
+        self._since_step = [a + b for a, b in zip(self._since_step, part.cut, strict=True)]
+        self._batches_since_step += part.cut[part.rank] / part.samples
+        self._watch.start()
+        return joined
+
+    def _join(self, output: Any, part: Slice, batch: WholeBatch) -> Any:
+        leaves, structure = pytree.tree_flatten(output)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        _refuse_unknown(leaves)
+        graphs = [m for m in self._module.modules() if isinstance(m, Graph) and m.has_run]
+        # The tag of an omitted optional input has no value, on every rank.
+        tags = [[v for v in graph._captures.tags or () if v is not None] for graph in graphs]
+        outputs, values = self._rejoiner.join(
+            [leaves[place] for place in places], [tag for one in tags for tag in one], part, batch
+        )
+        for place, tensor in zip(places, outputs, strict=True):
+            leaves[place] = tensor
+        _give_back(graphs, [len(one) for one in tags], values)
+        return pytree.tree_unflatten(leaves, structure)
+
+
+def _give_back(graphs: Sequence[Graph], counts: Sequence[int], values: Sequence[Tensor]) -> None:
+    start = 0
+    for graph, count in zip(graphs, counts, strict=True):
+        joined = iter(values[start : start + count])
+        tags = graph._captures.tags or ()
+        graph._captures.tags = tuple(None if tag is None else next(joined) for tag in tags)
+        start += count
+
+
+def _is_texts(value: object) -> bool:
+    """Whether this is a list of texts, such as the names of samples."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _refuse_unknown(leaves: Sequence[object]) -> None:
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, Tensor | int | float | str):
+            raise DistributedError(
+                f"the model returned a {type(leaf).__name__}, and what it holds cannot be put "
+                "together from the ranks: return tensors in tuples, lists or dicts"
+            )
+
+
+@final
+class Unshared:
+    """Replaces :class:`Scatter` in a pickled model, which computes whole batches again."""
+
+    def _before(self, module: nn.Module, args: object, kwargs: object) -> None:
+        """Change nothing."""
+
+    def _after(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        """Change nothing."""
+
+
+@final
+class OwnRandomness:
+    """Switches to random numbers of this rank inside a call, and back to the common ones after it.
+
+    Dropout must differ between the ranks, and it draws more numbers for more rows. A loader that
+    shuffles with the common generator needs the same generator state on every rank.
+
+    Args:
+        rank: Number of this rank; with torch's seed it decides the random numbers.
+        device: A CUDA device has a generator that is switched together with the CPU's.
+    """
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._rank, self._device = rank, device
+        self._own: list[Tensor] | None = None
+        self._common: list[Tensor] | None = None
+
+    def enter(self) -> None:
+        """Switch to this rank's random numbers."""
+        if self._common is not None:  # the previous call ended with an exception
+            self.leave()
+        self._common = self._states()
+        if self._own is None:
+            text = f"{torch.initial_seed()} {self._rank}".encode()
+            seed = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
+            torch.default_generator.manual_seed(seed)
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+        else:
+            self._set(self._own)
+
+    def leave(self) -> None:
+        """Switch back to the common random numbers."""
+        if self._common is None:
+            return
+        self._own = self._states()
+        self._set(self._common)
+        self._common = None
+
+    def _states(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        if self._device.type == "cuda":
+            states.append(torch.cuda.get_rng_state(self._device))
+        return states
+
+    def _set(self, states: Sequence[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self._device)

@@ -1,0 +1,115 @@
+"""Choose when the ranks average if no policy is asked for: the names of the devices decide.
+
+No measurement takes part. So the same command on the same devices always trains the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from flodl.data.adapters import is_iterable
+from flodl.data.iterable import remedy_for
+from flodl.device import hardware_name
+from flodl.ranks.settings import DdpRunConfig, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flodl.monitor import EpochMetrics
+    from flodl.ranks.group import Group
+    from flodl.train.plan import TrainingPlan
+
+LONG_WAIT = 0.15
+"""Share of the time that equal ranks may wait for each other before the run says so."""
+
+_OF_WINDOWS = (
+    *("anchor", "min_anchor", "max_anchor", "overhead_target", "speed_hint", "speeds"),
+    *("max_overshoot", "divergence_threshold", "overlap"),
+)
+"""Settings without an effect if ranks take every step together."""
+
+
+def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
+    """Replace policy AUTO with SYNC for devices of one name, and with CADENCE for others.
+
+    Collective.
+
+    Returns:
+        The plan, and the reason in one sentence.
+
+    Raises:
+        ValueError: A setting needs the other policy.
+    """
+    settings, reason = plan.distributed, "asked for"
+    if settings.policy is Policy.AUTO and is_iterable(plan.dataset):
+        reason = "data that can only be iterated has no numbers, which windows would share"
+        settings = settings.having(policy=Policy.SYNC)
+    elif settings.policy is Policy.AUTO:
+        policy, reason = _by_names(group.gather_objects(hardware_name(group.device)))
+        settings = settings.having(policy=policy)
+        if policy is Policy.SYNC and (idle := _without_effect(settings)):
+            have = "has" if len(idle) == 1 else "have"
+            reason += f"; {' and '.join(idle)} {have} no effect without --policy cadence"
+    check_policy(plan, settings.policy)
+    return replace(plan, distributed=settings), reason
+
+
+def _by_names(names: Sequence[str]) -> tuple[Policy, str]:
+    kinds = list(dict.fromkeys(names))
+    if len(kinds) == 1:
+        return Policy.SYNC, f"{len(names)} equal devices ({kinds[0]})"
+    return Policy.CADENCE, (
+        f"the devices differ ({', '.join(kinds)}); it averages weights, which is another "
+        "algorithm than DDP (--policy sync)"
+    )
+
+
+def _without_effect(settings: DdpRunConfig) -> list[str]:
+    usual = {one.name: one.default for one in fields(DdpRunConfig)}
+    return [name for name in _OF_WINDOWS if getattr(settings, name) != usual[name]]
+
+
+def check_policy(plan: TrainingPlan, policy: Policy) -> None:
+    """Check the settings that only some policies can carry out; AUTO may become any of them.
+
+    Raises:
+        ValueError: The policy cannot carry out a setting.
+    """
+    if plan.guards is not None and policy not in (Policy.SYNC, Policy.AUTO):
+        raise ValueError(
+            f"guards with several ranks and policy {str(policy)!r}: ranks can only go back "
+            "together if they take every step together; add .policy('sync'), or leave the guards "
+            "out"
+        )
+    shares = plan.distributed.partition_ratios is not None
+    if is_iterable(plan.dataset) and (shares or policy not in (Policy.SYNC, Policy.AUTO)):
+        asked = "partition_ratios" if shares else f"policy {str(policy)!r}"
+        raise ValueError(
+            f"{asked} with a {type(plan.dataset).__name__}: ranks share samples by their numbers, "
+            f"and data that can only be iterated has none; use .policy('sync') without shares, or "
+            f"{remedy_for(plan.dataset)}"
+        )
+    if plan.distributed.outer_optimizer is not None and policy is Policy.SYNC:
+        raise ValueError(
+            f"outer_optimizer with policy {str(policy)!r}: it steps from one average of the "
+            "weights to the next, and these ranks average gradients; add .policy('cadence'), or "
+            "leave it out"
+        )
+
+
+def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:
+    """Return a sentence about long waits of ranks that take every step together, or None.
+
+    Args:
+        policy: The policy of the ranks.
+        history: All epochs of the training.
+    """
+    whole = sum(metrics.epoch_ms for metrics in history)
+    waited = sum(metrics.wait_ms for metrics in history)
+    if policy is not Policy.SYNC or not whole or waited <= LONG_WAIT * whole:
+        return None
+    return (
+        f"the ranks waited for each other {waited / whole:.0%} of the time; --policy cadence "
+        "trains without these waits (it averages weights, not gradients)"
+    )

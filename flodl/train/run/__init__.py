@@ -1,0 +1,1 @@
+"""The run directory: its records, the state of a training in it, and how one is resumed."""

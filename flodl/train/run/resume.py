@@ -1,0 +1,184 @@
+"""Restoring new parts to the point where an earlier training stopped."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from flodl import log, terminal
+from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.sharded import agreed, is_sharded
+from flodl.errors import CheckpointError, RunDirectoryError
+from flodl.files import remove_leftovers
+from flodl.train.observers.guards.snapshots import Snapshot
+from flodl.train.run.loop_state import LoopState
+from flodl.train.run.resume_checks import check_epochs, check_optimizer
+from flodl.train.run.run_records import checkpoint_in
+from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.step.learning_rate import FIRST_RATE, set_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.run.training_state import Parts, Restored
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a training begins."""
+
+    position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    state: LoopState = field(default_factory=LoopState)
+    generators: dict[str, Any] | None = None
+    source: Path | None = None
+    """The checkpoint; None for a new training."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """All values that the loop kept in it."""
+    rates: list[float] | None = None
+    """The initial learning rates for a schedule; None without a schedule."""
+
+    def rewind_generators(self) -> None:
+        """Set the random generators to the saved states; draws since the resume have no effect."""
+        if self.generators is not None:
+            set_generator_states(self.generators)
+
+
+def resume_source(plan: TrainingPlan) -> Path | None:
+    """Return the checkpoint to continue from; None for a new training.
+
+    A run directory that continues another run names the checkpoint itself. A run whose ranks were
+    started again continues from its own checkpoint, even if it first continued another run.
+
+    Raises:
+        RunDirectoryError: ``"last"`` was asked for without a run directory that looks for it, or
+            there is no checkpoint.
+    """
+    own = plan.run_dir.restart_source() if plan.run_dir is not None else None
+    if own is not None:
+        return own
+    if plan.resume is not None and plan.resume != "last":
+        return checkpoint_in(plan.resume)
+    source = plan.run_dir.resume_source() if plan.run_dir is not None else None
+    if source is None and plan.resume == "last":
+        raise RunDirectoryError(
+            "resume('last'): the newest run is looked for when the run directory is made; make it "
+            "with RunDirectory.create(root, resume='last') and give it to .run_dir(…), or name "
+            "the last.fdl"
+        )
+    return source
+
+
+@contextmanager
+def withdrawn_if_refused(plan: TrainingPlan) -> Iterator[None]:
+    """Withdraw the run directory if the checkpoint is refused inside the context."""
+    try:
+        yield
+    except CheckpointError:
+        if plan.run_dir is not None:
+            plan.run_dir._withdraw()
+        raise
+
+
+def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
+    """Return the checkpoint to continue from; with a sharded model that of the lowest rank."""
+    own = resume_source(plan)
+    path = str(own) if own is not None else None
+    path = agreed(path, model.parameters(), "the decisions of a training")
+    return Path(path) if path is not None else None
+
+
+def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int], object]) -> Start:
+    """Restore the parts of a training; a new training restores nothing.
+
+    Args:
+        plan: Names the checkpoint.
+        assembly: The new parts.
+        before_epoch: Called with the number of an epoch that continues after its beginning. It sets
+            up objects that no checkpoint holds. Its changes to the parts are undone by a second
+            restore.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or belongs to another training.
+    """
+    source = _agreed_source(plan, assembly.model)
+    if source is None:
+        return Start()
+    terminal.status("reading the checkpoint")
+    rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
+    remove_leftovers(source.parent)
+    with withdrawn_if_refused(plan):
+        restored, state = _restored(source, plan, assembly)
+    position = restored.position
+    if position.step:
+        # Without the groups that the program has added: it may add one before this epoch.
+        drop_groups(assembly.optimizer, len(rates))
+        before_epoch(position.epoch)
+        TrainingState.restore(source, assembly.parts({}))
+    state.apply_modes(assembly.model)
+    first_rates = None
+    if assembly.schedule is not None:
+        # A schedule keeps the ratios of the rates at the very beginning.
+        added = assembly.optimizer.param_groups[len(rates) :]
+        rates += [float(group.get(FIRST_RATE, group["lr"])) for group in added]
+        set_rates(assembly.optimizer, rates)
+        first_rates = rates
+    within = f" and {position.step} batches" if position.step else ""
+    log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
+    if position.epoch == plan.num_epochs:
+        log.msg(f"  nothing is left to train: this run asks for {plan.num_epochs} epochs in all")
+    return Start(position, state, generator_states(), source, restored.extra, first_rates)
+
+
+def _restored(source: Path, plan: TrainingPlan, assembly: Assembly) -> tuple[Restored, LoopState]:
+    """Restore the parts, and check that the run asks for what the checkpoint can give."""
+    built = [dict(group) for group in assembly.optimizer.param_groups]
+    restored = TrainingState.restore(source, assembly.parts({}))
+    state = LoopState.from_json(restored.extra)
+    state.check_grouping({"accumulate": plan.accumulate}, restored.position.step)
+    check_optimizer(source, built, assembly.optimizer, plan)
+    check_epochs(source, restored.position, plan)
+    return restored, state
+
+
+@contextmanager
+def undone(parts: Parts, built: int) -> Iterator[None]:
+    """Undo what a hook does to restored parts: their state holds it from before the checkpoint.
+
+    Meanwhile the optimizer lacks the groups that the program has added: a hook may add one again.
+
+    Args:
+        parts: The restored parts.
+        built: Number of groups that the optimizer was built with.
+    """
+    if any(map(is_sharded, parts.model.parameters())):  # each process keeps its own part
+        state = copy.deepcopy(parts.named_optimizer().state_dict())
+        restore = partial(parts.named_optimizer().load_state_dict, state)
+    else:
+        restore = partial(Snapshot.capture(parts, Position(0, 0, 0)).restore, parts)
+    drop_groups(parts.optimizer, built)
+    yield
+    drop_groups(parts.optimizer, built)  # the state has them in their order
+    restore()
+
+
+def drop_groups(optimizer: torch.optim.Optimizer, first: int) -> None:
+    """Drop the parameter groups from ``first`` on, and their state."""
+    for group in optimizer.param_groups[first:]:
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)
+    del optimizer.param_groups[first:]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+    """Set the learning rate of every parameter group."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        set_rate(group, rate)

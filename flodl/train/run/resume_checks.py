@@ -1,0 +1,122 @@
+"""Whether a run asks for what the checkpoint that it resumes from can give."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from flodl.checkpoint import checkpoint_metadata
+from flodl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.run.training_state import Position
+
+_EPOCHS = ("epochs", "num_epochs")
+"""Usual names of the number of epochs in a configuration."""
+
+
+def check_epochs(source: Path, position: Position, plan: TrainingPlan) -> None:
+    """Refuse a checkpoint that has begun more epochs than the run asks for.
+
+    Raises:
+        CheckpointError: The message names both numbers.
+    """
+    begun = position.epoch + (1 if position.step else 0)
+    if begun <= plan.num_epochs:
+        return
+    config = plan.run_dir.config if plan.run_dir is not None else {}
+    name = next((one for one in _EPOCHS if _value(config, one) == plan.num_epochs), None)
+    more = position.epoch + 1
+    remedy = f".num_epochs({more})" if name is None else _typed(config, name, more)
+    raise CheckpointError(
+        f"checkpoint {source} has begun epoch {begun}, and this run asks for {plan.num_epochs} "
+        f"epochs in all, so nothing is left to train: use {remedy} or more, or begin a new run "
+        "without resume"
+    )
+
+
+def check_optimizer(
+    source: Path,
+    built: Sequence[Mapping[str, Any]],
+    optimizer: torch.optim.Optimizer,
+    plan: TrainingPlan,
+) -> None:
+    """Refuse settings of the optimizer that the state in the checkpoint would replace.
+
+    The configurations of both runs are compared, not the values themselves: an act on the running
+    training or a schedule may have changed those.
+
+    Args:
+        source: The checkpoint.
+        built: The parameter groups of the optimizer before its state was restored.
+        optimizer: The optimizer with its restored state.
+        plan: The training that resumes.
+
+    Raises:
+        CheckpointError: The message names the setting and both values.
+    """
+    asked = plan.run_dir.config if plan.run_dir is not None else {}
+    saved = _recorded_config(source)
+    for name in optimizer.defaults:
+        if name not in asked or name not in saved:
+            continue
+        if name == "lr" and plan.scheduler is not None:
+            continue  # the schedule of this run sets the rate, not the checkpoint
+        before, now = _value(saved, name), _value(asked, name)
+        # Without an effect on the optimizer, a key only has the same name as one of its settings.
+        if before == now or _agree(name, built, optimizer.param_groups):
+            continue
+        remedy = f"use {_typed(asked, name, before)}"
+        if name == "lr":
+            remedy += f", or change it while it runs with fdl runs tell last lr={now}"
+        else:
+            remedy += ", or begin a new run without resume"
+        raise CheckpointError(
+            f"checkpoint {source} was trained with {name} {before}, and this run asks for {name} "
+            f"{now}; a resumed training continues with the values of its checkpoint: {remedy}"
+        )
+
+
+def _recorded_config(source: Path) -> Mapping[str, Any]:
+    """Return the configuration in a checkpoint; empty if it has none."""
+    try:
+        config = json.loads(checkpoint_metadata(source).get("config", "{}"))
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _value(config: Mapping[str, Any], name: str) -> Any:
+    """Return a value of a configuration without its origin."""
+    entry = config.get(name)
+    return entry["value"] if isinstance(entry, dict) and "value" in entry else entry
+
+
+def _typed(config: Mapping[str, Any], name: str, value: Any) -> str:
+    """Return a setting as users give it: as an option if the configuration knows origins."""
+    is_option = isinstance(config.get(name), dict) and not isinstance(value, list)
+    return f"--{name.replace('_', '-')} {value}" if is_option else f"{name}={value}"
+
+
+def _agree(
+    name: str, built: Sequence[Mapping[str, Any]], restored: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether the checkpoint has left a setting as the program built it."""
+    return all(
+        _plain(one.get(name)) == _plain(other.get(name))
+        for one, other in zip(built, restored, strict=False)  # more groups are of a later time
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,111 @@
+"""The command that continues a training which was interrupted or has lost a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.base.masking import PLAN_VARIABLE
+from fdl.base.resume_option import RESUME, without_resume
+from flodl.errors import RunDirectoryError
+from flodl.ranks.launch.begun import has_begun
+from flodl.ranks.launch.launcher import detect
+from flodl.train.run.run_records import LAST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flodl.errors import DistributedError, WorkersFailed
+    from flodl.ranks.launch.launcher import Launched
+    from flodl.train.run.run_directory import RunDirectory
+
+
+def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | None) -> None:
+    """Add the command that continues the training to the exception that ends it.
+
+    Without a checkpoint, or if the program has no option ``resume``, nothing is added.
+
+    Args:
+        stop: The exception.
+        run: The run directory, with the configuration of the program.
+        checkpoint: The checkpoint that ``--resume last`` finds.
+    """
+    if run is not None and checkpoint is not None and "resume" in run.config:
+        stop.add_note(_continue_with())
+
+
+def extend_error(error: DistributedError, run: RunDirectory | None, launched: Launched) -> None:
+    """Add what follows to the message of a rank that ends, because the launcher does not say it.
+
+    If the training has begun and restarts are left, it starts the ranks again. Otherwise the
+    message gets the last checkpoint of the run and the command. Rank 0 tells it, and rank 1 on the
+    same host, because rank 0 may be the one that was lost.
+
+    Args:
+        error: Says what happened.
+        run: The run directory, as this rank has it.
+        launched: The place of this rank.
+    """
+    tells = launched.rank == 0 or (launched.rank == 1 and launched.node == 0)
+    if run is None or not tells:
+        return
+    if launched.restarts_left and has_begun():
+        times = f"{launched.restart + 1} of {launched.restart + launched.restarts_left}"
+        error.args = (f"{error}; the launcher starts all ranks again ({times})", *error.args[1:])
+        return
+    try:
+        kept = run.last_checkpoint.is_file()
+    except RunDirectoryError:  # rank 0 has made none that this rank can see
+        return
+    if kept:
+        _append(error, f"; the last checkpoint is {Path(run.typed, LAST)}", run)
+
+
+def extend_failure(error: WorkersFailed, run: RunDirectory | None) -> None:
+    """Add the command to the message about ranks that the program has started itself.
+
+    It names the last checkpoint, if there is one.
+    """
+    if run is not None and error.last_checkpoint is not None:
+        _append(error, "", run)
+
+
+def _append(error: DistributedError, text: str, run: RunDirectory) -> None:
+    command = f"\n{_continue_with()}" if "resume" in run.config else ""
+    error.args = (f"{error}{text}{command}", *error.args[1:])
+
+
+def _continue_with() -> str:
+    return f"continue with: {_command(os.environ)}"
+
+
+def _command(environ: Mapping[str, str]) -> str:
+    words = _typed_for_fdl(environ)
+    if words is None and detect(environ) is not None:
+        return f"the same command and {RESUME} last"
+    return shlex.join([*without_resume(words or _typed_for_python()), RESUME, "last"])
+
+
+def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
+    """Return the command line of ``fdl`` that started this program; None if it did not."""
+    try:
+        plan: Any = json.loads(environ.get(PLAN_VARIABLE, ""))
+        if plan["kind"] != "entry":  # a script decides itself what its words mean
+            return None
+        argv, typed = plan["argv"], int(plan["typed"])
+        chosen = ["--env", plan["env"]] if plan.get("env") else []
+        words = [*chosen, *plan["command"], *plan.get("kept", []), *argv[len(argv) - typed :]]
+        if unchecked := int(plan.get("unchecked", 0)):
+            words.insert(len(words) - unchecked, "--")
+        return ["fdl", *map(str, words)]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _typed_for_python() -> list[str]:
+    interpreter, *words = sys.orig_argv
+    return [Path(interpreter).name, *words]

@@ -1,0 +1,252 @@
+"""A step with tunings that can be switched between steps."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from flodl import log, terminal
+from flodl.monitor.ledger import Account
+from flodl.train.step import compiling
+from flodl.train.step.base import StepEngine, StepSettings
+from flodl.train.step.capturing import Capturing
+from flodl.train.step.forward import forward_function, scalar_loss, without_backward
+from flodl.train.step.fused import fused_step, place_step_counts
+from flodl.train.step.layout import ChannelsLast
+from flodl.train.step.onednn import routed
+from flodl.train.step.threads import ThreadLimit
+from flodl.train.step.tuning import Tuning
+from flodl.train.step.update import Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from flodl.train.step.base import GradientWatch
+    from flodl.train.step.learning_rate import Schedule
+    from flodl.train.step.losses import LossLog
+
+    Forward = Callable[[nn.Module, Any], Tensor]
+
+T = TypeVar("T")
+_FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
+
+
+class TunedEngine(StepEngine):
+    """Forward, backward and update, each computed as :attr:`tuning` says.
+
+    Args:
+        model: In training mode, on its device.
+        optimizer: Over the parameters of the model.
+        settings: The settings of a step.
+
+    Attributes:
+        hides_gradients: A captured step is taken even if somebody watches gradients.
+        compile_seconds: What compiling has taken.
+        replayed_steps: Steps that were taken by a CUDA graph.
+    """
+
+    name: ClassVar[str] = "tuned"
+    hides_gradients: ClassVar[bool] = False
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
+    ) -> None:
+        self.settings = settings
+        self.global_step = self.replayed_steps = 0
+        self.tuning = Tuning()
+        self.compile_seconds = 0.0
+        self._model = model
+        self._optimizer = optimizer
+        self._plain_forward = forward_function(model, settings)
+        self._forward: Forward = self._plain_forward
+        self._compiled_forward: Forward | None = None
+        self._update = Update(model, optimizer, settings)
+        self._lap = settings.ledger.lap if settings.ledger is not None else None
+        self._looked = False
+        self._thread_limit: ThreadLimit | None = None
+        self._capturing: Capturing | None = None
+        self._captured_tuning = Tuning()
+
+    def use(self, tuning: Tuning) -> None:
+        """Use this tuning for the next steps; call it only between two optimizer steps.
+
+        A CUDA graph is left out if :attr:`capture_refusal` has a reason against it.
+
+        Raises:
+            ValueError: ``compiled`` before :meth:`compile`.
+        """
+        if self.capture_refusal:
+            tuning = replace(tuning, captured=False)
+        before, self.tuning = self.tuning, tuning
+        if tuning.compiled and self._compiled_forward is None:
+            raise ValueError("nothing has been compiled yet")
+        compiled = self._compiled_forward if tuning.compiled else None
+        self._forward = compiled if compiled is not None else self._plain_forward
+        if tuning.threads != before.threads:
+            self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
+        if tuning.fused != before.fused:
+            mine = self._update.step
+            self._update.step = fused_step(self._optimizer) if tuning.fused else None
+            if mine is not None:
+                place_step_counts(self._optimizer, fused=False)
+        if tuning.captured or before.captured:
+            self._switch_graph(tuning)
+
+    def _switch_graph(self, tuning: Tuning) -> None:
+        capturing = self._capturing = self._capturing or Capturing(
+            self._model, self._optimizer, self.settings, self._compute, self._update.in_graph
+        )
+        if tuning.captured:
+            if tuning != self._captured_tuning:
+                capturing.drop()
+            self._captured_tuning = tuning
+            capturing.enter()
+        elif not tuning.fused:
+            capturing.leave()
+
+    @property
+    def capture_refusal(self) -> str:
+        """Why steps cannot be captured; empty if no reason is known."""
+        return self._capturing.reason if self._capturing is not None else ""
+
+    def compile(self, batch: Any, *, recompiles: bool = False) -> str:
+        """Compile forward and backward for batches like this one; return why that failed."""
+        started = time.perf_counter()
+        terminal.status("compiling")
+        forward = compiling.compiled_forward(self._model, self.settings, recompiles=recompiles)
+        reason = ""
+        try:
+            compiling.warm(forward, self._model, batch)
+        except Exception as error:
+            reason = compiling.first_line(error)
+            log.debug(str(error))
+        else:
+            self._compiled_forward = forward
+        self.compile_seconds = time.perf_counter() - started
+        if self._lap is not None:
+            self._lap(Account.COMPILE)
+        return reason
+
+    def present(self) -> None:
+        """Expect that code outside of the steps changes the model or its optimizer now."""
+        if self._capturing is not None:
+            self._capturing.look_again()
+
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+        """Train on one batch or on a part of one."""
+        if self.tuning.captured and parts == 1 and closes and self._by_graph(batch, losses):
+            return
+        limit = self._thread_limit
+        if limit is None:
+            self._carry_out(batch, losses, parts, closes)
+            return
+        with limit:
+            self._carry_out(batch, losses, parts, closes)
+        if limit.overruled:
+            self.use(replace(self.tuning, threads=0))
+
+    def _by_graph(self, batch: Any, losses: LossLog) -> bool:
+        """Take a step by a CUDA graph, if there is one for it or one can be captured."""
+        capturing, update = self._capturing, self._update
+        if capturing is None or (update.watch is not None and not self.hides_gradients):
+            return False
+        with capturing.warming() as plain:
+            if plain:
+                self._carry_out(batch, losses, 1, closes=True)
+                return True
+        taken = capturing.step(batch, partial(update.prepare, self.global_step))
+        if taken is None:
+            if capturing.reason:
+                self.use(replace(self.tuning, captured=False))
+            return False
+        loss, norm = taken
+        if update.watch is not None:
+            update.watch(self.global_step, gradients=False)
+        losses.add(loss)
+        if norm is not None:
+            update.tell_norm(self.global_step, norm.clone())  # the next replay overwrites it
+        update.conclude()
+        self.global_step += 1
+        self.replayed_steps += 1
+        if self._lap is not None:
+            self._lap(_OPTIMIZER)
+        return True
+
+    def _compute(self, batch: Any) -> Tensor:
+        """Run forward and backward; return the loss."""
+        loss = scalar_loss(self._inside(self._forward, self._model, batch))
+        self._inside(_backward, loss)
+        return loss.detach()
+
+    def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
+        lap = self._lap
+        if self._looked:
+            loss = self._inside(self._forward, self._model, batch)
+        else:
+            self._looked = True
+            forward = partial(self._inside, self._forward)
+            loss = without_backward(forward, self._optimizer)(self._model, batch)
+        if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
+            loss = scalar_loss(loss)
+        losses.add(loss.detach())
+        if lap is not None:
+            lap(_FORWARD)
+        if parts != 1:
+            loss = loss / parts
+        if self.settings.scaler is not None:
+            loss = self.settings.scaler.scale(loss)
+        self._inside(_backward, loss)
+        if lap is not None:
+            lap(_BACKWARD)
+        if closes:
+            self.follow()
+            if lap is not None:
+                lap(_OPTIMIZER)
+
+    def watch_gradients(self, watch: GradientWatch) -> None:
+        """Show the gradients of each step."""
+        self._update.watch = watch
+
+    def follow(self) -> None:
+        """Take an optimizer step with the gradients that are there."""
+        self._update.apply(self.global_step)
+        self.global_step += 1
+
+    def set_schedule(self, schedule: Schedule | None) -> None:
+        """Use another schedule for the learning rates."""
+        self._update.set_schedule(schedule)
+
+    def report(self) -> Mapping[str, object]:
+        """Report the tunings in use."""
+        return {"engine": self.name, "tuning": self.tuning.names()}
+
+    def close(self) -> None:
+        """Free a graph."""
+        self.use(replace(self.tuning, captured=False))
+        if self._capturing is not None:
+            self._capturing.drop()
+        if self._update.step is not None:
+            place_step_counts(self._optimizer, fused=False)
+
+    def _inside(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a half of a step: forward, or backward, in which checkpointing runs forward again."""
+        if not (self.tuning.onednn or self.tuning.channels_last):
+            return function(*args)
+        with ExitStack() as stack:
+            if self.tuning.onednn:
+                stack.enter_context(routed())
+            if self.tuning.channels_last:
+                stack.enter_context(ChannelsLast(self._model))
+            return function(*args)
+
+
+def _backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,266 @@
+"""A training, from its plan to a trained model: on one process or on several ranks."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flodl import log
+from flodl.data import DataLoader, IterableLoader
+from flodl.device import deterministic_algorithms
+from flodl.errors import DivergedError
+from flodl.monitor.ledger import Account, TimeLedger
+from flodl.ranks.settings import Policy
+from flodl.train.epoch_end import diverged, end_state
+from flodl.train.epoch_metrics import device_name
+from flodl.train.handle import TrainerHandle
+from flodl.train.loop import Loop
+from flodl.train.observers.early_stop import EarlyStop
+from flodl.train.observers.reporting import Reporter, reported
+from flodl.train.observers.timelines import merge_into_run, recorded
+from flodl.train.parts import Assembly, assemble
+from flodl.train.policies.choice import told_waiting, with_policy
+from flodl.train.policies.in_order import InOrderLoop
+from flodl.train.run.resume_hint import add_hint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flodl.monitor import EpochMetrics
+    from flodl.ranks.group import Group
+    from flodl.ranks.planning.schedule import ScheduleConfig
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.policies.base import PolicyLoop
+    from flodl.train.policies.sync import SharedGradient
+
+
+def carry_out(
+    plan: TrainingPlan, group: Group, *, in_order: bool = False, ledger: TimeLedger | None = None
+) -> TrainerHandle:
+    """Carry out a plan on this rank, together with the others; collective.
+
+    Rank 0 evaluates, writes files and prints. At the end the model is the same on all ranks.
+
+    Args:
+        plan: What to train.
+        group: The ranks.
+        in_order: Whether this process, the only one of its group, trains every batch in order. A
+            training that several ranks have begun continues with their schedule instead.
+        ledger: Books the time; None for a new one.
+
+    Raises:
+        DistributedError: The ranks cannot continue together.
+        DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
+    """
+    reason = ""
+    if group.world_size > 1 or not in_order:
+        plan.distributed.check_world(group.world_size)
+        plan, reason = with_policy(plan, group)
+    with recorded(_for_rank(plan, group), group) as timed:
+        return _carried_out(timed, group, reason, ledger, in_order=in_order)
+
+
+def _carried_out(
+    plan: TrainingPlan, group: Group, reason: str, ledger: TimeLedger | None, *, in_order: bool
+) -> TrainerHandle:
+    ledger = ledger or TimeLedger.since_process_start()
+    history: list[EpochMetrics] = []
+    devices = group.gather_objects(device_name(group.device, group.rank))
+    with reported(replace(plan, timeline=None), ledger, history) as reporter:
+        exact = plan.deterministic
+        with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
+            if group.world_size > 1:
+                reporter.tell_policy(plan.distributed.policy, reason)
+            loop = _train(plan, group, reporter, ledger, history, in_order=in_order)
+            if (told := told_waiting(plan.distributed.policy, history)) is not None:
+                log.msg(f"  {told}")
+    return TrainerHandle(
+        loop.model,
+        history,
+        average=loop.parts.average,
+        stopped=loop.run.stopped,
+        devices=() if in_order and group.world_size == 1 else devices,
+        averages=loop.versions,
+        aborts=loop.aborts,
+    )
+
+
+def _train(
+    plan: TrainingPlan,
+    group: Group,
+    reporter: Reporter,
+    ledger: TimeLedger,
+    history: list[EpochMetrics],
+    *,
+    in_order: bool,
+) -> Loop:
+    parts = assemble(plan, group.device, group.world_size, group.rank)
+    config = gradient = None
+    together = group.world_size > 1 or not in_order
+    in_order = in_order or isinstance(parts.batches, IterableLoader)
+    if together:
+        group.check_same(_fingerprint(plan, parts))
+        if plan.distributed.policy is Policy.SYNC:
+            from flodl.train.policies.sync import SharedGradient
+
+            gradient = SharedGradient()
+    if not in_order:
+        # Only rank 0 writes files, so only rank 0 knows when a write is due.
+        barrier_every = group.broadcast_object(_barrier_every(plan))
+        config = schedule_config(plan, parts, group.world_size, barrier_every)
+    loop = Loop(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
+    try:
+        outer = loop.begin()
+        policy = loop.policy = InOrderLoop(loop) if in_order else _policy(loop, outer, gradient)
+        ledger.lap(Account.SETUP)
+        with loop.at_work():
+            while not loop.ended:
+                policy.run_to_barrier()
+                loop.stop_if_requested()
+                if policy.at_barrier:
+                    loop.barrier()
+        loop.end()
+        if not plan.record_timeline:
+            merge_into_run(plan, group)
+    except DivergedError as error:
+        scale = loop.rate.steered.scale
+        scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
+        told = diverged(error, loop.whereabouts(), scaled)
+        loop.hooks.tell_exception(loop.run, told)
+        raise told from None
+    except BaseException as error:
+        # First the hint: another signal may end a callback.
+        if group.leads and end_state(error) == "interrupted":
+            add_hint(error, plan.run_dir, loop.to_resume())
+        loop.hooks.tell_exception(loop.run, error)
+        raise
+    finally:
+        loop.close()
+    return loop
+
+
+def schedule_config(
+    plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
+) -> ScheduleConfig:
+    """Translate the settings of a training to the settings of its windows."""
+    from flodl.ranks.planning.elche import ElCheConfig
+    from flodl.ranks.planning.schedule import ScheduleConfig
+
+    settings = plan.distributed
+    sync = settings.policy is Policy.SYNC
+    progressive = settings.progressive_dispatch
+    if progressive is None:
+        progressive = settings.partition_ratios is None and not sync
+    exact = plan.deterministic or settings.max_batch_diff is not None
+    stream = settings.stream_epochs
+    return ScheduleConfig(
+        elche=ElCheConfig(
+            world_size=world_size,
+            anchor=settings.anchor,
+            min_anchor=settings.min_anchor,
+            max_anchor=settings.max_anchor,
+            overhead_target=settings.overhead_target,
+            max_batch_diff=settings.max_batch_diff,
+        ),
+        policy=settings.policy,
+        epochs=plan.num_epochs,
+        batches_per_epoch=parts.loader.num_batches,
+        barrier_every=barrier_every,
+        stream_epochs=(not sync) if stream is None else stream,
+        progressive=progressive,
+        partition_ratios=settings.partition_ratios,
+        timed=not exact and settings.partition_ratios is None,
+        divergence_threshold=settings.divergence_threshold,
+        divergence_guard=settings.divergence_guard,
+        max_overshoot=settings.max_overshoot,
+    )
+
+
+def _barrier_every(plan: TrainingPlan) -> int:
+    """Return after how many epochs all ranks need the same model, or 0 for never."""
+    looks = [hook for hook in plan.callbacks if not isinstance(hook, EarlyStop)]
+    if plan.eval_fn is not None or plan.best is not None or looks:
+        return 1
+    if plan.lr_scheduler is not None and plan.lr_scheduler.interval == "epoch":
+        return 1  # a window must not reach into an epoch with another learning rate
+    if plan.run_dir is not None or plan.checkpoint_fn is not None:
+        return plan.checkpoint_every
+    return 0
+
+
+def _policy(loop: Loop, outer_state: dict[str, Any], gradient: SharedGradient | None) -> PolicyLoop:
+    # Imported here: a process that trains alone needs none of it.
+    from flodl.ranks.averaging.average import ParameterAverager
+    from flodl.train.policies.cadence import CadenceLoop
+    from flodl.train.policies.overlapped import OverlappedLoop
+    from flodl.train.policies.sync import SyncLoop
+
+    settings = loop.plan.distributed
+    if settings.outer_optimizer is not None and outer_state:
+        settings.outer_optimizer.load_state_dict(outer_state)
+    if gradient is not None:
+        return SyncLoop(loop, gradient)
+    averager = ParameterAverager(
+        loop.model,
+        loop.group,
+        settings.backend,
+        optimizer=loop.parts.optimizer if settings.average_optimizer_state else None,
+        outer=settings.outer_optimizer,
+    )
+    if settings.policy is Policy.ASYNC or settings.overlap:
+        return OverlappedLoop(loop, averager)
+    return CadenceLoop(loop, averager)
+
+
+def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
+    """Return the facts that must be the same on every rank."""
+    from flodl.ranks.averaging.buffers import model_facts
+
+    settings = plan.distributed
+    loader, data = parts.batches, {}
+    if isinstance(loader, DataLoader):
+        order = loader.state_dict()["sampler"]
+        data = {"the number of samples": loader.num_samples, "the order of the samples": order}
+    facts = model_facts(parts.model) | {
+        **data,
+        "batch_size": loader.batch_size,
+        "the number of batches": loader.num_batches,
+        "num_epochs": plan.num_epochs,
+        "seed": plan.seed,
+        "accumulate": plan.accumulate,
+        "guards": str(plan.guards),
+        "eval_fn": plan.eval_fn is not None,
+        "scheduler": plan.scheduler is not None,
+        "lr_scheduler": plan.lr_scheduler is not None,
+        "max_grad_norm": plan.max_grad_norm,
+        "autocast": str(plan.autocast),
+        "ema": plan.ema,
+        "deterministic": plan.deterministic,
+        "checkpoint_steps": plan.checkpoint_steps,
+        "checkpoint_every": plan.checkpoint_every,
+        "live_setting": [setting.name for setting in plan.live_settings],
+    }
+    plain = (f.name for f in settings.__dataclass_fields__.values() if f.name != "outer_optimizer")
+    return facts | {name: str(getattr(settings, name)) for name in plain}
+
+
+def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
+    """Return the plan for this rank: only rank 0 prints and writes files."""
+    if group.leads:
+        return plan
+    return replace(plan, monitor=None, live=None, run_dir=None, sinks=(), progress=False)
+
+
+@contextmanager
+def _quiet(group: Group) -> Iterator[None]:
+    """Limit ranks above 0 to warnings: rank 0 prints for all."""
+    if group.leads:
+        yield
+        return
+    before = log.verbosity()
+    log.set_verbosity(min(before, log.Verbosity.QUIET))
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
