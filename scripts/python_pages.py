@@ -18,7 +18,7 @@ GROUPS = {
     "train": "Training",
     "data": "Data",
     "graph": "Graphs",
-    "distributed": "Several ranks",
+    "ranks": "Several ranks",
     "monitor": "Monitor",
     "nn": "Layers, losses, optimizers",
     "checkpoint": "Checkpoints",
@@ -28,7 +28,7 @@ GROUPS = {
 }
 """Group -> heading. A group is a package of flodl, or `fdl`."""
 
-_OF_FOLDER = {"launch": "distributed", "trainer.py": "train"}
+_OF_FOLDER = {"trainer.py": "train"}
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 
 HEAD = """\
