@@ -19,7 +19,6 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
 from flodl.ranks.launch.begun import mark_begun
 from flodl.ranks.launch.launcher import detect
-from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.due_times import DueTimes
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
@@ -42,13 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from torch import Tensor
-
-    from flodl.data import Batch
     from flodl.monitor import EpochMetrics
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.train.observers.guards.rank_guard import RankGuard
-    from flodl.train.observers.guards.rank_left_out import RankLeftOut
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
     from flodl.train.policies.base import PolicyLoop
@@ -81,8 +75,7 @@ class Loop:
         peers: The processes that act after the same step: the ranks, or those that share a sharded
             model.
         told: The last epoch that the reporter has begun; -1 before the first.
-        guard: Takes all ranks back after a setback; None without guards.
-        left_out: What guards leave out; None if it is nothing.
+        saved_at: Batches of all ranks that were trained when the newest checkpoint was saved.
         versions: Number of averages taken.
         aborts: Number of averages skipped.
     """
@@ -115,7 +108,7 @@ class Loop:
         self.history, self.ledger, self.reporter = history, ledger, reporter
         self.versions = self.aborts = 0
         self.gradient = gradient
-        self.local_step = self._begun = self.saved_at = 0
+        self.local_step = self.saved_at = 0
         self.told = -1
         self._comm_ms = self._wait_ms = 0.0
         self._built = len(parts.optimizer.param_groups)
@@ -138,8 +131,6 @@ class Loop:
         self.timer = timer_of_rank(plan, group)
         self.steering = Steering(plan, parts, self.rate.steered, self.due.wake)
         self.stops = StopRequests(self.run, self.steering.mailbox, self.due.wake)
-        self.guard: RankGuard | None = None
-        self.left_out: RankLeftOut | None = None
         self.start = Start()
         self._has_begun = False
 
@@ -201,25 +192,12 @@ class Loop:
         if start.generators is None and not (self.in_order and group.world_size == 1):
             torch.manual_seed(rank_seed(plan.seed, group.rank))
         if found.schedule is not None:
-            self._begin_with_others(found.schedule, start)
+            self.schedule = found.schedule
+            self.saved_at = found.schedule.position
         if start.source is not None:
             mark_begun()
         self._has_begun = True
         return found.outer
-
-    def _begin_with_others(self, schedule: ScheduleState, start: Start) -> None:
-        # Imported here: a process that trains alone needs none of it.
-        from flodl.train.observers.guards.rank_guard import RankGuard
-        from flodl.train.observers.guards.rank_left_out import repeated
-        from flodl.train.policies.rank_batches import RankBatches
-
-        self.schedule = schedule
-        self.data = RankBatches(self.parts.loader, self.config.batches_per_epoch, self.group.rank)
-        self._begun = schedule.complete + (1 if start.position.step else 0)
-        self.saved_at = schedule.position
-        if self.plan.guards is not None:
-            self.guard = RankGuard(self.plan.guards, self, start)
-        self.left_out = self.guard or repeated(self, start)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -282,16 +260,6 @@ class Loop:
 
     # --- Batches -------------------------------------------------------------------------------
 
-    def begin_epochs(self, stop: int) -> None:
-        """Begin the epochs of all batches before ``stop``, on this rank.
-
-        The batches may belong to any rank.
-        """
-        last = (stop - 1) // self.config.batches_per_epoch
-        while self._begun <= last:
-            self.begin_epoch(self._begun)
-            self._begun += 1
-
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch: the program prepares it, and callbacks learn of it."""
         self.run.epoch, self.run.step = epoch, 0
@@ -299,102 +267,11 @@ class Loop:
         self.hooks.call("on_epoch_start", self.run)
         self.mark("epoch_start", epoch=epoch)
 
-    def train(
-        self,
-        number: int,
-        rows: Tensor,
-        batch: Batch,
-        position: int,
-        *,
-        skip: int = 0,
-        parts: int = 1,
-        closes: bool = True,
-    ) -> float:
-        """Train on one batch.
-
-        Args:
-            number: Number of the batch, counted through all epochs.
-            rows: Sample numbers of the batch.
-            batch: The batch, on the device.
-            position: Position in the learning-rate schedule, in batches.
-            skip: Samples of the batch that belong to lower ranks.
-            parts: As for the ``step`` of a step engine.
-            closes: As for the ``step`` of a step engine.
-
-        Returns:
-            Milliseconds since the end of the previous batch, without time spent waiting for other
-            ranks.
-        """
-        epoch, within = divmod(number, self.config.batches_per_epoch)
-        known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
-        self.ledger.lap(Account.DATA)
-        if self.first_batch.waits:
-            self.first_batch.look(self.model, batch)
-            self.ledger.lap(Account.SETUP)
-            self.timer.begin()  # the comparison says nothing about the speed of this rank
-        self.set_busy(True)
-        self._reach(position)
-        known.expect(samples)
-        trace = self.checkpoints.trace
-        if trace.steps >= trace.next_step:
-            trace.look(self.model, batch, trace.steps)
-        try:
-            engine.step(batch, known.losses, parts=parts, closes=closes)
-        except Exception as error:
-            error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
-            raise
-        place = within * self.parts.loader.batch_size + skip
-        self.checkpoints.samples.trained_samples(epoch, place, position, rows)
-        if trace.is_on:
-            trace.trained(
-                epoch, place, samples, parts=parts, closes=closes, order=self.parts.loader.order
-            )
-        self.local_step += 1
-        known.batches += 1
-        known.samples += samples
-        self._look_up(epoch, position, closes=closes)
-        gradient = self.gradient
-        ms = gradient.busy_ms if closes and gradient is not None else self.timer.end_batch()
-        known.busy_ms += ms
-        self.set_busy(False)
-        return ms
-
-    def follow(self, position: int) -> None:
-        """Take part in a shared step without a batch on this rank."""
-        self._reach(position)
-        self.engine.follow()
-        self.checkpoints.trace.steps += 1
-        self._end_step()
-
-    def _reach(self, position: int) -> None:
-        """Set the learning rate for a position; it is the same on every rank."""
-        self.rate.steered.position = steps = position // self.plan.accumulate
-        if self.parts.torch_schedule is not None:
-            self.parts.torch_schedule.advance(steps)
-
     def set_busy(self, busy: bool) -> None:
         """Record in the timeline whether this rank computes."""
         timeline = self.plan.timeline
         if timeline is not None:
             (timeline.busy.begin if busy else timeline.busy.end)()
-
-    @torch.no_grad()
-    def repair_optimizer(self) -> None:
-        """Zero the tensors of the optimizer's state that hold values that are not finite."""
-        for kept in self.parts.optimizer.state.values():
-            for value in kept.values():
-                if isinstance(value, torch.Tensor) and not value.isfinite().all():
-                    value.zero_()
-
-    def set_rate_place(self) -> None:
-        """Let learning rates be those of the next step, between two steps of many ranks."""
-        if not self.in_order:
-            place = self.rate_limit(self.schedule.position) // self.plan.accumulate
-            self.rate.steered.position = place
-
-    def rate_limit(self, position: int) -> int:
-        """Limit a position to the last batch, for schedules that know the training's length."""
-        return min(position, self.config.epochs * self.config.batches_per_epoch - 1)
 
     def book(self, account: Account) -> None:
         """Book the time since the last booking to an account of the time ledger."""
@@ -405,7 +282,7 @@ class Loop:
         self._comm_ms += comm_ms
         self._wait_ms += wait_ms
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
         """Call the hooks after an optimizer step."""
         run, known = self.run, self.logs.current
         self.checkpoints.check_once()
@@ -421,31 +298,6 @@ class Loop:
         """Stop a training that was asked to take only some steps, after the last of them."""
         if self.due.is_over(self.engine.global_step):
             self.stops.agree([f"only {self.engine.global_step} steps were asked for"])
-
-    def _look_up(self, epoch: int, position: int, *, closes: bool) -> None:
-        """Call the step hooks and update the progress display."""
-        reporter = self.reporter
-        self.run.step += 1
-        if closes:
-            self._end_step()
-        if not self.group.leads:
-            return
-        length = self.config.batches_per_epoch
-        if epoch > self.told:
-            if self.told >= 0:
-                reporter.end_steps()
-            self.told = epoch
-            known = self.logs.of(epoch)
-            reporter.begin_epoch(
-                epoch,
-                steps=length,
-                done=0,
-                first_step=self.engine.global_step - closes,
-                losses=known.losses,
-                scalars=known.scalars,
-            )
-        elif reporter.is_due:
-            reporter.tick(max(0, min(position - epoch * length, length)))
 
     def _prepare_epoch(self, epoch: int) -> None:
         if self.plan.epoch_fn is None:
@@ -490,7 +342,7 @@ class Loop:
             )
         )
         self.ledger.lap(Account.SYNC)
-        anchor, counts = self._windows()
+        anchor, counts = self.policy.windows()
         metrics = epoch_metrics(
             epoch,
             shares,
@@ -516,12 +368,6 @@ class Loop:
         self.stops.agree(self.peers.gather_objects(self.run.stopped))
         self.logs.restart_clock()
         self.checkpoints.trace.resume_clock(self.engine.global_step)
-
-    def _windows(self) -> tuple[int, tuple[int, ...]]:
-        """Return the batches of the slowest rank per window, and those of each rank."""
-        if self.in_order or self.config.policy is Policy.SYNC:
-            return 1, (1,) * self.group.world_size
-        return self.schedule.elche.anchor, self.schedule.elche.counts
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
@@ -554,18 +400,6 @@ class Loop:
         self.ledger.lap(Account.CHECKPOINT)
         self.policy.pass_barrier()
         self.logs.restart_clock()
-
-    def checkpoint_due(self) -> bool:
-        """Whether the position passed a multiple of ``checkpoint_steps`` since the last save."""
-        if self.plan.checkpoint_steps is None:
-            return False
-        every = self.plan.checkpoint_steps * self.plan.accumulate
-        return self.schedule.position // every > self.saved_at // every
-
-    def keep_if_due(self) -> None:
-        """Save a checkpoint inside an epoch if one is due; collective."""
-        if self.checkpoint_due():
-            self.save()
 
     def stop_if_requested(self) -> None:
         """Save a checkpoint and end if a rank was asked to stop; collective.

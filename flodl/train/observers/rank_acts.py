@@ -29,7 +29,7 @@ def carry_out_acts(worker: Loop) -> None:
     if not stops.acts:
         return
     stops.acts = False
-    worker.set_rate_place()
+    worker.policy.set_rate_place()
     worker.book(Account.LOGGING if worker.in_order else Account.SYNC)
     paused = steering.carry_out(worker.engine.global_step, BetweenSteps(worker))
     worker.policy.forget()  # going back further would undo what was asked for

@@ -55,40 +55,10 @@ class PolicyLoop(ABC):
     def guard_state(self) -> Mapping[str, Any]:
         """Return what guards know, as JSON values for a checkpoint; empty without guards."""
 
+    @abstractmethod
+    def windows(self) -> tuple[int, tuple[int, ...]]:
+        """Return the batches of the slowest rank between two averages, and those of each rank."""
 
-class SharedLoop(PolicyLoop):
-    """The common part of the policies that share the batches among ranks, by a schedule."""
-
-    @property
-    def at_barrier(self) -> bool:
-        """Whether every batch before the barrier is trained, or the ranks agreed to stop."""
-        schedule = self._worker.schedule
-        return schedule.complete > schedule.barrier or self._worker.stops.agreed
-
-    def pass_barrier(self) -> None:
-        """Continue with the batches after the barrier."""
-        # Imported here: a process that trains alone plans nothing.
-        from flodl.ranks.planning.scheduler import pass_barrier
-
-        self._worker.schedule = pass_barrier(self._worker.schedule, self._worker.config)
-
-    def place(self) -> Position:
-        """Return complete epochs, batches of the next one, and steps as one process has them."""
-        worker, schedule = self._worker, self._worker.schedule
-        step = schedule.position - schedule.complete * worker.config.batches_per_epoch
-        return Position(schedule.complete, step, schedule.position // worker.plan.accumulate)
-
-    def told_place(self) -> str:
-        """Return how much is trained, for people."""
-        schedule = self._worker.schedule
-        return f"{schedule.complete} complete epochs, {schedule.position} batches of all ranks"
-
-    def forget(self) -> None:
-        """Never go back past this point."""
-        if self._worker.guard is not None:
-            self._worker.guard.forget()
-
-    def guard_state(self) -> Mapping[str, Any]:
-        """Return what guards know."""
-        left_out = self._worker.left_out
-        return left_out.state() if left_out is not None else {}
+    @abstractmethod
+    def set_rate_place(self) -> None:
+        """Let learning rates be those of the next step, between two steps."""

@@ -60,7 +60,7 @@ class CadenceLoop(WindowLoop):
             carry_out_acts(worker)
             if worker.stops:
                 return
-            worker.keep_if_due()
+            self._keep_if_due()
 
     def _has_time(self, plan: WindowPlan) -> bool:
         """Whether slower ranks are still training their part of the first window.

@@ -90,6 +90,13 @@ class InOrderLoop(PolicyLoop):
         """Return what guards know."""
         return self._left_out.state(self._epoch) if self._left_out is not None else {}
 
+    def windows(self) -> tuple[int, tuple[int, ...]]:
+        """Return the batches between two exchanges: every step has one."""
+        return 1, (1,) * self._worker.group.world_size
+
+    def set_rate_place(self) -> None:
+        """Do nothing: the place of a rate is the number of the step."""
+
     # --- An epoch ------------------------------------------------------------------------------
 
     def run_to_barrier(self) -> None:

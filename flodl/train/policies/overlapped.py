@@ -58,14 +58,14 @@ class OverlappedLoop(WindowLoop):
             run = WindowRun()
             self._train(plan, run)
             self._land_at_once()
-            at_once = worker.stops or worker.checkpoint_due() or worker.stops.acts
+            at_once = worker.stops or self._checkpoint_due() or worker.stops.acts
             following = None if at_once else self._start(plan, run)
             if following is None and self._under_way is None:
                 self._close_in_the_open(plan, run)
                 carry_out_acts(worker)
                 if worker.stops:
                     return
-                worker.keep_if_due()
+                self._keep_if_due()
                 following = self._open()
             if self._worker.schedule.overshoot == 0:
                 self._land_at_once()

@@ -12,7 +12,7 @@ from flodl.ranks.planning.scheduler import take_step
 from flodl.ranks.planning.spans import Spans, size
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.rank_acts import carry_out_acts
-from flodl.train.policies.base import SharedLoop
+from flodl.train.policies.shared import SharedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -115,8 +115,8 @@ class SyncLoop(SharedLoop):
 
     def run_to_barrier(self) -> None:
         """Take steps until the epoch is over."""
-        if self._worker.guard is not None:
-            self._worker.guard.forget()
+        if self.guard is not None:
+            self.guard.forget()
         self._own = self._own_batches()
         self._worker.timer.begin()
         try:
@@ -125,11 +125,11 @@ class SyncLoop(SharedLoop):
             self._own.close()
 
     def _take_steps(self) -> None:
-        worker, gradient, guard = self._worker, self._gradient, self._worker.guard
+        worker, gradient, guard = self._worker, self._gradient, self.guard
         before = worker.schedule
         while steps := self._next_steps():
             if guard is None:
-                self._take(worker.left_out, steps)
+                self._take(self.left_out, steps)
             elif not self._guarded_step(guard, steps, before):
                 before = worker.schedule
                 continue
@@ -142,12 +142,12 @@ class SyncLoop(SharedLoop):
                 worker.timer.begin()
                 if guard is not None:
                     guard.forget()
-            if worker.stops or worker.checkpoint_due() or worker.stops.acts:
+            if worker.stops or self._checkpoint_due() or worker.stops.acts:
                 gradient.settle()
             carry_out_acts(worker)
             if worker.stops:
                 return
-            worker.keep_if_due()
+            self._keep_if_due()
             before = worker.schedule
 
     def _guarded_step(self, guard: RankGuard, steps: list[Spans], before: ScheduleState) -> bool:
@@ -157,12 +157,12 @@ class SyncLoop(SharedLoop):
             DivergedError: There were too many attempts; on all ranks.
         """
         worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
-        worker.begin_epochs(steps[-1][-1][1])
+        self._begin_epochs(steps[-1][-1][1])
         guard.ready(before)
         try:
             own = self._take(guard, steps)
             ends = worker.schedule.complete > len(worker.history)
-            certain = ends or worker.checkpoint_due() or bool(worker.stops)
+            certain = ends or self._checkpoint_due() or bool(worker.stops)
             guard.took(numbers[0], own, certain=certain)
             return True
         except (Setback, DivergedError) as problem:
@@ -186,7 +186,7 @@ class SyncLoop(SharedLoop):
             own = self._step(steps)
             worker.versions += 1
             return own
-        worker.begin_epochs(steps[-1][-1][1])
+        self._begin_epochs(steps[-1][-1][1])
         for taken in steps:
             self._part(taken)  # read, so that the batches after it are the same
         left_out.pass_over(numbers, worker.schedule.position - sum(map(size, steps)))
@@ -194,7 +194,7 @@ class SyncLoop(SharedLoop):
 
     def _replay(self, until: int) -> None:
         """Take the steps up to a batch again, to find what is not finite."""
-        guard = self._worker.guard
+        guard = self.guard
         self._own = self._own_batches()
         self._gradient.begin_again()
         while steps := self._next_steps():
@@ -217,7 +217,7 @@ class SyncLoop(SharedLoop):
             if not taken:
                 break
             numbers += _numbers(taken)[rank : rank + 1]
-        return worker.data.some_batches(numbers)
+        return self.data.some_batches(numbers)
 
     def _next_steps(self) -> list[Spans]:
         """Return the batches of one optimizer step, all from the same epoch."""
@@ -234,15 +234,17 @@ class SyncLoop(SharedLoop):
     def _step(self, steps: list[Spans]) -> int:
         """Take a step; return the number of batches of this rank in it."""
         worker, gradient = self._worker, self._gradient
-        worker.begin_epochs(steps[-1][-1][1])
+        self._begin_epochs(steps[-1][-1][1])
         position = worker.schedule.position - sum(map(size, steps))
         mine = [part for taken in steps if (part := self._part(taken)) is not None]
         for index, (number, rows, batch, skip) in enumerate(mine, 1):
             gradient.samples += len(rows)
             closes = index == len(mine)
-            worker.train(number, rows, batch, position, skip=skip, parts=len(mine), closes=closes)
+            self._train_batch(
+                number, rows, batch, position, skip=skip, parts=len(mine), closes=closes
+            )
         if not mine:
-            worker.follow(position)
+            self._follow(position)
         worker.book(Account.SYNC)
         return len(mine)
 
@@ -251,12 +253,12 @@ class SyncLoop(SharedLoop):
         worker, rank = self._worker, self._worker.group.rank
         ratios = worker.config.partition_ratios
         if ratios is not None and len(taken) == 1:
-            return worker.data.share_of_samples(taken[0], ratios)
+            return self.data.share_of_samples(taken[0], ratios)
         numbers = _numbers(taken)[rank : rank + 1]
         if not numbers:
             return None
         # With ratios nothing was loaded ahead.
-        source = self._own if ratios is None else worker.data.some_batches(numbers)
+        source = self._own if ratios is None else self.data.some_batches(numbers)
         return *next(source), 0
 
 

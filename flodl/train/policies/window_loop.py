@@ -20,7 +20,7 @@ from flodl.ranks.planning.scheduler import (
 )
 from flodl.ranks.planning.spans import front
 from flodl.ranks.settings import Backend
-from flodl.train.policies.base import SharedLoop
+from flodl.train.policies.shared import SharedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,7 @@ class WindowLoop(SharedLoop):
         """Begin the epochs that a window reaches into, on this rank."""
         worker = self._worker
         worker.rate.follow(worker.schedule.elche.counts)
-        worker.begin_epochs(max(stop for lease in plan.leases for _, stop in lease))
+        self._begin_epochs(max(stop for lease in plan.leases for _, stop in lease))
 
     def _train(self, plan: WindowPlan, run: WindowRun) -> None:
         """Train this rank's lease, from the progress in ``run`` to the rank's end of the window."""
@@ -104,13 +104,13 @@ class WindowLoop(SharedLoop):
         run.elapsed_ms = 0.0
         left = parts = 0
         worker.timer.begin()
-        with closing(worker.data.batches(spans)) as batches:
+        with closing(self.data.batches(spans)) as batches:
             for number, rows, batch in batches:
                 if left == 0:
                     left = parts = min(worker.plan.accumulate, lease - run.done)
                 left -= 1
-                position = worker.rate_limit(plan.rate_position(rank, run.done))
-                ms = worker.train(number, rows, batch, position, parts=parts, closes=left == 0)
+                position = self._rate_limit(plan.rate_position(rank, run.done))
+                ms = self._train_batch(number, rows, batch, position, parts=parts, closes=left == 0)
                 run.took(ms, len(rows), counts=not plan.warm_up or run.done > 0)
                 self._between_batches()
                 if left > 0 or not stops_here(plan, rank, run.done, run.elapsed_ms, ms):
@@ -148,7 +148,7 @@ class WindowLoop(SharedLoop):
     def _judge(self, averaged: Averaged) -> None:
         if not averaged.finite:
             rank = self._worker.group.rank
-            self._worker.repair_optimizer()
+            self._repair_optimizer()
             self._worker.mark("guard", rank=rank, what="not finite")
             log.warning(
                 f"rank {rank}: its parameters are not finite; it continues with the average of the "

@@ -293,7 +293,6 @@ def train_a_queue_with_holes(group: Group) -> Any:
         from dataclasses import replace
 
         self.schedule = replace(self.schedule, queue=queue, next_epoch=1, own=((), ()))
-        self._begun = 0
         return outer
 
     loop.Loop.begin = begin

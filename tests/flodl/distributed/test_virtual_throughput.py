@@ -6,8 +6,8 @@ The slow suite measures the same with real ranks (``test_throughput.py``).
 from __future__ import annotations
 
 import pytest
-from flodl.distributed import Cluster, ElCheConfig, ScheduleConfig, predict
 
+from flodl.ranks import Cluster, ElCheConfig, ScheduleConfig, predict
 from flodl.ranks.settings import Policy
 from flodl.ranks.simulate import Change, Prediction, simulate
 
