@@ -274,7 +274,7 @@ def test_the_same_question_has_the_same_answer_in_another_process(capsys):
 def test_the_ghost_itself_needs_no_torch():
     stubs = """
 import sys, types
-for name in ("flodl", "flodl.distributed"):
+for name in ("flodl", "flodl.ranks"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [name.replace(".", "/")]
 import flodl.ranks.simulate.__main__
