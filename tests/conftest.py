@@ -170,6 +170,16 @@ def torch_fdl(tmp_path: Path) -> Fdl:
     return typed_in(tmp_path, training_path(os.environ))
 
 
+@pytest.fixture
+def forked_venv(tmp_path: Path) -> None:
+    """Give the project an environment whose Python is a fork, for the programs of flodl itself."""
+    programs = tmp_path / ".venv/bin"
+    programs.mkdir(parents=True)
+    (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr\n", encoding="utf-8")
+    env = {**os.environ, TUNABLES_VARIABLE: tunables()}
+    (programs / "python").symlink_to(fork_server.torch_program(env))
+
+
 def training_path(env: Mapping[str, str]) -> str:
     """A PATH where the programs that fdl starts are forks, if fdl keeps their heap: with flodl."""
     return fork_server.torch_on_path({**env, TUNABLES_VARIABLE: tunables()})

@@ -123,6 +123,7 @@ def test_completion_of_a_plan_is_that_of_the_command(project, fdl):
     assert offered("train", "--json", "--simulate", "40", "q") == ["quick"]
 
 
+@pytest.mark.usefixtures("forked_venv")
 @pytest.mark.parametrize("name", ["ddp-bench", "plan", "verify-run"])
 def test_a_project_s_own_command_of_the_name_is_stronger(project, fdl, name):
     project(

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 
 import certifi
@@ -161,9 +162,20 @@ def _interpret(response: httpx2.Response, where: str, known: Version) -> Answer:
     return Answer(response, int(match[1] or 0), whole, version)
 
 
+@cache
+def _usual_authorities() -> ssl.SSLContext:
+    """Those of the system and of certifi. To read them takes longer than to fetch a small file."""
+    context = ssl.create_default_context()
+    # Some builds of Python do not know the authorities of the system.
+    context.load_verify_locations(certifi.where())
+    return context
+
+
 def _authorities(named: str | None) -> ssl.SSLContext:
+    if named is None:
+        return _usual_authorities()
     try:
-        context = ssl.create_default_context(cafile=named)
+        return ssl.create_default_context(cafile=named)
     except OSError as error:
         empty = isinstance(error, ssl.SSLError)
         reason = "there is no certificate in it" if empty else error.strerror
@@ -171,10 +183,6 @@ def _authorities(named: str | None) -> ssl.SSLContext:
             f"the certificate authorities of {named} cannot be read: {reason}",
             hint="name a file of certificates: SSL_CERT_FILE=/path/to/ca.pem",
         ) from None
-    if named is None:
-        # Some builds of Python do not know the authorities of the system.
-        context.load_verify_locations(certifi.where())
-    return context
 
 
 def _refuse_downgrade(response: httpx2.Response) -> None:

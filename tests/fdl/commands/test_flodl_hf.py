@@ -1,14 +1,11 @@
 """`fdl flodl-hf`: commands of flodl, with those of the project."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 import flodl
-from fdl.plan.heap import TUNABLES_VARIABLE, tunables
-from tests import fork_server
 from tests.fdl.programs import executable
 
 MANIFEST = Path(flodl.__file__).parent / "hf" / "fdl.yml"
@@ -43,14 +40,6 @@ def python(project, tmp_path):
     """A project whose Python prints its arguments and exits with 4."""
     project({"fdl.yml": "", ".venv/pyvenv.cfg": "home = /usr\n"})
     return executable(tmp_path / ".venv/bin/python", SHOWS_ARGUMENTS)
-
-
-@pytest.fixture
-def _forked(project, tmp_path):
-    """A project whose Python forks programs that import torch."""
-    project({"fdl.yml": "", ".venv/pyvenv.cfg": "home = /usr\n", ".venv/bin/x": ""})
-    env = {**os.environ, TUNABLES_VARIABLE: tunables()}
-    (tmp_path / ".venv/bin/python").symlink_to(fork_server.torch_program(env))
 
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
@@ -100,8 +89,9 @@ def test_an_unknown_command_is_told_with_the_place_of_the_list(project, fdl):
     ]
 
 
-@pytest.mark.usefixtures("_forked")
-def test_the_page_of_a_command_has_its_arguments(fdl):
+@pytest.mark.usefixtures("forked_venv")
+def test_the_page_of_a_command_has_its_arguments(project, fdl):
+    project({"fdl.yml": ""})
     done = fdl("flodl-hf", "convert", "--help")
     assert done.exit == 0, done.err
     assert "fdl flodl-hf convert" in done.out
@@ -110,16 +100,18 @@ def test_the_page_of_a_command_has_its_arguments(fdl):
     assert fdl("flodl-hf", "--help", "convert").out == fdl("flodl-hf", "--help").out
 
 
-@pytest.mark.usefixtures("_forked")
-def test_bad_usage_exits_with_2_and_help(fdl):
+@pytest.mark.usefixtures("forked_venv")
+def test_bad_usage_exits_with_2_and_help(project, fdl):
+    project({"fdl.yml": ""})
     done = fdl("flodl-hf", "export", "--hub", "a/b", "--checkpoint", "m.fdl", "--out", "o")
     assert done.exit == 2
     assert "exclude each other" in done.err
     assert "Usage: fdl flodl-hf export" in done.err
 
 
-@pytest.mark.usefixtures("_forked")
-def test_a_failure_exits_with_1_and_one_message(fdl):
+@pytest.mark.usefixtures("forked_venv")
+def test_a_failure_exits_with_1_and_one_message(project, fdl):
+    project({"fdl.yml": ""})
     done = fdl("flodl-hf", "info", "./nowhere")
     assert (done.exit, done.out) == (1, "")
     assert done.err.startswith("error: ")
