@@ -11,6 +11,13 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/** A button that does something. */
+function button(text, act, properties = {}) {
+  const made = element("button", { type: "button", textContent: text, ...properties });
+  made.addEventListener("click", act);
+  return made;
+}
+
 function place(id) {
   return document.getElementById(id);
 }
@@ -46,7 +53,7 @@ class Ink {
 
   /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
   get font() {
-    return (this.#font ||= `11.5px ${getComputedStyle(document.body).fontFamily}`);
+    return (this.#font ||= `12px ${getComputedStyle(document.body).fontFamily}`);
   }
 }
 

@@ -123,15 +123,6 @@ function rankNote({ duration, ranks }) {
   return ["Last epoch", ...anchor, ...counts, `exchanging ${part(ranks.comm_ms)}`, `waiting ${part(ranks.wait_ms)}`].join(" · ");
 }
 
-function numberTable(title, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
-  const body = rows.map(([name, ...cells]) =>
-    element("tr", {}, element("th", { textContent: name, scope: "row" }), ...cells.map((text) => element("td", { textContent: text }))),
-  );
-  const caption = element("caption", { className: "unseen", textContent: title });
-  return element("table", { className: "numbers" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
-}
-
 function ledgerTotal(ledger) {
   return Object.values(ledger).reduce((sum, seconds) => sum + (seconds || 0), 0);
 }

@@ -66,7 +66,7 @@ class RunView {
     const unit = this.#unit || "epoch";
     const key = `${unit} ${this.#kind}`;
     if (!this.#focuses.has(key)) {
-      const focus = new Focus(new Axis(this.model, unit, this.#kind));
+      const focus = new Focus(new RunAxis(this.model, unit, this.#kind));
       if (unit === "step") focus.watch((what) => what === "zoom" && this.#refine(focus));
       this.#focuses.set(key, focus);
     }
