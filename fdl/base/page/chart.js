@@ -255,14 +255,14 @@ class Chart extends Plot {
     const few = this.lines.length <= MARKED_UP_TO;
     const shown = (value) => Number.isFinite(value) && (!this.logs || value > 0);
     const inside = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
-    for (let index = 0; index < x.length; index++) {
+    for (let index = 0; index < (few ? x.length : Math.min(2, x.length)); index++) {
       if (!inside(x[index])) continue;
       const [across, value] = [px(x[index]), y[index]];
       if (shown(value)) {
         const height = py(value);
         if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
         if (few && (height < box.top - 1 || height > box.bottom + 1)) triangle(context, across, height < box.top ? box.top : box.bottom, height < box.top, color);
-      } else if (few && !Number.isFinite(value) && !line.absent) {
+      } else if (few && !Number.isFinite(value)) {
         strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
       }
     }
