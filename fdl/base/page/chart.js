@@ -216,6 +216,7 @@ class Chart extends Plot {
       [null, ...data],
       this.canvas,
     );
+    this.#plot.batch(() => {}); // draws now, and not after this script
   }
 
   #seriesOf({ width = 1.9, dash, alpha = 1 }, part, index) {
