@@ -237,19 +237,6 @@ function factText(value) {
   return JSON.stringify(value);
 }
 
-function factTable(title, rows) {
-  const origins = rows.some(([, , origin]) => origin);
-  const heads = ["Name", "Value", ...(origins ? ["Set in"] : [])];
-  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
-  const body = rows.map(([name, text, origin]) => {
-    const row = element("tr", {}, element("th", { textContent: name, scope: "row" }), element("td", { textContent: text }));
-    if (origins) row.append(element("td", { className: "origin", textContent: origin || DASH }));
-    return row;
-  });
-  const caption = element("caption", { className: "unseen", textContent: title });
-  return element("table", { className: "facts" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
-}
-
 /** Where the drawing comes from: the page itself, or the server that made the page. */
 function drawingSource({ info, drawing }) {
   if (drawing) return `graph.svg?v=${drawing}`;
