@@ -116,6 +116,18 @@ def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     assert 0 < first < last < 3000
 
 
+def test_a_metric_that_is_unticked_leaves_and_comes_back_with_the_zoom(served):
+    choose(served, metrics=["accuracy"])
+    assert texts(served, ".charts .chart h3") == ["accuracy"]
+    served.evaluate("page.focus.zoom([500, 1500])")
+    served.wait_for("!document.querySelector('[aria-busy]')")
+    choose(served, metrics=["accuracy", "loss"])
+    served.wait_for(DRAWN)
+    assert served.evaluate(f"{CHART}.range") == [500, 1500]
+    assert served.evaluate(f"{CHART}.shown.lines") == 20
+    assert served.console == []
+
+
 def test_the_text_box_of_a_chart_stays_inside_of_it_on_a_phone(served):
     served.resize(400, 900)
     served.wait_for(f"{CHART}.width < 400 && {DRAWN}")

@@ -25,6 +25,10 @@ class Focus {
     this.#listeners.push(listener);
   }
 
+  ignore(listener) {
+    this.#listeners = this.#listeners.filter((one) => one !== listener);
+  }
+
   point(x, owner) {
     if (x === this.x && owner === this.owner) return;
     [this.x, this.owner] = [x, owner];
@@ -50,7 +54,7 @@ class Chart extends Plot {
   #plot = null;
   #shape = "";
   #whole = false;
-  #watched = new Set();
+  #watched = new Map();
   #cursorDrawn = false;
   lines = [];
   /** What the chart says instead of curves. */
@@ -76,12 +80,19 @@ class Chart extends Plot {
   attend(focus) {
     this.focus = focus;
     if (this.#watched.has(focus)) return;
-    this.#watched.add(focus);
-    focus.watch((what) => {
+    const listener = (what) => {
       if (focus !== this.focus) return;
       if (what === "zoom") this.zoomed();
       else this.cursorLater();
-    });
+    };
+    this.#watched.set(focus, listener);
+    focus.watch(listener);
+  }
+
+  /** To be called when the chart leaves the page for good. */
+  close() {
+    for (const [focus, listener] of this.#watched) focus.ignore(listener);
+    this.#drop();
   }
 
   zoomed() {

@@ -34,6 +34,7 @@ class CurveChart extends Chart {
   }
 
   close() {
+    super.close();
     this.observer.disconnect();
     this.#request?.abort();
   }
@@ -44,7 +45,7 @@ class CurveChart extends Chart {
   }
 
   zoomed() {
-    if (this.card.isConnected) this.load();
+    this.load();
   }
 
   get #runs() {
