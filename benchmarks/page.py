@@ -102,7 +102,7 @@ REDRAW = """((painted) => {
   const taken = Array.from({ length: 21 }, () => {
     const start = performance.now();
     chart.show(chart.title.textContent, chart.series);
-    if (painted) chart.canvas.getContext("2d").getImageData(0, 0, 1, 1);
+    if (painted) chart.card.querySelector("canvas").getContext("2d").getImageData(0, 0, 1, 1);
     return performance.now() - start;
   });
   return taken.sort((a, b) => a - b)[10];

@@ -247,7 +247,7 @@ def only_write(options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("runs_page", __doc__, rounds=2)
+    parser = command_line("runs_page", __doc__, rounds=3)
     parser.add_argument("--runs", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--points", type=int, default=1000, help="steps of each run")
     parser.add_argument("--full-points", type=int, default=FULL_POINTS, help="of fdl alone")

@@ -8,7 +8,7 @@ TOOLS = ("fdl", "TensorBoard", "Aim", "trackio", "MLflow")
 
 SOURCES = {
     "fdl": "[guide of runs](../guide/runs-more.md#many-runs-on-one-page)",
-    "fdl-page": "the program of its page, `fdl/runs/pages/page/scale.js`",
+    "fdl-page": "the program of its page, `fdl/base/page/scale.js`",
     "TB": "[TensorBoard, README](https://github.com/tensorflow/tensorboard/blob/master/README.md)",
     "TB-hp": (
         "[TensorBoard, the HParams dashboard](https://github.com/tensorflow/tensorboard/blob/"

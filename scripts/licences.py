@@ -24,8 +24,9 @@ HEAD = """\
 Made by `python scripts/licences.py` from the metadata of the installed packages; do not edit.
 
 flodl is under the MIT licence. It includes the packaged digits (CC BY 4.0, see
-`flodl/data/uci_digits/ATTRIBUTION.md`). It contains no code of the packages below: pip installs
-them beside it. The versions are those of `constraints.txt`.
+`flodl/data/uci_digits/ATTRIBUTION.md`) and uPlot, which draws the charts of its pages (MIT, see
+`fdl/base/page/uplot.js`). It contains no code of the packages below: pip installs them
+beside it. The versions are those of `constraints.txt`.
 
 The tools of the groups `docs` and `bench`, which no test needs, are not listed.
 

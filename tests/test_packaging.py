@@ -64,6 +64,7 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     assert "fdl/libtorch/catalog.toml" in names
     page = {"page.html", "page.css", "main.js", "chart.js"}
     assert {f"fdl/runs/pages/page/{name}" for name in page} <= set(names)
+    assert "fdl/base/page/uplot.js" in names
     assert "fdl/base/page/base.css" in names
     assert "fdl/libtorch/build/container/Dockerfile" in names
     assert {

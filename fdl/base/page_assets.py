@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CHART_SCRIPTS = (
+    "uplot.js",
+    "elements.js",
+    "theme.js",
+    "format.js",
+    "scale.js",
+    "plot.js",
+    "chart.js",
+    "linechart.js",
+)
+"""What a page with charts begins with, in the order of their dependencies."""
+
 
 def asset(name: str) -> str:
     """The text of a file that all pages have: ``base.css``, ``format.js``.

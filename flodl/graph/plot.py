@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from typing import TypeVar
 
-from fdl.base.page_assets import asset, read
+from fdl.base.page_assets import CHART_SCRIPTS, asset, read
 from fdl.base.suggest import nearest
 from flodl.files import write_text
 from flodl.graph.history import Point
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
-
-# Numbers, scales and colours are the same as in the training report.
-_SHARED_SCRIPTS = ("format.js", "scale.js")
 
 
 def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str, SeriesT]:
@@ -123,13 +120,8 @@ def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: flo
 @functools.cache
 def _shell() -> Template:
     """Return the page with style and scripts filled in; title, unit and data are still open."""
-
-    def of_report(name: str) -> str:
-        return read("flodl.monitor", f"page/{name}")
-
-    scripts = [text for name in _SHARED_SCRIPTS for text in (asset(name), of_report(name))]
-    scripts.append(read(__package__, "page/plot.js"))
-    style = asset("base.css") + of_report("report.css")
+    scripts = [*map(asset, CHART_SCRIPTS), read(__package__, "page/plot.js")]
+    style = asset("base.css") + read("flodl.monitor", "page/report.css")
     shell = Template(read(__package__, "page/plot.html"))
     script = "\n".join(f"<script>\n{text}</script>" for text in scripts)
     # Dollar signs in style and scripts are not placeholders.

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, final
 
-from fdl.base.page_assets import asset, policy, read
+from fdl.base.page_assets import CHART_SCRIPTS, asset, policy, read
 from flodl.files import replace_text
 from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
@@ -21,16 +21,12 @@ from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, fini
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.step_progress import StepProgress
 
-# In the order of their dependencies: those of all pages, then those of this one.
-_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js", "plot.js")
+# In the order of their dependencies, after those of all pages.
 _SCRIPTS = (
     "format.js",
     "model.js",
-    "scale.js",
     "axis.js",
-    "canvas.js",
-    "legend.js",
-    "chart.js",
+    "spark.js",
     "groups.js",
     "progress.js",
     "panels.js",
@@ -212,7 +208,7 @@ def _shell(*, live: bool) -> Template:
 @functools.cache
 def _scripts(*, live: bool) -> tuple[str, ...]:
     own = _SCRIPTS_WHEN_LIVE if live else _SCRIPTS
-    texts = [*map(asset, _SHARED_SCRIPTS), *map(_own_asset, own)]
+    texts = [*map(asset, CHART_SCRIPTS), *map(_own_asset, own)]
     return tuple("\n" + text for text in texts)
 
 

@@ -80,7 +80,7 @@ def parse_request(head: bytes) -> Request:
     """Parse the head of a request, up to its empty line.
 
     Raises:
-        Refused: It is not HTTP, or neither GET nor POST.
+        Refused: It is not HTTP, neither GET nor POST, or another site's page asks.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -88,11 +88,18 @@ def parse_request(head: bytes) -> Request:
         raise Refused(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
     if words[0] not in ("GET", "POST"):
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST are answered here")
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
+        if colon and "host" == name.strip().lower() in headers:
+            raise Refused(HTTPStatus.BAD_REQUEST, "name one host")
         if colon:
             headers[name.strip().lower()] = value.strip()
+    if not words[1].startswith("/"):
+        raise Refused(HTTPStatus.BAD_REQUEST, "name the host in the header Host only")
+    origin, named = headers.get("origin"), headers.get("host", "")
+    if origin is not None and origin != f"http://{named}":
+        raise Refused(HTTPStatus.BAD_REQUEST, f"Origin: {origin:.80} is not this page")
     try:
         target = urlsplit(words[1])
         query = parse_qs(target.query, keep_blank_values=True, max_num_fields=1000)
@@ -144,8 +151,8 @@ class Admission:
     def admit_act(self, request: Request, host: str) -> None:
         """Check a request that acts on the training.
 
-        It needs the token in a header, where no other page can put it. Host and Origin must name
-        this page: a foreign page has its own name in them.
+        It needs the token in a header, where no other page can put it. Host must name this page,
+        and an Origin must be there: a foreign page has its own name in them.
 
         Args:
             request: A POST, already admitted.
@@ -161,9 +168,8 @@ class Admission:
         name = _without_port(named)
         if not (is_loopback(name) or _is_address(name) or name in (host, socket.gethostname())):
             raise Refused(HTTPStatus.FORBIDDEN, f"Host: {named:.80} is not this page")
-        origin = request.headers.get("origin", "")
-        if origin != f"http://{named}":
-            raise Refused(HTTPStatus.FORBIDDEN, f"Origin: {origin:.80} is not this page")
+        if "origin" not in request.headers:
+            raise Refused(HTTPStatus.FORBIDDEN, "Origin is missing; acts come from the page itself")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "an act is application/json")

@@ -98,7 +98,7 @@ def test_a_hundred_thousand_points_are_thinned_and_a_zoom_fetches_the_rest(brows
     assert browser.evaluate("flodl.model.curves.get('loss').max") == 9.0, "a peak is never lost"
     browser.wait_for("flodl.view.connection === 'live'")
     browser.evaluate("flodl.view.charts[0].focus.zoom([54000, 55000])")
-    browser.wait_for("flodl.view.charts[0].drawn[0].points === 1003")
+    browser.wait_for("flodl.view.charts[0].lines[0].x.length === 1003")
     fine = browser.evaluate("flodl.model.curves.get('loss').detail.xs")
     assert fine == list(range(53_999, 55_002)), "every point of the range"
     monitor.log_steps([StepSeries("loss", range(100_000, 110_000), [0.5] * 10_000)])

@@ -175,13 +175,30 @@ def test_curves_have_their_areas_and_are_read_by_keys(browser, tmp_path):
     legend = texts(browser, f"{panel('roc')} .legend button")
     assert legend[0] == "cat · AUC 0.8333"
     assert texts(browser, f"{panel('pr')} .legend button") == ["class 1 · AP 0.8333"]
-    svg = f'document.querySelector("{panel("pr")} svg")'
-    assert "class 1 AP 0.8333" in browser.evaluate(f"{svg}.getAttribute('aria-label')")
-    browser.evaluate(f"{svg}.focus()")
+    plot = f'document.querySelector("{panel("pr")} .plot")'
+    assert "class 1 AP 0.8333" in browser.evaluate(f"{plot}.getAttribute('aria-label')")
+    browser.evaluate(f"{plot}.focus()")
     browser.press("ArrowRight")
-    assert texts(browser, f"{panel('pr')} .media-note")[0].startswith("class 1: recall ")
+    assert texts(browser, f"{panel('pr')} .media-note")[0].startswith("class 1: recall 0.")
+    browser.press("End")
+    assert texts(browser, f"{panel('pr')} .media-note") == [
+        "class 1: recall 1.000, precision 0.500"
+    ]
+    names = (
+        "flodl.view.media.panels.find(one => one.kind === 'roc').plot.lines.map(one => one.name)"
+    )
+    assert len(browser.evaluate(names)) == 4, "three classes and the diagonal"
     click(browser, f"{panel('roc')} .legend button")
-    assert count(browser, f"{panel('roc')} .curve.gone") == 1
+    assert browser.evaluate(names)[0] == ""
+    assert len(browser.evaluate(names)) == 3
+    roc = f'document.querySelector("{panel("roc")} .plot")'
+    browser.evaluate(f"{roc}.focus()")
+    for key in ("ArrowRight", "ArrowDown"):
+        browser.press(key)
+    assert texts(browser, f"{panel('roc')} .media-note")[0].startswith(
+        "horse: false positive rate "
+    )
+    assert browser.console == []
 
 
 def test_a_report_says_what_it_leaves_out(browser, tmp_path):

@@ -242,7 +242,7 @@ def test_a_zoom_into_time_asks_for_the_steps_of_that_time(browser):
     browser.wait_for("flodl.model.curves.get('loss').detail")
     low, high = browser.evaluate("flodl.model.curves.get('loss').detail.range")
     assert (low, high) == (4999, 5999)
-    browser.wait_for("flodl.view.charts[0].drawn[0].points > 1000")
+    browser.wait_for("flodl.view.charts[0].lines[0].x.length > 1000")
     monitor.close()
     monitor.finish()
 

@@ -73,11 +73,35 @@ def overflow(browser: Browser) -> int:
     return int(browser.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+DRAWN = """
+(charts => charts.flatMap(chart => (chart.scales ? chart.lines : []).map(line => {
+  const { box, px, py } = chart.scales;
+  const { axis } = chart.focus;
+  const shown = (x, y) => axis.has(x) && Number.isFinite(y) && (!chart.logs || y > 0);
+  const runs = ys => {
+    const found = [[]];
+    line.x.forEach((x, index) => {
+      if (shown(x, ys[index])) found.at(-1).push([px(x), py(ys[index])]);
+      else if (found.at(-1).length) found.push([]);
+    });
+    return found.filter(run => run.length);
+  };
+  const raw = line.raw || line.y;
+  const off = y => y < box.top - 1 || y > box.bottom + 1;
+  return {
+    name: line.name, points: line.x.length, best: line.best,
+    raw: runs(raw), smooth: line.raw ? runs(line.y) : null,
+    broken: line.x.filter((x, index) => axis.has(x) && !Number.isFinite(raw[index])),
+    outside: line.x.filter((x, index) => shown(x, raw[index]) && off(py(raw[index]))),
+  };
+})))
+"""
+
+
 def drawn(browser: Browser, chart: int | None = None) -> list[dict[str, Any]]:
-    """What the canvases show: per curve its name, runs of points in pixels, best and gaps."""
+    """What the charts show: per curve its name, runs of points in pixels, best and gaps."""
     which = "" if chart is None else f".slice({chart}, {chart + 1})"
-    script = f"flodl.view.charts{which}.flatMap(one => one.drawn)"
-    return list(browser.evaluate(script))
+    return list(browser.evaluate(f"{DRAWN}(flodl.view.charts{which})"))
 
 
 def message(browser: Browser, chart: int = 0) -> str:
@@ -500,3 +524,42 @@ def test_ranks_have_a_table_of_their_own(browser, tmp_path):
 def test_one_rank_has_no_table_of_ranks(browser, tmp_path):
     browser.open(report(tmp_path, 2))
     assert browser.evaluate("document.getElementById('ranks-section').hidden")
+
+
+COLOURS = """
+[...document.querySelectorAll('.chart')].map(card => {
+  const canvas = card.querySelector('.uplot canvas');
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const seen = new Set();
+  for (let at = 0; at < data.length; at += 4)
+    seen.add(`rgb(${[...data.slice(at, at + 3)].join(', ')})`);
+  return [...card.querySelectorAll('.legend .swatch')]
+    .filter(one => seen.has(getComputedStyle(one).borderTopColor)).length;
+})
+"""
+
+
+def test_every_curve_has_its_colour_on_the_canvas_and_keeps_it_in_the_dark(browser, tmp_path):
+    browser.open(report(tmp_path, 30))
+    assert browser.evaluate(COLOURS) == [2, 2, 1, 1]
+    browser.evaluate("document.documentElement.dataset.theme = 'dark'; flodl.view.charts.length")
+    browser.evaluate("ink.forget(); flodl.view.repaint()")
+    browser.settle()
+    assert browser.evaluate(COLOURS) == [2, 2, 1, 1]
+
+
+def test_zoom_and_pan_move_all_charts(browser, tmp_path):
+    browser.open(report(tmp_path, 101))
+    ranges = "flodl.view.charts.map(one => one.range)"
+    assert browser.evaluate(ranges) == [[1, 101]] * 4
+    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.press("+")
+    assert browser.evaluate(ranges) == [[26, 76]] * 4
+    browser.press("ArrowRight", shift=True)
+    assert browser.evaluate(ranges) == [[36, 86]] * 4
+    for _ in range(5):
+        browser.press("ArrowRight", shift=True)
+    assert browser.evaluate(ranges) == [[51, 101]] * 4, "no further than the last epoch"
+    browser.press("Escape")
+    assert browser.evaluate(ranges) == [[1, 101]] * 4
+    assert browser.console == []

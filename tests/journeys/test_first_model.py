@@ -74,7 +74,9 @@ def watch(person: Person, browser: Browser, train: str, figure: Figure) -> None:
         (address,) = re.findall(r"live page: (http://\S+)", training.raw)
         browser.open(address)
         assert texts(browser, "h1, #status") == ["digits", "Running"]
-        browser.wait_for(f"{EPOCHS} >= 2 && flodl.view.charts.some(one => one.drawn.length)")
+        browser.wait_for(
+            f"{EPOCHS} >= 2 && flodl.view.charts.some(one => one.scales && one.lines.length)"
+        )
         seen = int(browser.evaluate(EPOCHS))
         assert seen < 10, "the page came after the end of the training"
         assert {one["name"] for one in drawn(browser)} == {"loss", "lr"}, "by step"

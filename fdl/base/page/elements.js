@@ -11,8 +11,26 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/** A button that does something. */
+function button(text, act, properties = {}) {
+  const made = element("button", { type: "button", textContent: text, ...properties });
+  made.addEventListener("click", act);
+  return made;
+}
+
 function place(id) {
   return document.getElementById(id);
+}
+
+/** Rows [name, value, origin] as a table; `heads` names its columns, and its title is then only spoken. */
+function factTable(title, rows, heads = null) {
+  const origins = rows.some(([, , origin]) => origin);
+  const body = rows.map(([name, value, origin]) =>
+    element("tr", {}, element("th", { textContent: name, scope: "row" }), element("td", {}, value), origins ? element("td", { className: "origin", textContent: origin || DASH }) : null),
+  );
+  const head = heads?.slice(0, origins ? 3 : 2).map((text) => element("th", { textContent: text, scope: "col" }));
+  const caption = element("caption", { className: head ? "unseen" : "", textContent: title });
+  return element("table", { className: "facts" }, caption, head ? element("thead", {}, element("tr", {}, ...head)) : null, element("tbody", {}, ...body));
 }
 
 /** Say something to a screen reader. */
@@ -46,7 +64,7 @@ class Ink {
 
   /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
   get font() {
-    return (this.#font ||= `11.5px ${getComputedStyle(document.body).fontFamily}`);
+    return (this.#font ||= `12px ${getComputedStyle(document.body).fontFamily}`);
   }
 }
 

@@ -36,3 +36,10 @@ function formatMoment(iso) {
 function formatWhole(value) {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
+
+/** A measured value, which need not be finite. */
+function formatMetric(value) {
+  if (Number.isNaN(value)) return "nan";
+  if (Math.abs(value) === Infinity) return value > 0 ? "inf" : "-inf";
+  return value === null ? "not finite" : formatNumber(value);
+}

@@ -1,5 +1,5 @@
 "use strict";
-/* What every chart has: its card and canvases, its axes, the text box at the cursor, dragging and zooming. */
+/* What every drawing has: its card, a layer for the cursor, the text box beside it, dragging. */
 
 /** A shorter way with the button down is a click. */
 const DRAG_PIXELS = 5;
@@ -17,17 +17,18 @@ function soon(act) {
   };
 }
 
-/** A chart; a class that extends it has `redraw`, and says in `scales` what is drawn: {box, x, y}. */
+/** A drawing; a class that extends it has `redraw`, and says in `scales` where its axes are: {box}. */
 class Plot {
-  /** A card with a title, a canvas, a layer for the cursor and a text box beside it. */
-  constructor(title, { height = 260, ...attributes }) {
+  /** A card with a title, a surface to draw on, a layer for the cursor and a text box beside it. */
+  constructor(title, { height = 260, surface = element("canvas"), ...attributes }) {
     this.height = height;
     this.width = 0;
     this.scales = null;
     /** Where the reader drags with the left button: {from, to, moved}, in pixels. */
     this.drag = null;
     this.title = element("h3", { textContent: title, title });
-    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.canvas = surface;
+    this.canvas.setAttribute("aria-hidden", "true");
     this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.area = element("div", { className: "plot", tabIndex: 0, ...attributes }, this.canvas, this.overlay, this.readout);
@@ -110,12 +111,6 @@ class Plot {
     return Math.min(box.right, Math.max(box.left, this.at(event)[0]));
   }
 
-  /** The x of a pixel. */
-  back(pixel) {
-    const { box, x } = this.scales;
-    return x.back((pixel - box.left) / (box.right - box.left));
-  }
-
   /** Let the reader drag over a range. `chose` gets its ends in pixels, `clicked` is for a click. */
   letDrag(chose, clicked = () => {}) {
     this.area.addEventListener("pointerdown", (event) => {
@@ -149,22 +144,4 @@ class Plot {
     context.fillRect(from, box.top, to - from, box.bottom - box.top);
     context.globalAlpha = 1;
   }
-
-  /** The ends of the axis after a zoom by a factor; `center` keeps its place. */
-  zoomedBy(factor, center) {
-    const { x } = this.scales;
-    const at = x.at(center);
-    return [x.back(at - at * factor), x.back(at + (1 - at) * factor)];
-  }
-}
-
-/** Index of the element of rising `xs` that is nearest to `x`; -1 if there is none. */
-function nearestIndex(xs, x) {
-  let [low, high] = [0, xs.length - 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : Math.min(low, xs.length - 1);
 }

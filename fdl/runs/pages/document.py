@@ -10,7 +10,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.masking import KNOWN
-from fdl.base.page_assets import asset, policy, read
+from fdl.base.page_assets import CHART_SCRIPTS, asset, policy, read
 from fdl.runs.pages.catalog import reports
 from fdl.runs.pages.curves import AXES, Request, curve
 from fdl.version import __version__
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from fdl.runs.pages.catalog import Entry
     from fdl.runs.pages.curves import Axis
 
-# In the order of their dependencies: those of all pages, then those of this one.
-_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js", "scale.js", "plot.js")
+# In the order of their dependencies, after those of all pages.
 _SCRIPTS = (
     "base.js",
     "format.js",
@@ -31,7 +30,6 @@ _SCRIPTS = (
     "source.js",
     "filter.js",
     "model.js",
-    "scale.js",
     "plot.js",
     "lines.js",
     "chart.js",
@@ -130,7 +128,7 @@ def _shell() -> Template:
 
 @functools.cache
 def _script() -> str:
-    return "\n" + "\n".join([*map(asset, _SHARED_SCRIPTS), *map(_own_asset, _SCRIPTS)])
+    return "\n" + "\n".join([*map(asset, CHART_SCRIPTS), *map(_own_asset, _SCRIPTS)])
 
 
 @functools.cache

@@ -146,12 +146,15 @@ class _Handler(BaseHTTPRequestHandler):
         A foreign page can make its own name point to this machine (DNS rebinding). Its requests
         then have that name as Host. A request across origins names its origin.
         """
-        host = self.headers.get("Host", "")
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) > 1 or not self.path.startswith("/"):
+            raise Refused(HTTPStatus.BAD_REQUEST, "name one host, in the header Host only")
+        host = hosts[0] if hosts else ""
         if host not in self.server.hosts:
             raise Refused(HTTPStatus.FORBIDDEN, "this page is for browsers of its own machine")
         origin = self.headers.get("Origin")
         if origin is not None and origin != f"http://{host}":
-            raise Refused(HTTPStatus.FORBIDDEN, "another site may not read this page")
+            raise Refused(HTTPStatus.BAD_REQUEST, "another site may not read this page")
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)

@@ -1,12 +1,6 @@
 "use strict";
 /* Numbers as people read them, beside those of all pages. */
 
-function formatMetric(value) {
-  if (Number.isNaN(value)) return "nan";
-  if (Math.abs(value) === Infinity) return value > 0 ? "inf" : "-inf";
-  return value === null ? "not finite" : formatNumber(value);
-}
-
 const NAMED_NUMBERS = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 
 /** A measured value of a record, in which nan and infinity are text. */

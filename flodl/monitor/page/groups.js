@@ -156,7 +156,8 @@ class MetricPanel {
       return [this.#charts.get(name), title, series];
     });
     arrange(grid, charts.map(([chart]) => chart.card));
-    for (const [chart, title, series] of charts) chart.show(title, series, this.#focus);
+    const { axis } = this.#focus;
+    for (const [chart, title, series] of charts) chart.show(title, series.map((one) => axis.of(one)), this.#focus);
   }
 }
 

@@ -133,7 +133,7 @@ class MediaPanel {
   #stale = false;
   #newest = "";
   #kept = {};
-  #plot = null;
+  plot = null;
 
   constructor({ kind, name }, title, live) {
     [this.kind, this.name, this.#live] = [kind, name, live];
@@ -199,9 +199,13 @@ class MediaPanel {
     this.output.textContent = text;
     this.slider.setAttribute("aria-valuetext", text);
     if (this.kind === "histogram") {
-      this.#plot ||= new HistogramPlot(this.name, (at) => this.show(at));
-      if (!this.body.firstChild) this.body.append(...this.#plot.parts);
-      this.#plot.show(this.#records, index);
+      this.plot ||= new HistogramPlot(this.name, (at) => this.show(at));
+      if (!this.body.firstChild) this.body.append(...this.plot.parts);
+      this.plot.show(this.#records, index);
+    } else if (this.kind === "roc" || this.kind === "pr") {
+      this.plot ||= new RateChart(this.name, this.kind);
+      if (!this.body.firstChild) this.body.append(...this.plot.parts);
+      this.plot.show(this.record);
     } else {
       this.body.replaceChildren(...this.#parts());
     }
@@ -212,11 +216,10 @@ class MediaPanel {
     if (kind === "image") return imagePart(record, name);
     if (kind === "text") return textPart(record, name, this.#kept);
     if (kind === "table") return tablePart(record, name, this.#kept);
-    if (kind === "confusion_matrix") return matrixPart(record, name, this.#kept);
-    return curvePart(record, name, kind, this.#kept);
+    return matrixPart(record, name, this.#kept);
   }
 
   draw() {
-    this.#plot?.draw();
+    this.plot?.draw();
   }
 }

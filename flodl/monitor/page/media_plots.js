@@ -304,95 +304,125 @@ function confusionList({ classes, counts }, name) {
 }
 
 const CURVE_AXES = { roc: ["False positive rate", "True positive rate", "AUC"], pr: ["Recall", "Precision", "AP"] };
-const [CURVE_WIDTH, CURVE_HEIGHT, CURVE_ROOM] = [420, 300, 44];
 
-/** ROC or precision-recall curves of all classes, with their areas; hover and arrow keys read values. */
-function curvePart(record, name, kind, kept) {
-  const [across, up, area] = CURVE_AXES[kind];
-  kept.hidden ||= new Set();
-  const x = (value) => CURVE_ROOM + value * (CURVE_WIDTH - CURVE_ROOM - 10);
-  const y = (value) => 10 + (1 - value) * (CURVE_HEIGHT - CURVE_ROOM - 10);
-  const label = (curve) => curve.name || "class 1";
-  const areaText = (curve) => `${area} ${curve.area === null ? DASH : curve.area.toFixed(4)}`;
-  const svg = svgElement("svg", { class: "media-curves", viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, role: "img", tabindex: 0 });
-  svg.setAttribute("aria-label", `${up} by ${across.toLowerCase()}, ${name} at ${mediaStep(record)}: ${record.curves.map((one) => `${label(one)} ${areaText(one)}`).join(", ")}. Arrow keys read the values.`);
-  for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
-    svg.append(svgElement("path", { class: "grid", d: `M${x(tick)} ${y(0)}V${y(1)}M${x(0)} ${y(tick)}H${x(1)}` }));
-    svg.append(svgText(String(tick), x(tick), y(0) + 16, "middle"), svgText(String(tick), x(0) - 6, y(tick) + 4, "end"));
+/** An axis of rates from 0 to 1. */
+class RateAxis extends Axis {
+  #title;
+
+  constructor(title) {
+    super("rate");
+    this.#title = title;
   }
-  svg.append(svgText(across, x(0.5), CURVE_HEIGHT - 6, "middle"), svgText(up, -y(0.5), 12, "middle", "rotate(-90)"));
-  if (kind === "roc") svg.append(svgElement("path", { class: "chance", d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}` }));
-  const lines = record.curves.map((curve, at) => {
-    const points = curve.x.map((value, index) => [value, curve.y[index]]).filter(([a, b]) => a !== null && b !== null);
-    // Precision jumps from one threshold to the next, and the average precision sums these steps.
-    const d = points.map(([a, b], index) => (index && kind === "pr" ? `H${x(a)}V${y(b)}` : `${index ? "L" : "M"}${x(a)} ${y(b)}`)).join("");
-    const path = svgElement("path", { class: "curve", d });
-    path.style.stroke = `var(--series-${at % 8})`;
-    if (at >= 8) path.style.strokeDasharray = DASHES[Math.floor(at / 8) % 3].join(" ");
-    svg.append(path);
-    return { curve, points, path };
-  });
-  const dot = svgElement("circle", { r: 4, class: "reader" });
-  svg.append(dot);
-  const readout = element("p", { className: "media-note", textContent: "\u00a0" });
-  readout.setAttribute("aria-live", "polite");
-  const read = ({ curve, points }, index) => {
-    [kept.line, kept.point] = [lines.findIndex((one) => one.curve === curve), index];
-    const [a, b] = points[index];
-    dot.setAttribute("cx", x(a));
-    dot.setAttribute("cy", y(b));
-    dot.classList.add("shown");
-    readout.textContent = `${label(curve)}: ${across.toLowerCase()} ${a.toFixed(3)}, ${up.toLowerCase()} ${b.toFixed(3)}`;
-  };
-  const shown = () => lines.filter(({ curve, points }) => points.length && !kept.hidden.has(curve.name));
-  svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const [px, py] = [((event.clientX - box.left) / box.width) * CURVE_WIDTH, ((event.clientY - box.top) / box.height) * CURVE_HEIGHT];
-    let best = [Infinity];
-    for (const line of shown()) {
-      line.points.forEach(([a, b], index) => {
-        const distance = (x(a) - px) ** 2 + (y(b) - py) ** 2;
-        if (distance < best[0]) best = [distance, line, index];
-      });
-    }
-    if (best[1]) read(best[1], best[2]);
-  });
-  svg.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowUp: 0, ArrowDown: 0 }[event.key];
-    const open = shown();
-    if (by === undefined || !open.length) return;
-    event.preventDefault();
-    let at = Math.max(0, open.findIndex((one) => one === lines[kept.line]));
-    if (!by) at = (at + (event.key === "ArrowDown" ? 1 : open.length - 1)) % open.length;
-    const { points } = open[at];
-    // The points of a PR curve fall in x.
-    const forward = points[0][0] <= points[points.length - 1][0] ? by : -by;
-    read(open[at], Math.max(0, Math.min(points.length - 1, (kept.point ?? 0) + forward)));
-  });
-  const mark = () => {
-    for (const { curve, path, button } of lines) {
-      const visible = !kept.hidden.has(curve.name);
-      path.classList.toggle("gone", !visible);
-      button.setAttribute("aria-pressed", String(visible));
-    }
-  };
-  const legend = element("ul", { className: "legend" }, ...lines.map((line, at) => {
-    const { curve } = line;
-    const dash = at >= 8 ? DASHES[Math.floor(at / 8) % 3] : [];
-    const text = element("span", { textContent: `${label(curve)} · ${areaText(curve)}` });
-    line.button = element("button", { type: "button", title: `${curve.positives} positive, ${curve.negatives} negative samples` }, swatch({ token: `series-${at % 8}`, dash }), text);
-    line.button.addEventListener("click", () => {
-      kept.hidden[kept.hidden.has(curve.name) ? "delete" : "add"](curve.name);
-      mark();
-    });
-    return element("li", {}, line.button);
-  }));
-  mark();
-  return [svg, readout, legend];
+
+  get title() {
+    return this.#title.toLowerCase();
+  }
+
+  label(x) {
+    return x.toFixed(3);
+  }
+
+  say(x) {
+    return `${this.title} ${this.label(x)}`;
+  }
+
+  ticks(first, last, wanted) {
+    return linearScale(first, last, wanted, true).ticks;
+  }
 }
 
-function svgText(text, x, y, anchor, transform = "") {
-  const made = svgElement("text", { x, y, "text-anchor": anchor, ...(transform ? { transform } : {}) });
-  made.textContent = text;
-  return made;
+/** ROC or precision-recall curves of all classes, with their areas. */
+class RateChart extends Chart {
+  #curves = [];
+  #hit = null;
+
+  constructor(name, kind) {
+    const [across, up, area] = CURVE_AXES[kind];
+    super(name, new Focus(new RateAxis(across)));
+    Object.assign(this, { name, kind, across, up, measure: area });
+    this.reading = element("p", { className: "media-note" });
+    this.legend = new Legend((label) => this.#look(label), () => this.redraw());
+    this.parts = [this.area, this.reading, this.resetButton, this.legend.list];
+  }
+
+  show(record) {
+    this.#hit = null;
+    this.#curves = record.curves.map((curve) => ({ ...linesOf(curve, this.kind), name: `${curve.name || "class 1"} · ${this.measure} ${curve.area === null ? DASH : curve.area.toFixed(4)}`, curve }));
+    const areas = this.#curves.map((one) => one.name.replace(" · ", " ")).join(", ");
+    const title = `${this.up} by ${this.across.toLowerCase()}`;
+    this.area.setAttribute("aria-label", `${title}, ${this.name} at ${mediaStep(record)}: ${areas}. Arrow keys read the values.`);
+    this.reading.textContent = title;
+    this.legend.offer(this.#curves.map((one) => one.name));
+    this.legend.list.hidden = false;
+    this.redraw();
+  }
+
+  #look(label) {
+    const at = this.#curves.findIndex((one) => one.name === label);
+    return { token: `series-${at % 8}`, dash: DASHES[Math.floor(at / 8) % 3] };
+  }
+
+  get #shown() {
+    return this.#curves.filter(({ name, points }) => points.length && this.legend.shows(name));
+  }
+
+  redraw() {
+    const looks = this.#shown.map((one) => ({ ...one, color: ink.get(this.#look(one.name).token), dash: this.#look(one.name).dash }));
+    // Guessing gives the diagonal of a ROC curve; in both kinds, the line opens the whole range.
+    const guess = { name: "", color: ink.get("soft"), dash: [3, 4], width: 1, alpha: this.kind === "roc" ? 1 : 0, x: [0, 1], y: [0, 1] };
+    this.paint([guess, ...looks], { empty: "no curve" });
+  }
+
+  get places() {
+    return (this.#hit?.one ?? this.#shown[0])?.points.map(([x]) => x) ?? [];
+  }
+
+  /** Go to the next curve. */
+  turn(step) {
+    const shown = this.#shown;
+    const now = shown.findIndex(({ name }) => name === this.#hit?.one.name);
+    const one = shown[(now + step + shown.length) % shown.length];
+    this.#hit = { one };
+    this.focus.point(one.points[nearestIndex(this.places, this.focus.x)][0], this);
+  }
+
+  read(x) {
+    const shown = this.#shown;
+    const one = this.#hit?.one ?? shown[0];
+    const exact = one?.points.find(([at]) => at === x);
+    const found = exact ? { one, point: exact } : this.#nearest(shown, x);
+    if (!found) return null;
+    this.#hit = found;
+    const { curve, name } = found.one;
+    const [a, b] = found.point;
+    const label = curve.name || "class 1";
+    const spoken = `${label}: ${this.across.toLowerCase()} ${a.toFixed(3)}, ${this.up.toLowerCase()} ${b.toFixed(3)}`;
+    this.reading.textContent = spoken;
+    const samples = `${curve.positives} positive, ${curve.negatives} negative samples`;
+    const lines = [name, `${this.across} ${a.toFixed(3)}`, `${this.up} ${b.toFixed(3)}`, samples].map((text) => element("span", { textContent: text }));
+    return { x: a, lines, spoken, dots: [[this.scales.py(b), ink.get(this.#look(name).token)]] };
+  }
+
+  /** The point nearest to the pointer. */
+  #nearest(shown, x) {
+    const { px, py } = this.scales;
+    let [best, distance] = [null, Infinity];
+    for (const one of shown) {
+      for (const point of one.points) {
+        const away = (px(point[0]) - px(x)) ** 2 + (py(point[1]) - (this.pointer ?? 0)) ** 2;
+        if (away < distance) [best, distance] = [{ one, point }, away];
+      }
+    }
+    return best;
+  }
+}
+
+/** The points of a curve with rising x, no two at the same place, and the line through them. */
+function linesOf({ x, y }, kind) {
+  const known = x.map((at, index) => [at, y[index]]).filter(([a, b]) => a !== null && b !== null);
+  if (known.length && known[0][0] > known[known.length - 1][0]) known.reverse();
+  const points = known.map(([a, b], index) => [a + 1e-9 * index, b]);
+  // Precision jumps from one threshold to the next, and the average precision sums these steps.
+  const line = kind === "pr" ? points.flatMap(([a, b], index) => (index + 1 < points.length ? [[a, b], [a, points[index + 1][1]]] : [[a, b]])) : points;
+  return { points, x: line.map(([a]) => a), y: line.map(([, b]) => b) };
 }

@@ -279,17 +279,6 @@ function thinned(xs, ys, most) {
   return [keptXs, keptYs];
 }
 
-/** Exponential moving average without the pull of a zero at its start; gaps stay gaps. */
-function smoothed(ys, weight) {
-  let [sum, norm] = [0, 0];
-  return ys.map((y) => {
-    if (!Number.isFinite(y)) return NaN;
-    sum = weight * sum + (1 - weight) * y;
-    norm = weight * norm + (1 - weight);
-    return sum / norm;
-  });
-}
-
 /** Whether less ("min") or more ("max") of a metric is better, judged by its name; null if unclear. */
 function goalOf(name) {
   const words = name.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase().split(/[^\p{L}\p{N}]+/u);

@@ -123,15 +123,6 @@ function rankNote({ duration, ranks }) {
   return ["Last epoch", ...anchor, ...counts, `exchanging ${part(ranks.comm_ms)}`, `waiting ${part(ranks.wait_ms)}`].join(" · ");
 }
 
-function numberTable(title, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
-  const body = rows.map(([name, ...cells]) =>
-    element("tr", {}, element("th", { textContent: name, scope: "row" }), ...cells.map((text) => element("td", { textContent: text }))),
-  );
-  const caption = element("caption", { className: "unseen", textContent: title });
-  return element("table", { className: "numbers" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
-}
-
 function ledgerTotal(ledger) {
   return Object.values(ledger).reduce((sum, seconds) => sum + (seconds || 0), 0);
 }
@@ -244,19 +235,6 @@ function factRows(value, name = "") {
 function factText(value) {
   if (typeof value === "string") return value === "" ? '""' : value;
   return JSON.stringify(value);
-}
-
-function factTable(title, rows) {
-  const origins = rows.some(([, , origin]) => origin);
-  const heads = ["Name", "Value", ...(origins ? ["Set in"] : [])];
-  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
-  const body = rows.map(([name, text, origin]) => {
-    const row = element("tr", {}, element("th", { textContent: name, scope: "row" }), element("td", { textContent: text }));
-    if (origins) row.append(element("td", { className: "origin", textContent: origin || DASH }));
-    return row;
-  });
-  const caption = element("caption", { className: "unseen", textContent: title });
-  return element("table", { className: "facts" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
 /** Where the drawing comes from: the page itself, or the server that made the page. */

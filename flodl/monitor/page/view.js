@@ -15,6 +15,7 @@ const STATUS = {
   failed: ["bad", "Failed"],
 };
 
+const FACT_HEADS = ["Name", "Value", "Set in"];
 const DETAIL_TITLES = { acts: "Acts while it trained", config: "Configuration", environment: "Environment", parameters: "Parameters" };
 
 class RunView {
@@ -66,7 +67,7 @@ class RunView {
     const unit = this.#unit || "epoch";
     const key = `${unit} ${this.#kind}`;
     if (!this.#focuses.has(key)) {
-      const focus = new Focus(new Axis(this.model, unit, this.#kind));
+      const focus = new Focus(new RunAxis(this.model, unit, this.#kind));
       if (unit === "step") focus.watch((what) => what === "zoom" && this.#refine(focus));
       this.#focuses.set(key, focus);
     }
@@ -237,10 +238,10 @@ class RunView {
     const blocks = [];
     for (const [key, value, open] of [["acts", acts, true], ["config", config, true], ["environment", environment, false], ["parameters", parameters, false]]) {
       const rows = value === undefined ? [] : factRows(value);
-      if (rows.length) blocks.push(this.#block(DETAIL_TITLES[key], `${rows.length} values`, factTable(DETAIL_TITLES[key], rows), open));
+      if (rows.length) blocks.push(this.#block(DETAIL_TITLES[key], `${rows.length} values`, factTable(DETAIL_TITLES[key], rows, FACT_HEADS), open));
     }
     const further = factRows(rest);
-    if (further.length) blocks.push(this.#block("Metadata", `${further.length} values`, factTable("Metadata", further), false));
+    if (further.length) blocks.push(this.#block("Metadata", `${further.length} values`, factTable("Metadata", further, FACT_HEADS), false));
     place("details-section").hidden = !blocks.length;
     place("details").replaceChildren(...blocks);
   }

@@ -100,22 +100,38 @@ def test_a_report_opens_in_a_sandbox(server):
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "refused"),
     [
-        {"Host": "evil.example"},
-        {"Host": "127.0.0.1.evil.example:{port}"},
-        {"Host": "127.0.0.1"},
-        {"Host": "localhost:{port}", "Origin": "http://evil.example"},
-        {"Host": "localhost:{port}", "Origin": "http://127.0.0.1:{port}"},
-        {"Host": "localhost:{port}", "Origin": "null"},
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:{port}"}, 403),
+        ({"Host": "127.0.0.1"}, 403),
+        ({"Host": "localhost:{port}", "Origin": "http://evil.example"}, 400),
+        ({"Host": "localhost:{port}", "Origin": "http://127.0.0.1:{port}"}, 400),
+        ({"Host": "localhost:{port}", "Origin": "null"}, 400),
     ],
 )
-def test_foreign_pages_are_refused(server, headers):
+def test_foreign_pages_are_refused(server, headers, refused):
     named = {name: text.format(port=server.server_port) for name, text in headers.items()}
     for path in ("/", "/runs", "/curves?metric=loss&runs=0", "/0/report.html"):
         status, _, body = ask(server, path, **named)
-        assert status == 403
+        assert status == refused
         assert b"loss" not in body
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /runs HTTP/1.1\r\nHost: {host}\r\nHost: evil.example",
+        "GET /runs HTTP/1.1\r\nHost: {host}\r\nhost: {host}",
+        "GET http://{host}/runs HTTP/1.1\r\nHost: {host}",
+        "GET http://evil.example/runs HTTP/1.1\r\nHost: {host}",
+    ],
+)
+def test_what_a_browser_never_sends_to_its_own_page_is_refused(server, head):
+    host = f"127.0.0.1:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as channel:
+        channel.sendall(f"{head.format(host=host)}\r\n\r\n".encode())
+        assert channel.recv(65536).split(b" ", 2)[1] == b"400"
 
 
 def test_pages_of_this_machine_are_let_in(server):

@@ -195,6 +195,13 @@ def raw(monitor, request):
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n", 411),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
         (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nhost: localhost\r\n\r\n", 400),
+        (b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET evil.example HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\r\n", 200),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
     ],
 )

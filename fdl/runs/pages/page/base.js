@@ -1,13 +1,6 @@
 "use strict";
 /* Buttons, choices and lists, the colours of many things, and files to save. */
 
-/** A button that does something. */
-function button(text, act, properties = {}) {
-  const made = element("button", { type: "button", textContent: text, ...properties });
-  made.addEventListener("click", act);
-  return made;
-}
-
 /** A group of buttons of which one is pressed. */
 function choice(label, options, chosen, act) {
   const group = element("div", { className: "choice", role: "group", "aria-label": label });

@@ -31,7 +31,6 @@ class CurvesPanel {
       element("label", { className: "labelled" }, "Group by", this.group),
       this.band,
     );
-    page.focus.listen(() => this.#reload());
   }
 
   /** The metrics that have a chart. */
@@ -71,10 +70,6 @@ class CurvesPanel {
 
   point(run, from) {
     for (const chart of this.charts.values()) if (chart !== from) chart.point(run);
-  }
-
-  #reload() {
-    for (const chart of this.charts.values()) chart.load();
   }
 
   /** Which colour is which group, or which run if there are few. */

@@ -55,11 +55,3 @@ class DetailsPanel {
     );
   }
 }
-
-function factTable(title, rows) {
-  const lines = rows.map(([name, value, origin]) =>
-    element("tr", {}, element("th", { scope: "row", textContent: name }), element("td", {}, value), ...(origin === undefined ? [] : [element("td", { className: "origin", textContent: origin })])),
-  );
-  const table = element("table", { className: "facts" }, element("caption", { textContent: title }), element("tbody", {}, ...lines));
-  return table;
-}

@@ -1,5 +1,5 @@
 "use strict";
-/* Settings, times of day and rows of a file, beside the numbers of all pages. */
+/* Settings and rows of a file, beside the numbers of all pages. */
 
 /** A setting as it was written: 0.001, 3e-4, true, adam. */
 function formatSetting(value) {
@@ -12,16 +12,6 @@ function formatSetting(value) {
 /** A value of a metric; "nan" and "inf" come as text. */
 function formatMeasured(value) {
   return typeof value === "string" ? value : formatNumber(value);
-}
-
-/** A Unix time on an axis: hours and minutes within days, else the day. */
-function formatClock(seconds, span) {
-  const at = new Date(seconds * 1000);
-  const two = (part) => String(part).padStart(2, "0");
-  const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
-  if (span < 300) return `${time}:${two(at.getSeconds())}`;
-  const day = `${at.getDate()} ${MONTHS[at.getMonth()]}`;
-  return span < 86400 ? time : span < 5 * 86400 ? `${day} ${time}` : day;
 }
 
 function counted(count, word) {

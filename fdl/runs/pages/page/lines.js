@@ -1,23 +1,7 @@
 "use strict";
-/* Curves as lines of a chart: the shared zoom, positions, and groups of runs as mean and band. */
+/* Groups of runs as mean and band. */
 
 const GRID = 240;
-
-/** The visible part of the axis, which all charts share. */
-class Focus {
-  range = null;
-  #listeners = [];
-
-  listen(act) {
-    this.#listeners.push(act);
-  }
-
-  zoom(range) {
-    if (range && !(range[1] > range[0])) return;
-    this.range = range;
-    for (const act of this.#listeners) act();
-  }
-}
 
 /** For each group, the mean of its runs and their range or deviation, over a common grid. */
 function groupLines(curves, groups, deviates) {
@@ -39,14 +23,10 @@ function groupLines(curves, groups, deviates) {
       low[index] = deviates ? mean - spread : Math.min(...found);
       high[index] = deviates ? mean + spread : Math.max(...found);
     }
-    lines.push({ group: key, name: groups.name(key), color: groups.color(key), members, x: grid, y, raw: y, low, high });
+    lines.push({ group: key, name: groups.name(key), color: groups.color(key), members, x: grid, y, low, high });
   }
   return lines;
 }
-
-const AXIS_TITLES = { step: "step", epoch: "epoch", time: "time", wall: "clock" };
-/** What stands before a place on an axis. */
-const AXIS_NAMES = { step: "step", epoch: "epoch", time: "after", wall: "at" };
 
 /** Common positions for several curves: their own if they are the same, else an even grid. */
 function gridOf(curves) {

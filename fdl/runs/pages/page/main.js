@@ -13,7 +13,7 @@ class Page {
     this.source = content.served ? new Served() : new Embedded(content);
     this.model = new Model();
     this.choices = new Choices();
-    this.focus = new Focus();
+    this.focus = new Focus(new Axis("step"));
     this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
     this.parallel = new ParallelPanel(this);
@@ -68,9 +68,20 @@ class Page {
 
   show() {
     this.model.apply(this.choices);
+    this.#turnAxis();
     this.#summary();
     for (const panel of [this.curves, this.table, this.parallel, this.scatter, this.differences, this.details]) panel.show();
     document.documentElement.dataset.ready = "yes";
+  }
+
+  /** Let all charts count what the user chose; clocks are those of the reader. */
+  #turnAxis() {
+    const { axis } = this.focus;
+    if (axis.kind !== this.axis) {
+      this.focus.range = null;
+      this.focus.axis = new Axis(this.axis, -60 * new Date().getTimezoneOffset());
+    }
+    this.focus.axis.space(this.choices.get("logX"));
   }
 
   open(run) {
@@ -97,9 +108,11 @@ class Page {
   }
 
   #changed(changed) {
-    if (changed.includes("axis")) this.focus.range = null;
     const redraws = ["smoothing", "logY", "logX", "band"];
-    if (changed.every((name) => redraws.includes(name))) return this.curves.show();
+    if (changed.every((name) => redraws.includes(name))) {
+      this.#turnAxis();
+      return this.curves.show();
+    }
     if (changed.every((name) => ["sort", "columns", "differing"].includes(name))) return this.table.show();
     this.show();
   }

@@ -233,11 +233,11 @@ function valueScale(column, runs) {
   const isNumber = (value) => column.kind !== "metric" || typeof value === "number"; // else it is not finite
   const values = runs.map((run) => column.value(run)).filter((value) => value !== undefined && value !== null && isNumber(value));
   if (column.numeric && values.every((value) => typeof value === "number")) {
-    const range = robustRange(values);
-    if (!range) return { at: () => null, ticks: [] };
-    const { low, high } = range;
+    if (!values.length) return { at: () => null, ticks: [] };
+    const { low, high } = robustLimits(values, FAR_SHARE, FAR);
     const isLog = low > 0 && high / low >= 30;
-    const scale = column.key === "seconds" && low < high ? axisScale("time", low, high, 5, isLog) : isLog ? logScale(low, high, 5, true) : linearScale(low, high, 5, true);
+    const scale = (isLog ? logScale : linearScale)(low, high, 5, true);
+    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time").space(isLog).ticks(low, high, 5);
     const at = (value) => {
       if (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0)) return null;
       return Math.min(1, Math.max(0, scale.at(value)));

@@ -1,0 +1,470 @@
+"use strict";
+/* Curves over an axis that several charts share, drawn by uPlot: linked zoom and cursor, keys, and values off the scale. */
+
+const DASHES = [[], [7, 4], [2, 4]];
+
+/** Values that count for a scale; of more, every n-th does. */
+const MOST_SCALED = 40_000;
+
+/** With more curves than this, values off the scale and gaps have no marks of their own. */
+const MARKED_UP_TO = 60;
+
+/** Where the reader looks, shared by all charts of one axis: the place pointed at, and the zoom. */
+class Focus {
+  #listeners = [];
+  x = null;
+  owner = null;
+  range = null;
+
+  constructor(axis) {
+    this.axis = axis;
+  }
+
+  /** Call `listener(what)` after "point" and "zoom". */
+  watch(listener) {
+    this.#listeners.push(listener);
+  }
+
+  ignore(listener) {
+    this.#listeners = this.#listeners.filter((one) => one !== listener);
+  }
+
+  point(x, owner) {
+    if (x === this.x && owner === this.owner) return;
+    [this.x, this.owner] = [x, owner];
+    for (const listener of this.#listeners) listener("point");
+  }
+
+  zoom(range) {
+    if (range && !(range[1] > range[0])) return;
+    this.range = range;
+    for (const listener of this.#listeners) listener("zoom");
+    const { axis } = this;
+    const [from, to] = range && axis.numbers ? [Math.ceil(range[0]), Math.floor(range[1])] : range || [];
+    announce(range ? `zoomed to ${axis.label(from)} to ${axis.label(to)}` : "whole range");
+  }
+}
+
+/**
+ * A chart of lines. A class that extends it calls `paint`, and has:
+ * `places`, the x that arrow keys reach; `read(x, context)`, which marks what is there and returns
+ * {lines, spoken} for the text box; and if it likes `turn(step)` for keys up and down, and `open()`.
+ */
+class Chart extends Plot {
+  #plot = null;
+  #shape = "";
+  #whole = false;
+  #watched = new Map();
+  #cursorDrawn = false;
+  lines = [];
+  /** What the chart says instead of curves. */
+  message = "";
+  ticks = [];
+  /** Draw the cursor in the next frame; many moves of a mouse are one. */
+  cursorLater = soon(() => this.drawCursor());
+
+  constructor(title, focus, attributes = {}) {
+    super(title, { role: "slider", "aria-orientation": "horizontal", surface: element("div"), ...attributes });
+    this.note = element("p", { className: "plot-note", hidden: true });
+    this.area.append(this.note);
+    this.attend(focus);
+    this.resetButton = button("reset zoom", () => this.focus.zoom(null), { className: "toggle", hidden: true });
+    // Offered where the scale leaves out values that lie far from all others.
+    this.outlierButton = button("", () => this.#toggleOutliers(), { className: "toggle outliers", hidden: true });
+    this.head.append(this.resetButton, this.outlierButton);
+    for (const [name, value] of [["min", "0"], ["max", "100"], ["now", "0"]]) this.area.setAttribute(`aria-value${name}`, value);
+    this.#listen();
+  }
+
+  /** Follow the zoom and the cursor of a focus. */
+  attend(focus) {
+    this.focus = focus;
+    if (this.#watched.has(focus)) return;
+    const listener = (what) => {
+      if (focus !== this.focus) return;
+      if (what === "zoom") this.zoomed();
+      else this.cursorLater();
+    };
+    this.#watched.set(focus, listener);
+    focus.watch(listener);
+  }
+
+  /** To be called when the chart leaves the page for good. */
+  close() {
+    for (const [focus, listener] of this.#watched) focus.ignore(listener);
+    this.#drop();
+  }
+
+  zoomed() {
+    this.redraw();
+  }
+
+  /**
+   * Draw lines: {name, color, x, y} and if they have them dash, width, alpha, low and high of a
+   * band, `raw` values behind smooth ones, `best` {x, y}.
+   *
+   * `log` is for the y axis, `far` of robustLimits; `empty` says why nothing can be drawn.
+   */
+  paint(lines, { log = false, share, far, empty }) {
+    if (!this.width) return; // it is folded away, and drawn once it has a width
+    const { range } = this.focus;
+    this.lines = lines;
+    this.resetButton.hidden = !range;
+    const limits = this.#limits(lines, log, share, far);
+    this.#offerOutliers(limits?.outside || 0);
+    this.message = limits ? "" : empty;
+    this.note.hidden = Boolean(limits);
+    this.note.textContent = this.message;
+    this.canvas.style.height = `${this.height}px`;
+    if (limits) this.#draw(lines, limits, log);
+    else this.#drop();
+    this.drawCursor();
+  }
+
+  #drop() {
+    this.#plot?.destroy();
+    this.#plot = this.scales = null;
+    this.ticks = [];
+  }
+
+  /** What both axes show, and how many values lie outside of it; null if there is nothing. */
+  #limits(lines, log, share, far) {
+    const { axis, range } = this.focus;
+    let [first, last] = range || [Infinity, -Infinity];
+    const values = [];
+    const every = Math.max(1, Math.ceil(lines.reduce((sum, one) => sum + one.x.length, 0) / MOST_SCALED));
+    for (const { x, y, raw, low, high } of lines) {
+      if (!range) {
+        const start = x.find((at) => axis.has(at));
+        if (start !== undefined) [first, last] = [Math.min(first, start), Math.max(last, x[x.length - 1])];
+      }
+      for (let index = 0; index < x.length; index += every) {
+        if (!axis.has(x[index]) || (range && (x[index] < first || x[index] > last))) continue;
+        for (const column of low ? [y, low, high] : [raw || y]) {
+          const value = column[index];
+          if (Number.isFinite(value) && (!log || value > 0)) values.push(log ? Math.log10(value) : value);
+        }
+      }
+    }
+    if (!values.length || !(last >= first)) return null;
+    const robust = robustLimits(values, share, far);
+    if (this.#whole) for (const value of values) [robust.low, robust.high] = [Math.min(robust.low, value), Math.max(robust.high, value)];
+    const [low, high] = log ? [10 ** robust.low, 10 ** robust.high] : [robust.low, robust.high];
+    return { low, high, first, last, outside: robust.outside };
+  }
+
+  #draw(lines, { low, high, first, last }, log) {
+    const { axis } = this.focus;
+    const y = (log ? logScale : linearScale)(low, high, this.height / 48);
+    // One place alone lies in the middle.
+    const x = first < last ? [first, last] : axis.log ? [first / 2, first * 2] : [first - 1, first + 1];
+    const wanted = Math.max(1, (this.width - 60) / (axis.numbers ? 76 : 84));
+    this.marks = [new Map(axis.ticks(first, last, wanted)), new Map(y.ticks)];
+    this.ticks = this.marks.flatMap((one) => [...one.values()]);
+    // A value far off the scale ends just outside of the plot: a canvas draws nothing at 1e300.
+    const [bottom, top] = log ? [y.low ** 2 / y.high, y.high ** 2 / y.low] : [2 * y.low - y.high, 2 * y.high - y.low];
+    const near = (value) => (!Number.isFinite(value) || (log && value <= 0) ? null : Math.min(top, Math.max(bottom, value)));
+    const parts = lines.flatMap((line) => [...(line.low ? ["low"] : []), ...(line.raw ? ["raw"] : []), "y"].map((part) => [line, part]));
+    const data = parts.map(([line, part]) => {
+      const columns = part === "low" ? [line.low, line.high] : [line[part]];
+      if (!axis.log) return [line.x, ...columns.map((column) => Array.from(column, near))];
+      const kept = [...line.x.keys()].filter((index) => axis.has(line.x[index]));
+      return [kept.map((index) => line.x[index]), ...columns.map((column) => kept.map((index) => near(column[index])))];
+    });
+    const shape = JSON.stringify([log, axis.log, axis.title, this.height, parts.map(([{ width, dash, alpha }, part]) => [part, width, dash, alpha])]);
+    this.logs = log;
+    this.painted = parts;
+    if (!this.#plot || shape !== this.#shape) this.#make(parts, data, x, y, log);
+    else {
+      const plot = this.#plot;
+      plot.batch(() => {
+        if (plot.width !== this.width) plot.setSize({ width: this.width, height: this.height });
+        plot.setData([null, ...data], false);
+        plot.setScale("x", { min: x[0], max: x[1] });
+        plot.setScale("y", { min: y.low, max: y.high });
+      });
+    }
+    this.#shape = shape;
+    this.#measure();
+  }
+
+  #make(parts, data, x, y, log) {
+    this.#plot?.destroy();
+    const { axis } = this.focus;
+    const ticksOf = (index) => ({
+      splits: () => [...this.marks[index].keys()],
+      values: (_, splits) => splits.map((at) => this.marks[index].get(at) ?? ""),
+      filter: (_, splits) => splits,
+      stroke: () => ink.get("soft"),
+      font: ink.font,
+      ticks: { show: false },
+      gap: 7,
+    });
+    const width = (plot, labels) => {
+      plot.ctx.save();
+      plot.ctx.font = ink.font;
+      const widths = (labels || []).map((text) => plot.ctx.measureText(text).width);
+      plot.ctx.restore();
+      return 12 + Math.max(16, ...widths);
+    };
+    const scale = ([min, max], logs) => ({ time: false, auto: false, range: () => [min, max], distr: logs ? 3 : 1 });
+    this.#plot = new uPlot(
+      {
+        mode: 2,
+        width: this.width,
+        height: this.height,
+        padding: [10, 16, 0, 0],
+        legend: { show: false },
+        cursor: { show: false },
+        scales: { x: scale(x, axis.log), y: scale([y.low, y.high], log) },
+        axes: [
+          { ...ticksOf(0), size: 22, grid: { show: false }, border: { show: true, stroke: () => ink.get("line"), width: 1 }, label: axis.title, labelSize: 16, labelFont: ink.font, labelGap: 0 },
+          { ...ticksOf(1), size: width, grid: { stroke: () => ink.get("grid"), width: 1 } },
+        ],
+        series: [null, ...parts.map(([line, part], index) => this.#seriesOf(line, part, index))],
+        hooks: { draw: [(plot) => this.#drawMarks(plot)] },
+      },
+      [null, ...data],
+      this.canvas,
+    );
+    this.#plot.batch(() => {}); // draws now, and not after this script
+  }
+
+  #seriesOf({ width = 1.9, dash, alpha = 1 }, part, index) {
+    const color = () => this.painted[index][0].color;
+    const common = { facets: [{ scale: "x", auto: false }, { scale: "y", auto: false }], points: { show: false } };
+    if (part === "low") return { ...common, paths: bandPath, width: 0, fill: color, alpha: 0.18 };
+    return { ...common, stroke: color, dash, width: part === "raw" ? 1 : width, alpha: part === "raw" ? 0.28 : alpha };
+  }
+
+  /** Where everything lies now, in pixels of the page. */
+  #measure() {
+    const plot = this.#plot;
+    const [left, top, width, height] = ["left", "top", "width", "height"].map((name) => plot.bbox[name] / devicePixelRatio);
+    const bound = (pixel) => Math.min(2 * height, Math.max(-height, pixel));
+    this.scales = {
+      box: { left, top, right: left + width, bottom: top + height },
+      px: (x) => left + plot.valToPos(x, "x"),
+      py: (value) => top + bound(plot.valToPos(value, "y")),
+      back: (pixel) => plot.posToVal(pixel - left, "x"),
+    };
+  }
+
+  /** Best values, lone points, gaps, and a triangle at the edge for each value that the scale leaves out. */
+  #drawMarks(plot) {
+    const { ctx: context } = plot;
+    this.#measure();
+    context.save();
+    context.scale(devicePixelRatio, devicePixelRatio);
+    for (const line of this.lines) this.#markLine(context, line);
+    context.restore();
+  }
+
+  #markLine(context, line) {
+    const { box, px, py } = this.scales;
+    const { x, color, best } = line;
+    const y = line.raw || line.y;
+    const few = this.lines.length <= MARKED_UP_TO;
+    const shown = (value) => Number.isFinite(value) && (!this.logs || value > 0);
+    const inside = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
+    for (let index = 0; index < (few ? x.length : Math.min(2, x.length)); index++) {
+      if (!inside(x[index])) continue;
+      const [across, value] = [px(x[index]), y[index]];
+      if (shown(value)) {
+        const height = py(value);
+        if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
+        if (few && (height < box.top - 1 || height > box.bottom + 1)) triangle(context, across, height < box.top ? box.top : box.bottom, height < box.top, color);
+      } else if (few && !Number.isFinite(value)) {
+        strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
+      }
+    }
+    if (few) for (const at of (line.gaps || []).filter(inside).slice(0, 200)) strokeLine(context, px(at), box.bottom - 7, px(at), box.bottom, color, 2);
+    if (best && inside(best.x) && shown(best.y)) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
+  }
+
+  drawCursor() {
+    const { x, owner, range } = this.focus;
+    const wanted = x !== null || Boolean(this.drag?.moved) || Boolean(this.pointed);
+    // An overlay that was empty and stays so is not painted again.
+    if (!wanted && !this.#cursorDrawn && this.overlay.style.height === `${this.height}px`) return;
+    this.#cursorDrawn = wanted;
+    const context = prepare(this.overlay, this.width, this.height);
+    this.crosshair = false;
+    this.readout.hidden = true;
+    if (!this.scales) return;
+    const { box, px } = this.scales;
+    this.drawSelection(context);
+    if (this.pointed) this.emphasize(context, this.pointed);
+    if (x === null || !this.focus.axis.has(x) || (range && (x < range[0] || x > range[1]))) return;
+    const found = this.read(x, context);
+    if (!found) return;
+    this.crosshair = true;
+    context.setLineDash([3, 3]);
+    strokeLine(context, px(found.x), box.top, px(found.x), box.bottom, ink.get("soft"));
+    context.setLineDash([]);
+    for (const [y, color] of found.dots) disc(context, px(found.x), y, 4, color, ink.get("card"));
+    if (owner !== this) return;
+    this.readout.hidden = Boolean(this.drag?.moved);
+    this.readout.replaceChildren(...found.lines);
+    this.beside(px(found.x));
+    this.area.setAttribute("aria-valuenow", x);
+    this.area.setAttribute("aria-valuetext", found.spoken);
+  }
+
+  /** Draw one line again, above all others. */
+  emphasize(context, line) {
+    const { box, px, py } = this.scales;
+    const path = new Path2D();
+    let down = false;
+    line.x.forEach((x, index) => {
+      const value = line.y[index];
+      const known = this.focus.axis.has(x) && Number.isFinite(value) && (!this.logs || value > 0);
+      if (known) path[down ? "lineTo" : "moveTo"](px(x), py(value));
+      down = known;
+    });
+    this.inside(context, box, 2, () => {
+      for (const [color, width] of [[ink.get("card"), 5], [line.color, 2.6]]) {
+        Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "round" });
+        context.stroke(path);
+      }
+    });
+  }
+
+  /** The ends of the axis that is drawn; null without curves. */
+  get range() {
+    return this.scales && [this.#plot.scales.x.min, this.#plot.scales.x.max];
+  }
+
+  /** Where x lies on the canvas, in pixels from its left. */
+  xOf(x) {
+    return this.scales.px(x);
+  }
+
+  #offerOutliers(count) {
+    this.outlierButton.hidden = !count;
+    this.outlierButton.setAttribute("aria-pressed", String(this.#whole));
+    this.outlierButton.textContent = `${count} off scale`;
+    this.outlierButton.title = `${count} ${count === 1 ? "value lies" : "values lie"} far from all others. Press to show the whole range.`;
+  }
+
+  #toggleOutliers() {
+    this.#whole = !this.#whole;
+    this.redraw();
+  }
+
+  #listen() {
+    const { area } = this;
+    this.letDrag((pixels) => this.focus.zoom(pixels.map((pixel) => this.scales.back(pixel))), () => this.open?.());
+    area.addEventListener("pointermove", (event) => {
+      if (!this.scales) return;
+      this.pointer = this.at(event)[1];
+      this.follow(this.scales.back(this.across(event)));
+      this.cursorLater();
+    });
+    area.addEventListener("dblclick", () => this.focus.range && this.focus.zoom(null));
+    area.addEventListener("pointerleave", () => this.drag || this.leave());
+    area.addEventListener("blur", () => this.leave());
+    area.addEventListener("keydown", (event) => this.#key(event));
+    area.addEventListener("wheel", (event) => {
+      // A wheel alone scrolls the page, as everywhere.
+      if (!this.scales || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      this.#zoomBy(1.0015 ** event.deltaY, this.scales.back(this.across(event)));
+    }, { passive: false });
+  }
+
+  /** Point at a place. */
+  follow(x) {
+    this.focus.point(x, this);
+  }
+
+  leave() {
+    this.focus.point(null, null);
+  }
+
+  #key(event) {
+    const { axis, range } = this.focus;
+    if (!this.scales || event.ctrlKey || event.metaKey || event.altKey) return;
+    const inside = this.places.filter((x) => axis.has(x) && (!range || (x >= range[0] && x <= range[1])));
+    const last = inside.length - 1;
+    const pointed = this.focus.owner === this && this.focus.x !== null;
+    const here = pointed ? nearestIndex(inside, this.focus.x) : -1;
+    const page = Math.max(1, Math.round(last / 10));
+    const turns = { ArrowUp: -1, ArrowDown: 1 };
+    const moves = {
+      ArrowRight: here + 1, ArrowUp: here + 1, ArrowLeft: here < 0 ? last : here - 1, ArrowDown: here - 1,
+      PageUp: here + page, PageDown: here - page, Home: 0, End: last,
+    };
+    if (event.key === "Escape") {
+      this.leave();
+      if (range) this.focus.zoom(null);
+    } else if (event.key === "0" && range) this.focus.zoom(null);
+    else if (event.shiftKey && ["ArrowLeft", "ArrowRight"].includes(event.key)) this.#pan(event.key === "ArrowLeft" ? -0.2 : 0.2);
+    else if ("+-=".includes(event.key)) this.#zoomBy(event.key === "-" ? 2 : 0.5, pointed ? this.focus.x : undefined);
+    else if (event.key === "Enter" && this.open) this.open();
+    else if (event.key in turns && this.turn && pointed) this.turn(turns[event.key]);
+    else if (event.key in moves && last >= 0) this.focus.point(inside[Math.min(last, Math.max(0, moves[event.key]))], this);
+    else return;
+    event.preventDefault();
+    this.cursorLater();
+  }
+
+  /** The ends of the whole axis, and a range of pixels as positions, kept inside of it. */
+  get #ends() {
+    const { axis } = this.focus;
+    const starts = this.lines.map(({ x }) => x.find((at) => axis.has(at))).filter((at) => at !== undefined);
+    return [Math.min(...starts), Math.max(...this.lines.map(({ x }) => x[x.length - 1]))];
+  }
+
+  /** Zoom by a factor around a place, or around the middle. */
+  #zoomBy(factor, around) {
+    const { box, px, back } = this.scales;
+    const middle = around === undefined ? (box.left + box.right) / 2 : px(around);
+    this.#zoomTo([back(middle + (box.left - middle) * factor), back(middle + (box.right - middle) * factor)]);
+  }
+
+  #zoomTo([from, to]) {
+    const [first, last] = this.focus.range ? [-Infinity, Infinity] : this.#ends;
+    const whole = this.#ends;
+    const next = [Math.max(first, from), Math.min(last, to)];
+    this.focus.zoom(next[0] <= whole[0] && next[1] >= whole[1] ? null : next);
+  }
+
+  /** Move the zoom along the axis, no further than its ends. */
+  #pan(part) {
+    const { range } = this.focus;
+    if (!range) return;
+    const [first, last] = this.#ends;
+    const wanted = part * (range[1] - range[0]);
+    const step = part < 0 ? Math.max(wanted, Math.min(0, first - range[0])) : Math.min(wanted, Math.max(0, last - range[1]));
+    if (step) this.focus.zoom([range[0] + step, range[1] + step]);
+  }
+}
+
+/** The area between the lowest and the highest values. */
+function bandPath(plot, index) {
+  const [x, low, high] = plot.data[index];
+  const fill = new Path2D();
+  const corner = (at, value) => [plot.valToPos(at, "x", true), plot.valToPos(value, "y", true)];
+  for (let start = 0; start < x.length; start++) {
+    if (low[start] === null || high[start] === null) continue;
+    let end = start;
+    while (end < x.length && low[end] !== null && high[end] !== null) end++;
+    fill.moveTo(...corner(x[start], high[start]));
+    for (let one = start + 1; one < end; one++) fill.lineTo(...corner(x[one], high[one]));
+    for (let one = end - 1; one >= start; one--) fill.lineTo(...corner(x[one], low[one]));
+    fill.closePath();
+    start = end;
+  }
+  return { stroke: null, fill, flags: 0 };
+}
+
+function triangle(context, x, edge, up, color) {
+  const [base, tip] = up ? [edge + 4, -8] : [edge - 4, 8];
+  context.fillStyle = color;
+  context.beginPath();
+  context.moveTo(x - 5, base);
+  context.lineTo(x + 5, base);
+  context.lineTo(x, base + tip);
+  context.fill();
+}
