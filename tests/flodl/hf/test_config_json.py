@@ -75,8 +75,9 @@ def test_what_a_file_leaves_out_is_the_references_default(family):
     for name in COMMON_DEFAULTS:
         assert getattr(config, name) == getattr(reference, name), name
     assert config.architectures == ()
-    assert config.num_labels is None
-    assert config.id2label is None
+    assert config.num_labels == reference.num_labels == 2
+    assert config.id2label == reference.id2label == {0: "LABEL_0", 1: "LABEL_1"}
+    assert config.label2id == reference.label2id
 
 
 def test_distilbert_has_the_references_defaults_even_for_sizes():
