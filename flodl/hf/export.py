@@ -108,7 +108,7 @@ def export_hf_dir(
     """
     out = Path(out_dir)
     config = AutoConfig.from_json_str(config_json)
-    text = _exported_config(config, graph)
+    text = exported_config(config, graph)
     with new_directory(out):
         remove_onnx(out)
         save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
@@ -310,7 +310,7 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
 # Configuration
 
 
-def _exported_config(config: EncoderConfig, graph: Graph) -> str:
+def exported_config(config: EncoderConfig, graph: Graph) -> str:
     """The text of the exported configuration: that of the model, adjusted to the export."""
     if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
         config = config.for_masked_lm(legacy=config.legacy)
