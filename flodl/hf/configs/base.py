@@ -185,6 +185,8 @@ class EncoderConfig:
     def _from_mapping(
         cls, data: dict[str, Any], origin: str, fields: Mapping[str, Any] | None = None
     ) -> Self:
+        if cls is EncoderConfig:
+            raise TypeError("EncoderConfig is of no family: use AutoConfig.from_pretrained(source)")
         named = data.get("model_type", cls.model_type)
         if named != cls.model_type:
             raise ConfigError(

@@ -130,12 +130,11 @@ def test_a_difference_in_the_forward_of_flodl_is_found(spoilt, monkeypatch):
     assert verdicts(report) == {**dict.fromkeys(FULL, True), "outputs": False, "losses": False}
 
 
-def test_the_family_can_be_demanded(bert, capsys):
+def test_the_family_can_be_demanded(bert):
     source, out = bert
-    words = [str(out), "--hub-source", str(source)]
-    assert main(["verify-export-bert", *words]) == 0
-    assert main(["verify-export-roberta", *words]) == 1
-    assert "family bert, not roberta" in capsys.readouterr().out
+    assert verify_export(out, family="bert", source=str(source)).passed
+    report = verify_export(out, family="roberta", source=str(source))
+    assert "family bert, not roberta" in report.as_text()
 
 
 def test_without_a_source_only_that_part_is_left_out(bert):
