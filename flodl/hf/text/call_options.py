@@ -181,7 +181,7 @@ def checked_side(name: str, value: Side) -> Side:
     """The side that a caller gives.
 
     Raises:
-        ValueError: It is no side.
+        ValueError: It is another value.
     """
     if value not in SIDES:
         raise ValueError(f"{name} is 'right' or 'left', not {value!r}")
