@@ -219,7 +219,7 @@ def open_model(
     config = _fill(graph, weights, found.config, options, checkpoint.commit)
     if may_draw:
         _warn_of_new_head(graph, checkpoint)
-    graph.set_source_config(config.to_json_str())
+    graph.set_source_config(config.to_json_string())
     return Opened(graph.eval(), config, checkpoint)
 
 

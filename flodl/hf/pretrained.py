@@ -77,7 +77,7 @@ class PretrainedModel(OfFamily, nn.Module):
         if graph is None:
             config, graph = self._drawn(config)
         if graph.source_config is None:
-            graph.set_source_config(config.to_json_str())
+            graph.set_source_config(config.to_json_string())
         # The registries of the graph, not the graph as a child: names of parameters then have no
         # further segment, and a part that is replaced is replaced in both.
         for name in _REGISTRIES:
@@ -113,7 +113,7 @@ class PretrainedModel(OfFamily, nn.Module):
         """Write fields that were set into the graph, which saves its configuration as a text."""
         config = self.config
         if config._changes != self._described[1]:
-            self._graph.set_source_config(config.to_json_str())
+            self._graph.set_source_config(config.to_json_string())
             self.__dict__["_described"] = (self._graph.source_config, config._changes)
 
     @property

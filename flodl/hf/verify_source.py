@@ -166,7 +166,7 @@ def compare_outputs(
     """
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
         # The source says what it is, except for the class, which the export may have chosen.
-        (Path(folder) / "config.json").write_text(theirs.config.to_json_str())
+        (Path(folder) / "config.json").write_text(theirs.config.to_json_string())
         source = load(origin.weight_files().files[0].parent, Path(folder)).model
     name = origin.name + _converted(source, mine.config)
     for text in (prompt, *TEXTS):

@@ -292,7 +292,7 @@ class EncoderConfig:
     __hash__ = None  # type: ignore[assignment]  # fields can be set
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} {self.to_json_str()}"
+        return f"{type(self).__name__} {self.to_json_string()}"
 
     @property
     def base_class_name(self) -> str:
@@ -316,12 +316,8 @@ class EncoderConfig:
         labels = {"id2label": self.id2label, "label2id": self.label2id}
         return copy.deepcopy(declared | self._data | labels)
 
-    def to_json_str(self) -> str:
-        """The text of a ``config.json``: sorted, indented by two, with a newline at the end."""
-        return json_text(self._data)
-
     def to_json_string(self, use_diff: bool = True) -> str:
-        """The text of a ``config.json``.
+        """The text of a ``config.json``: sorted, indented by two, with a newline at the end.
 
         Args:
             use_diff: False also writes fields that have the default of their family.
@@ -337,7 +333,7 @@ class EncoderConfig:
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "config.json") as file:
-            file.write(self.to_json_str().encode())
+            file.write(self.to_json_string().encode())
 
     # --- Labels ----------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ def test_labels_are_written_both_ways_with_their_number():
 
 
 def test_written_ids_are_ordered_as_numbers():
-    text = read().replace(id2label=[f"n{n}" for n in range(12)]).to_json_str()
+    text = read().replace(id2label=[f"n{n}" for n in range(12)]).to_json_string()
     assert list(json.loads(text)["id2label"]) == [str(n) for n in range(12)]
     assert text.index('"9": "n9"') < text.index('"10": "n10"')
 

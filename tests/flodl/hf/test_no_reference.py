@@ -74,7 +74,7 @@ for made in (
 ):
     config = made.from_json_str((root / made.model_type / "base/config.json").read_text())
     assert isinstance(config, hf.EncoderConfig)
-    text = config.replace(id2label=["a", "b"]).to_json_str()
+    text = config.replace(id2label=["a", "b"]).to_json_string()
     assert hf.AutoConfig.from_json_str(text).model_type == config.model_type
 """,
     ),
