@@ -1,9 +1,6 @@
 from .activations import (
     activation as activation,
 )
-from .auto_tokenizer import (
-    AutoTokenizer as AutoTokenizer,
-)
 from .batch_encoding import (
     BatchEncoding as BatchEncoding,
 )
@@ -11,6 +8,7 @@ from .collators import (
     DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     DataCollatorWithPadding as DataCollatorWithPadding,
+    default_data_collator as default_data_collator,
 )
 from .config_json import (
     AlbertConfig as AlbertConfig,
@@ -177,7 +175,15 @@ from .tiny_model import (
     write_tiny_model as write_tiny_model,
 )
 from .tokenizer import (
+    AlbertTokenizerFast as AlbertTokenizerFast,
+    AutoTokenizer as AutoTokenizer,
+    BertTokenizerFast as BertTokenizerFast,
+    DebertaV2TokenizerFast as DebertaV2TokenizerFast,
+    DistilBertTokenizerFast as DistilBertTokenizerFast,
     HfTokenizer as HfTokenizer,
+    PreTrainedTokenizerFast as PreTrainedTokenizerFast,
+    RobertaTokenizerFast as RobertaTokenizerFast,
+    XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,
 )
 from .training_data import (
     align_labels as align_labels,

@@ -20,7 +20,6 @@ from flodl.errors import FlodlError
 from flodl.hf.commands.plain import plain
 
 SUCCESS, FAILED, REFUSED = 0, 1, 2
-_VERIFY = "verify-export-"
 _USAGE = "python -m flodl.hf COMMAND [ARGS]"
 
 
@@ -66,13 +65,10 @@ def commands() -> dict[str, str]:
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """A function that parses the arguments of a command and runs it."""
-    family = name.removeprefix(_VERIFY) if name.startswith(_VERIFY) else None
-    stem = _VERIFY.rstrip("-") if family else name
-    module = import_module(f"flodl.hf.commands.{stem.replace('-', '_')}")
+    module = import_module(f"flodl.hf.commands.{name.replace('-', '_')}")
 
     def run(words: Sequence[str]) -> int:
-        args = module.Args.parse_or_schema(words)
-        code: int = module.main(args, family) if family else module.main(args)
+        code: int = module.main(module.Args.parse_or_schema(words))
         return code
 
     return run

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,39 @@ from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.losses import IGNORED
 from flodl.hf.text.call_options import PaddingChoice
 from flodl.hf.tokenizer import HfTokenizer
+
+
+def default_data_collator(
+    features: Sequence[Mapping[str, Any]], return_tensors: Literal["pt"] = "pt"
+) -> dict[str, Tensor]:
+    """Stack rows of equal lengths; ``label`` and ``label_ids`` become ``labels``.
+
+    Values that are texts or None are left out. The first row says which values there are.
+
+    Args:
+        features: One mapping per row.
+        return_tensors: ``"pt"``.
+
+    Raises:
+        ValueError: There are no rows, or rows have different lengths, or other values are asked
+            for.
+    """
+    if return_tensors != "pt":
+        raise ValueError(f"return_tensors={return_tensors!r}: this collator makes 'pt', tensors")
+    if not features:
+        raise ValueError("there are no rows to collate")
+    batch = {}
+    for name, first in features[0].items():
+        if first is None or isinstance(first, str):
+            continue
+        values = [torch.as_tensor(row[name]) for row in features]
+        if len({value.shape for value in values}) > 1:
+            raise ValueError(
+                f"rows have different lengths of {name!r}: pad them with "
+                "DataCollatorWithPadding(tokenizer)"
+            )
+        batch["labels" if name in ("label", "label_ids") else name] = torch.stack(values)
+    return batch
 
 
 @dataclass

@@ -3,8 +3,8 @@
 ::
 
     config = AutoConfig.from_pretrained("bert-base-uncased")
-    config = BertConfig.from_json_str(Path("config.json").read_text())
-    config = DistilBertConfig().replace(hidden_dropout_prob=0.0)
+    config = BertConfig.from_pretrained("folder", num_labels=5)
+    config.hidden_dropout_prob = 0.0
 
 Defaults are those of the classes in transformers; they apply to fields that a file lacks. Sizes
 have no defaults, except those of DistilBERT.
@@ -16,15 +16,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from flodl.hf.configs.base import EncoderConfig, json_text, parse_object
+from flodl.hf.configs.base import EncoderConfig, config_of, json_text, parse_object
 from flodl.hf.configs.deberta import DebertaV2Config
 from flodl.hf.configs.fields import (
     MOST_LAYERS,
     WIDEST,
     activation_name,
     amount,
-    config_class,
-    constant,
     flag,
     rate,
     refusal,
@@ -47,7 +45,6 @@ __all__ = [
 ]
 
 
-@config_class
 class BertConfig(EncoderConfig):
     """BERT (https://arxiv.org/abs/1810.04805).
 
@@ -63,7 +60,6 @@ class BertConfig(EncoderConfig):
     classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
 
 
-@config_class
 class _RobertaFamily(EncoderConfig):
     """RoBERTa and XLM-RoBERTa; they differ only in their vocabulary."""
 
@@ -87,7 +83,6 @@ class _RobertaFamily(EncoderConfig):
             )
 
 
-@config_class
 class RobertaConfig(_RobertaFamily):
     """RoBERTa (https://arxiv.org/abs/1907.11692).
 
@@ -103,7 +98,6 @@ class RobertaConfig(_RobertaFamily):
     class_prefix: ClassVar[str] = "Roberta"
 
 
-@config_class
 class XLMRobertaConfig(_RobertaFamily):
     """XLM-RoBERTa (https://arxiv.org/abs/1911.02116): RoBERTa with words of 100 languages.
 
@@ -123,7 +117,6 @@ _DISTILBERT_SPELLINGS: Final = (
 )
 
 
-@config_class
 class DistilBertConfig(EncoderConfig):
     """DistilBERT (https://arxiv.org/abs/1910.01108).
 
@@ -154,8 +147,8 @@ class DistilBertConfig(EncoderConfig):
     hidden_act: str = activation_name(default="gelu", key="activation")
     hidden_dropout_prob: float = rate(default=0.1, key="dropout")
     attention_probs_dropout_prob: float = rate(default=0.1, key="attention_dropout")
-    type_vocab_size: int = constant(0)
-    layer_norm_eps: float = constant(1e-12)
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-12
     qa_dropout: float = rate(default=0.1)
     seq_classif_dropout: float = rate(default=0.2)
     sinusoidal_pos_embds: bool = flag(default=False)
@@ -170,7 +163,6 @@ class DistilBertConfig(EncoderConfig):
                 )
 
 
-@config_class
 class AlbertConfig(EncoderConfig):
     """ALBERT (https://arxiv.org/abs/1909.11942): narrow word table, shared layer weights.
 
@@ -233,27 +225,15 @@ class AutoConfig:
             UnsupportedModelError: ``model_type`` is absent or none of the seven.
             ConfigError: The text is not a JSON object, or a field has an impossible value.
         """
-        data = parse_object(text, origin)
-        known = ", ".join(_FAMILIES)
-        if "model_type" not in data:
-            raise UnsupportedModelError(
-                f"{origin}: 'model_type' is missing; flodl has the families {known}"
-            )
-        named = data["model_type"]
-        family = _FAMILIES.get(named) if isinstance(named, str) else None
-        if family is None:
-            raise UnsupportedModelError(
-                f"{origin}: 'model_type' is {named!r:.80}; flodl has the families {known}"
-            )
-        return family._from_mapping(data, origin)
+        return _of_family(parse_object(text, origin), origin)
 
     @staticmethod
-    def from_pretrained(src: str | os.PathLike[str], **access: Any) -> EncoderConfig:
+    def from_pretrained(src: str | os.PathLike[str], **options: Any) -> EncoderConfig:
         """Read the family's configuration from a directory or a repository, without weights.
 
         Args:
             src: A directory with a ``config.json``, or the name of a repository on the Hub.
-            access: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
+            options: See :meth:`EncoderConfig.from_pretrained`.
 
         Raises:
             UnsupportedModelError: ``model_type`` is absent or none of the seven.
@@ -261,13 +241,21 @@ class AutoConfig:
             FileNotFoundError: The directory does not exist, or it has no ``config.json``.
             HubError: The repository or its ``config.json`` cannot be downloaded.
         """
-        from flodl.hf.locate import locate
-        from flodl.hf.source import CONFIG, Access
+        return _of_family(*config_of(src, options))
 
-        checkpoint = locate(src, Access(**access))
-        origin = f"{checkpoint.name}/{CONFIG}"
-        try:
-            text = checkpoint.require(CONFIG).read_bytes().decode()
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{origin}: not valid JSON: {error}") from None
-        return AutoConfig.from_json_str(text, origin=origin)
+
+def _of_family(
+    data: dict[str, Any], origin: str, fields: Mapping[str, Any] | None = None
+) -> EncoderConfig:
+    known = ", ".join(_FAMILIES)
+    if "model_type" not in data:
+        raise UnsupportedModelError(
+            f"{origin}: 'model_type' is missing; flodl has the families {known}"
+        )
+    named = data["model_type"]
+    family = _FAMILIES.get(named) if isinstance(named, str) else None
+    if family is None:
+        raise UnsupportedModelError(
+            f"{origin}: 'model_type' is {named!r:.80}; flodl has the families {known}"
+        )
+    return family._from_mapping(data, origin, fields)

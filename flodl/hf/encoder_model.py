@@ -30,8 +30,8 @@ class EncoderModel(PretrainedModel):
     :attr:`graph` returns ``last_hidden_state [B, S, H]`` as a tensor.
 
     Args:
+        config: Its configuration. Without a graph, new values are drawn.
         graph: The encoder.
-        config: Its configuration.
     """
 
     def forward(
@@ -95,7 +95,7 @@ class EncoderModel(PretrainedModel):
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         opened = open_encoder(src, options, family=cls.config_class)
-        return cls(opened.graph, opened.config)
+        return cls(opened.config, opened.graph)
 
     @classmethod
     def from_config(cls, config: EncoderConfig, *, device: torch.device | str = "cpu") -> Self:
@@ -105,10 +105,14 @@ class EncoderModel(PretrainedModel):
             config: Of this family.
             device: Where the model is made.
         """
+        return cls(*cls._drawn(config, device))
+
+    @classmethod
+    def _drawn(
+        cls, config: EncoderConfig, device: torch.device | str = "cpu"
+    ) -> tuple[EncoderConfig, Graph]:
         config = config.replace(architectures=(config.base_class_name,))
-        graph = build_graph(config, HeadKind.BASE, pooler=True, device=device)
-        graph.set_source_config(config.to_json_str())
-        return cls(graph, config)
+        return config, build_graph(config, HeadKind.BASE, pooler=True, device=device)
 
 
 class BackboneOutputs(NamedTuple):

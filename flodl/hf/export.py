@@ -108,7 +108,7 @@ def export_hf_dir(
     """
     out = Path(out_dir)
     config = AutoConfig.from_json_str(config_json)
-    text = _exported_config(config, graph)
+    text = exported_config(config, graph)
     with new_directory(out):
         remove_onnx(out)
         save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
@@ -148,7 +148,7 @@ def save_model(
     """
     if not force:
         _refuse_to_replace(out, "force=True replaces them, or name another directory")
-    text = _without_source(config).to_json_str()
+    text = _without_source(config).to_json_string()
     files = export_hf_dir(graph, text, out, max_shard_size=max_shard_size)
     if tokenizer is None:
         return files
@@ -240,7 +240,7 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
         raise CheckpointMismatchError(
             f"{checkpoint} is not a whole {found.config.architectures[0]}", missing=report.missing
         )
-    graph.set_source_config(found.config.to_json_str())
+    graph.set_source_config(found.config.to_json_string())
     counts = f"{len(report.loaded)} tensors loaded, {len(report.skipped)} skipped, none missing"
     return graph.eval(), [f"{checkpoint.name}: {counts}", *_listed("skipped", report.skipped)]
 
@@ -310,7 +310,7 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
 # Configuration
 
 
-def _exported_config(config: EncoderConfig, graph: Graph) -> str:
+def exported_config(config: EncoderConfig, graph: Graph) -> str:
     """The text of the exported configuration: that of the model, adjusted to the export."""
     if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
         config = config.for_masked_lm(legacy=config.legacy)

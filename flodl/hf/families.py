@@ -238,7 +238,7 @@ class AutoModel:
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         opened = open_encoder(src, options)
-        return MODELS[opened.config.model_type](opened.graph, opened.config)
+        return MODELS[opened.config.model_type](opened.config, opened.graph)
 
     @staticmethod
     def from_config(config: EncoderConfig) -> EncoderModel:

@@ -155,9 +155,7 @@ def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspect
         family=config.model_type,
         head=found.kind.value,
         architecture=config.architectures[0] if config.architectures else "",
-        labels=(found.config.id2label or ())
-        if found.config.id2label != config.id2label
-        else (config.id2label or ()),
+        labels=found.labels,
         files=files,
         tensors=len(tensors),
         parameters=sum(math.prod(one.shape) for one in tensors.values()),

@@ -51,6 +51,7 @@ _HEADS = frozenset(
         "vocab_transform",
     }
 )
+_ENCODER = frozenset({"embeddings", "encoder", "final_norm", "layers", "pooler", "transformer"})
 _POSITIONS = ".position_embeddings.weight"
 
 
@@ -177,6 +178,20 @@ def is_harmless(key: str, expected: Collection[str]) -> bool:
     if top in _HEADS:
         return not any(name.startswith(top + ".") for name in expected)
     return key.endswith(_POSITIONS) and not any(name.endswith(_POSITIONS) for name in expected)
+
+
+def is_start_for(head: str, keys: Iterable[str], prefix: str) -> bool:
+    """Whether a file holds an encoder, perhaps with another head, and nothing of this head.
+
+    A file with a name that no model has is not one: that tensor may be part of the head.
+
+    Args:
+        head: The module of the head, such as ``qa_outputs``.
+        keys: Keys of the file.
+        prefix: Prefix of the encoder.
+    """
+    known = (_HEADS - {head}) | _ENCODER | {prefix}
+    return all(_top(key) in known or _HARMLESS.search(key) for key in keys)
 
 
 def keys_have_pooler(keys: Iterable[str]) -> bool:

@@ -19,7 +19,7 @@ from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES, StoredFiles
 from flodl.log import verbose, warning
 
-HeadInit = Literal["random", "replace"]
+HeadInit = Literal["random", "replace", "strict"]
 
 _SHOWN = 20
 _FLOATS = {
@@ -67,7 +67,8 @@ def load_weights(
         allow_unused: Whether tensors without a place in the graph are only reported, not refused.
         head_init: ``"random"`` draws the tensors of a head (with its pooler) that the files lack:
             weights from Normal(0, ``initializer_range``), biases 0, LayerNorms 1.
-            ``"replace"`` also draws new tensors for those of another shape.
+            ``"replace"`` also draws new tensors for those of another shape. ``"strict"`` and None
+            draw nothing.
         seed: For drawing; None uses torch's global generator.
         commit: The commit of the files, for the report.
 
@@ -80,8 +81,8 @@ def load_weights(
         MissingDependencyError: The package safetensors is not installed.
         ValueError: An unknown ``dtype`` or ``head_init``.
     """
-    if head_init not in (None, "random", "replace"):
-        raise ValueError(f'head_init is "random", "replace" or None, not {head_init!r}')
+    if head_init not in (None, "random", "replace", "strict"):
+        raise ValueError(f'head_init is "random", "replace", "strict" or None, not {head_init!r}')
     wanted = None if dtype is None else _float_type(dtype)
     slots = slots_of(graph)
     expected = frozenset(key for slot in slots for key in slot.keys)
@@ -90,7 +91,7 @@ def load_weights(
         prefix=config.prefix if keys.is_prefixed(expected, config.prefix) else "",
         second_names=True,
         tied=config.tie_word_embeddings,
-        draws_missing=head_init is not None,
+        draws_missing=head_init in ("random", "replace"),
         replaces_head=head_init == "replace",
         allows_unused=allow_unused,
     )

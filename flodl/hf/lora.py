@@ -21,7 +21,6 @@ from flodl.graph.freezing import freeze_params, unfreeze_params
 from flodl.graph.selection import Spot, places, segment_matcher, select
 from flodl.hf.lora_layers import (
     KINDS,
-    LoraLinear,
     LoraSettings,
     become,
     fresh_change,
@@ -144,7 +143,7 @@ def merge_lora(graph: Graph) -> None:
             layer.weight.copy_(layer.merged())
         for name in (*parts, "lora"):
             delattr(layer, name)
-        plain = nn.Linear if isinstance(layer, LoraLinear) else nn.Embedding
+        plain = next(kind for kind, adapted in KINDS.items() if adapted is type(layer))
         layer.__class__ = plain  # type: ignore[assignment]
         setattr(layer, _FOLDED, folded)
 

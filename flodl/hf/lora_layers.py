@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows
 
+from flodl.hf.models.backbone import FlatPooler
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -247,9 +249,18 @@ class LoraEmbedding(nn.Embedding):
         return f"{super().extra_repr()}, {_told(self.lora)}"
 
 
+class _LoraFlatPooler(LoraLinear):
+    """The pooler of ALBERT with a change."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, S, H]`` to ``[B, H]``."""
+        return super().forward(x[:, 0]).tanh()
+
+
 KINDS: dict[type[nn.Module], type[LoraLinear] | type[LoraEmbedding]] = {
     nn.Linear: LoraLinear,
     nn.Embedding: LoraEmbedding,
+    FlatPooler: _LoraFlatPooler,
 }
 """A kind of layer -> the same kind with a change."""
 

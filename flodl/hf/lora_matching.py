@@ -31,7 +31,7 @@ _PARTS = re.compile(
 )
 # PEFT keeps the layer that it adapts below `base_layer`, and of a module that it trains as a whole
 # the first state below `original_module`. The trained copy is saved twice.
-_WRAPPED = re.compile(r"\.base_layer(?=\.[^.]+$)|\.modules_to_save(?=\.)")
+_WRAPPED = re.compile(r"\.base_layer(?=\.[^.]+$)|\.modules_to_save(?:\.default)?(?=\.)")
 _ORIGINAL = re.compile(r"\.original_module(?=\.)")
 
 

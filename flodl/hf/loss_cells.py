@@ -113,7 +113,7 @@ def loss_differences(
     cells = loss_cells(kind, config, enc)
     if not cells:
         return {}
-    head: Any = HEADS[config.model_type, kind](graph.double(), config)
+    head: Any = HEADS[config.model_type, kind](config, graph.double())
     reference: Any = model.double()
     inputs = {name: one for name, one in inputs_of(enc, config).items() if name != "position_ids"}
     found, before = {}, reference.config.problem_type

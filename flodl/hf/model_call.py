@@ -35,6 +35,7 @@ class Arguments:
         padding: Whether outputs at padding are computed too; False leaves it to the model.
 
     Raises:
+        TypeError: A value is not a tensor.
         ValueError: There are neither ids nor vectors, or both.
     """
 
@@ -51,6 +52,13 @@ class Arguments:
         if (self.input_ids is None) == (self.inputs_embeds is None):
             given = "neither" if self.input_ids is None else "both"
             raise ValueError(f"a model takes input_ids or inputs_embeds, got {given}")
+        for name in ("input_ids", MASK, TYPES, POSITIONS, "inputs_embeds"):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                raise TypeError(
+                    f"{name} is a {type(value).__name__}, and a model takes tensors: call "
+                    f'tokenizer(texts, padding=True, return_tensors="pt"), or torch.tensor({name})'
+                )
 
     @property
     def plain(self) -> bool:

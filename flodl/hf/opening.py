@@ -24,6 +24,7 @@ from flodl.hf.configs.labels import Labels
 from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.keys import is_start_for
 from flodl.hf.load_report import LoadReport
 from flodl.hf.loading import HeadInit, load_weights
 from flodl.hf.locate import locate
@@ -79,7 +80,9 @@ class HeadOpening(Opening, total=False):
         problem_type: Replaces that of the configuration: ``"regression"``,
             ``"single_label_classification"`` or ``"multi_label_classification"``.
         head_init: ``"random"`` draws a head that the checkpoint lacks, ``"replace"`` also a head of
-            another width. Without either, a head that does not fit is an error.
+            another width. Without either, a head that does not fit is an error. Only a head that
+            finds answers is drawn anyway, with a warning, if the checkpoint holds nothing of it;
+            ``"strict"`` refuses that too.
         ignore_mismatched_sizes: True is the same as ``head_init="replace"``.
         seed: Seed of the drawn values.
         tokenizer: Used instead of the checkpoint's tokenizer.
@@ -102,13 +105,11 @@ class Opened:
     Attributes:
         graph: The model, in evaluation mode.
         config: The configuration it was built from, with its class, labels and variant filled in.
-        labels: Names of the classes of a classifier; otherwise empty.
         checkpoint: The checkpoint it came from.
     """
 
     graph: Graph
     config: EncoderConfig
-    labels: tuple[str, ...]
     checkpoint: Checkpoint
 
 
@@ -194,16 +195,21 @@ def open_model(
     wanted = options.get("num_labels"), options.get("id2label")
     if kind in LABELLED and wanted != (None, None):
         config.labels_for(*wanted)  # refuse them before the weights are downloaded
-    # Who names the classes wants a classifier of them, as in transformers.
-    may_draw = kind in LABELLED and wanted != (None, None) and options.get("head_init") is None
-    if may_draw:
-        options = {**options, "head_init": "random"}
     weights = checkpoint.weight_files()
     if mapping := options.get("key_mapping"):
         weights = replace(weights, key_mapping=mapping)
+    shapes = {key: tensor.shape for key, tensor in StoredFiles(weights).tensors.items()}
+    # Who names the classes wants a classifier of them, as in transformers. All heads that find
+    # answers are alike, so an encoder is a start for one.
+    named = kind in LABELLED and wanted != (None, None)
+    finder = "classifier" if config.model_type == "modernbert" else "qa_outputs"
+    started = kind is HeadKind.QA and is_start_for(finder, shapes, config.prefix)
+    may_draw = options.get("head_init") is None and (named or started)
+    if may_draw:
+        options = {**options, "head_init": "random"}
     found = outline(
         config,
-        {key: tensor.shape for key, tensor in StoredFiles(weights).tensors.items()},
+        shapes,
         kind,
         num_labels=wanted[0],
         id2label=wanted[1],
@@ -213,8 +219,8 @@ def open_model(
     config = _fill(graph, weights, found.config, options, checkpoint.commit)
     if may_draw:
         _warn_of_new_head(graph, checkpoint)
-    graph.set_source_config(config.to_json_str())
-    return Opened(graph.eval(), config, found.labels, checkpoint)
+    graph.set_source_config(config.to_json_string())
+    return Opened(graph.eval(), config, checkpoint)
 
 
 def open_encoder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -71,10 +72,11 @@ def outline(
         ConfigError: Labels or head of the configuration contradict each other.
     """
     kind = head or head_of(config)
-    config = config.replace(architectures=(class_name(config, kind),))
+    settled: dict[str, Any] = {"architectures": (class_name(config, kind),)}
     if kind in LABELLED:
         rows = None if new_head else _classifier_rows(shapes)
-        config = config.replace(id2label=config.labels_for(num_labels, id2label, rows))
+        settled["id2label"] = config.labels_for(num_labels, id2label, rows)
+    config = config.replace(**settled)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = _with_found_decoder(config, shapes)
     return Outline(config, kind, keys_have_pooler(shapes))

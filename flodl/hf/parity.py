@@ -102,7 +102,7 @@ def _compared(cell: Cell, src: str, out: Path | None) -> Difference:
     enc = batch_for(opened.config)
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
         # The reference gets the class and the labels that were chosen.
-        (Path(folder) / "config.json").write_text(opened.config.to_json_str())
+        (Path(folder) / "config.json").write_text(opened.config.to_json_string())
         weights = opened.checkpoint.weight_files().files[0].parent
         model = load(weights, Path(folder)).model
     theirs = outputs_of_reference(model, inputs_of(enc, opened.config))

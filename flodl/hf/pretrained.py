@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,7 +36,6 @@ _ELSEWHERE: Mapping[str, str] = {
     ),
     "quantize": "open the model with dtype='bfloat16'",
     "to_bettertransformer": "attention is fused already",
-    "base_model": "the encoder of a model with a head is named by model.config.prefix",
 }
 """Names of ``transformers`` that have another name here -> what to write instead."""
 
@@ -60,40 +60,71 @@ class PretrainedModel(OfFamily, nn.Module):
     through the model.
 
     Args:
-        graph: The graph.
         config: Its configuration.
+        graph: The graph; None to build one with newly drawn values.
 
     Raises:
-        TypeError: ``graph`` is not a graph.
+        TypeError: ``config`` is not a configuration of the family.
     """
 
     _graph: Graph
     _config: EncoderConfig
-    _described: str | None
+    _described: tuple[str | None, int]
 
-    def __init__(self, graph: Graph, config: EncoderConfig) -> None:
-        _check_graph(type(self).__name__, graph)
+    def __init__(self, config: EncoderConfig, graph: Graph | None = None) -> None:
+        _check_config(type(self), config)
         super().__init__()
+        if graph is None:
+            config, graph = self._drawn(config)
+        if graph.source_config is None:
+            graph.set_source_config(config.to_json_string())
         # The registries of the graph, not the graph as a child: names of parameters then have no
         # further segment, and a part that is replaced is replaced in both.
         for name in _REGISTRIES:
             self.__dict__[name] = graph.__dict__[name]
-        self.__dict__.update(_graph=graph, _config=config, _described=graph.source_config)
+        told = (graph.source_config, config._changes)
+        self.__dict__.update(_graph=graph, _config=config, _described=told)
+
+    @classmethod
+    def _drawn(cls, config: EncoderConfig) -> tuple[EncoderConfig, Graph]:
+        """A graph with newly drawn values, and its configuration."""
+        raise NotImplementedError
 
     # --- Parts -----------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:
         """The model as a graph, a ``torch.nn.Module`` that returns a tensor."""
+        self._tell_graph()
         return self._graph
 
     @property
     def config(self) -> EncoderConfig:
-        """The configuration of the model, with changes made by surgery."""
-        text = self._graph.source_config
-        if text is not None and text != self._described:
-            self.__dict__.update(_config=AutoConfig.from_json_str(text), _described=text)
+        """The configuration of the model, with changes made by surgery; fields may be set."""
+        text, (described, _) = self._graph.source_config, self._described
+        if text is not None and text != described:
+            changed = _fields_set_since(described, self._config)
+            self.__dict__["_config"] = AutoConfig.from_json_str(text)
+            self.__dict__["_described"] = (text, 0)
+            self._config.update(changed)
         return self._config
+
+    def _tell_graph(self) -> None:
+        """Write fields that were set into the graph, which saves its configuration as a text."""
+        config = self.config
+        if config._changes != self._described[1]:
+            self._graph.set_source_config(config.to_json_string())
+            self.__dict__["_described"] = (self._graph.source_config, config._changes)
+
+    @property
+    def base_model_prefix(self) -> str:
+        """The name of the encoder in a model with a head."""
+        return self.config.prefix
+
+    @property
+    def base_model(self) -> PretrainedModel:
+        """The encoder of a model with a head; a model without a head itself."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -101,6 +132,7 @@ class PretrainedModel(OfFamily, nn.Module):
         except AttributeError:
             graph = self.__dict__.get("_graph")
         if graph is not None and not name.startswith("_"):
+            self._tell_graph()
             with contextlib.suppress(AttributeError):
                 return getattr(graph, name)
         remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
@@ -189,7 +221,10 @@ class PretrainedModel(OfFamily, nn.Module):
     # --- Memory ----------------------------------------------------------------------------
 
     def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+        self,
+        gradient_checkpointing_kwargs: Mapping[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
     ) -> None:
         """Keep only the inputs of layers for the backward, which computes the rest again.
 
@@ -198,6 +233,8 @@ class PretrainedModel(OfFamily, nn.Module):
 
         Args:
             gradient_checkpointing_kwargs: Only ``{"use_reentrant": False}`` is supported.
+            every_n_layers: 2 does so in every second layer, the first included.
+            offload: Only False is supported: inputs of layers stay on the device.
 
         Raises:
             ValueError: There is another setting, or no layer of the model supports it.
@@ -208,16 +245,34 @@ class PretrainedModel(OfFamily, nn.Module):
                 f"gradient_checkpointing_kwargs={gradient_checkpointing_kwargs!r}: the supported "
                 "setting is {'use_reentrant': False}"
             )
+        if offload or every_n_layers < 1:
+            raise ValueError(
+                f"every_n_layers={every_n_layers!r}, offload={offload!r}: give a number of layers "
+                "of at least 1, and leave out offload: inputs of layers stay on the device"
+            )
         layers = self._layers()
         if not layers:
             raise ValueError(f"the layers of this {type(self).__name__} cannot be recomputed")
-        for layer in layers:
-            layer.recomputed = True
+        for number, layer in enumerate(layers):
+            layer.recomputed = number % every_n_layers == 0
 
     def gradient_checkpointing_disable(self) -> None:
         """Keep all values for the backward again, as at first."""
         for layer in self._layers():
             layer.recomputed = False
+
+    def activation_checkpointing_enable(
+        self,
+        activation_checkpointing_kwargs: Mapping[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
+    ) -> None:
+        """The newer name of :meth:`gradient_checkpointing_enable` in transformers."""
+        self.gradient_checkpointing_enable(activation_checkpointing_kwargs, every_n_layers, offload)
+
+    def activation_checkpointing_disable(self) -> None:
+        """The newer name of :meth:`gradient_checkpointing_disable` in transformers."""
+        self.gradient_checkpointing_disable()
 
     @property
     def is_gradient_checkpointing(self) -> bool:
@@ -238,6 +293,9 @@ class PretrainedModel(OfFamily, nn.Module):
         self,
         directory: str | os.PathLike[str],
         *,
+        is_main_process: bool = True,
+        safe_serialization: bool = True,
+        state_dict: Mapping[str, Tensor] | None = None,
         force: bool = False,
         max_shard_size: int | str | None = None,
     ) -> tuple[str, ...]:
@@ -248,6 +306,9 @@ class PretrainedModel(OfFamily, nn.Module):
 
         Args:
             directory: Where to write; created with its parents.
+            is_main_process: False writes nothing: another process of the training does.
+            safe_serialization: True, because weights are only written as safetensors.
+            state_dict: None: the values of the model are written.
             force: Replace an existing model, with its tokenizer.
             max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
 
@@ -257,8 +318,17 @@ class PretrainedModel(OfFamily, nn.Module):
         Raises:
             FlodlError: The directory holds a model already.
             OSError: The system refused.
-            ValueError: ``max_shard_size`` is not a size.
+            ValueError: ``max_shard_size`` is not a size, or an argument asks for something else.
         """
+        if not safe_serialization:
+            raise ValueError("safe_serialization=False: weights are only written as safetensors")
+        if state_dict is not None:
+            raise ValueError(
+                "state_dict: the values of the model are written; call "
+                "model.load_state_dict(state_dict) first"
+            )
+        if not is_main_process:
+            return ()
         from flodl.hf.export import save_model
 
         return save_model(
@@ -274,10 +344,17 @@ class PretrainedModel(OfFamily, nn.Module):
         return f"{type(self).__name__}({self.num_parameters():,} parameters)"
 
 
-def _check_graph(name: str, graph: object) -> None:
-    """Say how models are made to those who call a class with a configuration."""
-    if not isinstance(graph, Graph):
+def _fields_set_since(described: str | None, config: EncoderConfig) -> dict[str, Any]:
+    """The fields of a configuration that differ from the text that it had."""
+    before = {} if described is None else json.loads(described)
+    after = config.source
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _check_config(cls: type[PretrainedModel], config: object) -> None:
+    """Say how models are made to those who call a class with something else."""
+    if not isinstance(config, cls.config_class):
         raise TypeError(
-            f"{name} is made of a graph and its configuration, got {type(graph).__name__}: "
-            f"use {name}.from_pretrained(source), or {name}.from_config(config) for new values"
+            f"{cls.__name__} is made of a {cls.config_class.__name__}, got "
+            f"{type(config).__name__}: use {cls.__name__}.from_pretrained(source) for a checkpoint"
         )

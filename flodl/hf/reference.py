@@ -164,7 +164,9 @@ def make_synthetic(config: EncoderConfig, kind: HeadKind, folder: Path, name: st
     package = transformers()
     folder.mkdir(parents=True, exist_ok=True)
     architecture = class_name(config, kind)
-    (folder / "config.json").write_text(config.replace(architectures=(architecture,)).to_json_str())
+    (folder / "config.json").write_text(
+        config.replace(architectures=(architecture,)).to_json_string()
+    )
     model = getattr(package, architecture)(package.AutoConfig.from_pretrained(folder))
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     generator = torch.Generator().manual_seed(seed)

@@ -109,6 +109,56 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
     )
 
 
+def settings_files(settings: SentenceSettings, width: int) -> dict[str, str]:
+    """The files beside an encoder with which sentence-transformers opens its folder.
+
+    Args:
+        settings: The settings.
+        width: The number of elements of a vector, H.
+
+    Returns:
+        The text of each file, by its name in the folder.
+
+    Raises:
+        ValueError: The pooling is ``"pooler"``, which such folders do not have.
+    """
+    if settings.pooling == "pooler":
+        raise ValueError('the pooling "pooler" cannot be saved: use "mean", "cls" or "max"')
+    steps = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
+    places = ["", "1_Pooling", "2_Normalize"]
+    prompts = dict(settings.prompts)
+    name = next((name for name, text in prompts.items() if text == settings.prompt), "default")
+    if settings.prompt:
+        prompts[name] = settings.prompt
+    files: dict[str, Any] = {
+        _MODULES: [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": places[number],
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, kind in enumerate(steps)
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": width,
+            **{flag: kind == settings.pooling for flag, kind in _FLAGS.items()},
+            "include_prompt": settings.include_prompt,
+        },
+        **({"2_Normalize/config.json": {}} if settings.normalize else {}),
+        _MODEL_FILES[0]: {
+            "max_seq_length": settings.max_length,
+            "do_lower_case": settings.lower_case,
+        },
+        _PROMPTS: {
+            "prompts": prompts,
+            "default_prompt_name": name if settings.prompt else None,
+            "similarity_fn_name": settings.similarity,
+        },
+    }
+    return {file: json.dumps(value, indent=2) + "\n" for file, value in files.items()}
+
+
 def _modules(text: str, where: str) -> list[tuple[str, str]]:
     """Kind and folder of each step, in order."""
     steps = _parsed(text, where)

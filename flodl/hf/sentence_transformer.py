@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any, Self, cast, final
 import torch
 from torch import Tensor
 
+from flodl.files import replace_text
 from flodl.hf.embed import TextEncoder, length_limit
+from flodl.hf.export import save_model
 from flodl.hf.opening import Opening, Source
+from flodl.hf.sentence_settings import settings_files
 
 
 @final
@@ -118,6 +122,40 @@ class SentenceTransformer:
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Compare every vector with every other; see :meth:`TextEncoder.similarity`."""
         return self._encoder.similarity(embeddings1, embeddings2)
+
+    def save_pretrained(
+        self, path: str | os.PathLike[str], *, force: bool = False
+    ) -> tuple[str, ...]:
+        """Write a folder that sentence-transformers opens, and return the files written.
+
+        Args:
+            path: The folder, created with its parents.
+            force: Replace an existing model, with its tokenizer.
+
+        Raises:
+            FlodlError: The folder holds a model already.
+            ValueError: The pooling cannot be saved.
+            OSError: The system refused.
+        """
+        encoder, folder = self._encoder, Path(path)
+        files = settings_files(encoder.settings, encoder.config.hidden_size)
+        written = save_model(
+            encoder.graph, encoder.config, folder, tokenizer=encoder.tokenizer, force=force
+        )
+        for name, text in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            replace_text(folder / name, text)
+        return (*written, *files)
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> tuple[str, ...]:
+        """The same as :meth:`save_pretrained`."""
+        return self.save_pretrained(path, force=force)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"SentenceTransformer has no attribute {name!r}: write a folder with save(folder), and "
+            "open it with the package sentence-transformers for the rest of its class"
+        )
 
     def _prompted(self, options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         prompts = self._encoder.settings.prompts

@@ -168,7 +168,7 @@ def _changed_config(graph: Graph, **fields: Any) -> EncoderConfig | None:
 
 def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
     if config is not None:
-        graph.set_source_config(config.to_json_str())
+        graph.set_source_config(config.to_json_string())
 
 
 # --- Parts -----------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
             "merge adapters, and extract parts one by one where modules were replaced"
         )
     model.load_state_dict(state, assign=True)
-    model.set_source_config(config.to_json_str())
+    model.set_source_config(config.to_json_string())
     return model.train(part.training)
 
 

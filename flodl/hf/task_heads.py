@@ -7,7 +7,7 @@ each family are in :mod:`flodl.hf.families`.
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from flodl.hf.losses import (
 from flodl.hf.model_call import Arguments, head_values
 from flodl.hf.models.layout import PLACES, ChoiceOfLayout
 from flodl.hf.opening import HeadOpening, Opened, Source, open_model
-from flodl.hf.outline import outline
+from flodl.hf.outline import LABELLED, outline
 from flodl.hf.outputs import (
     MaskedLMOutput,
     ModelOutput,
@@ -43,6 +43,9 @@ from flodl.hf.predict.tokens import TokenTagging
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.tokenizer import HfTokenizer
 
+if TYPE_CHECKING:
+    from flodl.hf.encoder_model import EncoderModel
+
 Device = torch.device | str
 
 _ROBERTA = ("roberta", "xlm-roberta")
@@ -53,9 +56,8 @@ class Head(PretrainedModel):
     """An encoder with a head, a ``torch.nn.Module``.
 
     Args:
+        config: The configuration of the model. Without a graph, new values are drawn.
         graph: The model.
-        config: The configuration of the model.
-        labels: Names of its classes; empty for a head without classes.
         tokenizer: Encodes texts for the model.
     """
 
@@ -63,19 +65,40 @@ class Head(PretrainedModel):
 
     def __init__(
         self,
-        graph: Graph,
         config: EncoderConfig,
-        labels: tuple[str, ...] = (),
+        graph: Graph | None = None,
         tokenizer: HfTokenizer | None = None,
     ) -> None:
-        super().__init__(graph, config)
-        self._labels = labels
+        super().__init__(config, graph)
         self._tokenizer = tokenizer
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes in order; empty for a head without classes."""
-        return self._labels
+        return tuple(self.config.id2label.values()) if self.kind in LABELLED else ()
+
+    @property
+    def base_model(self) -> EncoderModel:
+        """The encoder: a model without a head that shares its parts with this one.
+
+        The head names it too, as in transformers: ``model.bert``, ``model.roberta``. A call returns
+        its hidden state ``[B, S, H]`` and its pooled output, if it has a pooler.
+        """
+        graph = self._graph.tree_children()[self.config.prefix]
+        known = self.__dict__.get("_encoder")
+        if known is None or known._graph is not graph:
+            from flodl.hf.families import MODELS
+
+            known = MODELS[self.config.model_type](self.config, graph)
+            self.__dict__["_encoder"] = known
+        encoder: EncoderModel = known
+        return encoder
+
+    def __getattr__(self, name: str) -> Any:
+        graph = self.__dict__.get("_graph")
+        if graph is not None and name == self.config.prefix:
+            return self.base_model
+        return super().__getattr__(name)
 
     @property
     def tokenizer(self) -> HfTokenizer | None:
@@ -103,7 +126,7 @@ class Head(PretrainedModel):
 
         If the tokenizer cannot be read, a message goes to stderr; the model then works on ids only.
         """
-        head = cls(opened.graph, opened.config, opened.labels, tokenizer)
+        head = cls(opened.config, opened.graph, tokenizer)
         if tokenizer is None:
             head._read_tokenizer(opened)
         return head
@@ -133,10 +156,14 @@ class Head(PretrainedModel):
         Raises:
             ConfigError: ``num_labels`` is not a positive number.
         """
+        return cls(*cls._drawn(config, device, num_labels))
+
+    @classmethod
+    def _drawn(
+        cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
+    ) -> tuple[EncoderConfig, Graph]:
         found = outline(config, {}, cls.kind, num_labels=num_labels)
-        graph = found.build(device)
-        graph.set_source_config(found.config.to_json_str())
-        return cls(graph, found.config, found.labels)
+        return found.config, found.build(device)
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
@@ -165,7 +192,7 @@ class Head(PretrainedModel):
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self._graph.parameters())
-        labels = f", {len(self._labels)} labels" if self._labels else ""
+        labels = f", {len(self.labels)} labels" if self.labels else ""
         return f"{type(self).__name__}({size:,} parameters{labels})"
 
 

@@ -19,12 +19,20 @@ from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import CheckpointFormatError, ConfigError
 from flodl.hf.locate import locate
 from flodl.hf.source import CONFIG, Access, Checkpoint
-from flodl.hf.text.call_options import CallOptions, PaddingChoice, RowShape, Side, row_shape
+from flodl.hf.text.call_options import (
+    CallOptions,
+    PaddingChoice,
+    RowShape,
+    Side,
+    checked_side,
+    row_shape,
+)
 from flodl.hf.text.calling import Texts, encode_rows, gathered, values_of
 from flodl.hf.text.conventions import IDS, MASK, conventions
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
+from flodl.hf.text.overrides import check_settings, with_settings
 from flodl.hf.text.padding import NO_PAD_TOKEN, Features, Filling, padded
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.truncation import Positions, Strategy, Truncation
@@ -114,33 +122,61 @@ class HfTokenizer(Vocabulary):
     @classmethod
     def from_pretrained(
         cls,
-        src: str | os.PathLike[str],
+        pretrained_model_name_or_path: str | os.PathLike[str],
         *,
         revision: str | None = None,
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
         subfolder: str = "",
+        use_fast: bool = True,  # noqa: ARG003 - all tokenizers here are fast, with the same ids
+        trust_remote_code: bool | None = None,
+        model_max_length: int | None = None,
+        padding_side: Side | None = None,
+        truncation_side: Side | None = None,
+        **settings: Any,
     ) -> Self:
         """Read the tokenizer of a directory or repository, and the limits of its model if any.
 
         Args:
-            src: Directory or repository.
+            pretrained_model_name_or_path: Directory or repository.
             revision: Branch, tag or commit.
             token: Sent to the Hub.
             cache_dir: Where downloads are kept.
             local_files_only: Never ask the network.
             subfolder: Folder inside the directory or repository.
+            use_fast: Without effect: all tokenizers here are fast, with the same ids.
+            trust_remote_code: False or None; code of a repository is never run.
+            model_max_length: Tokens of a row that a call cuts or fills to.
+            padding_side: The side that a call fills, ``"right"`` or ``"left"``.
+            truncation_side: The side that a call cuts off.
+            **settings: True or False, instead of what ``tokenizer_config.json`` says:
+                ``do_lower_case``, ``strip_accents``, ``tokenize_chinese_chars``, ``keep_accents``,
+                ``split_by_punct``, ``add_prefix_space``.
 
         Raises:
+            TypeError: There is no such argument, or a setting is not True or False.
+            ValueError: An argument has an unknown value, or no effect on this tokenizer.
             TokenizerMissingError: It holds no tokenizer of a supported kind.
             CheckpointFormatError: One of the tokenizer's files is broken.
             FileNotFoundError, HubError: The directory or repository cannot be reached.
             MissingDependencyError: The package tokenizers is not installed.
         """
+        check_settings(settings, trust_remote_code)
         access = Access(revision, token, cache_dir, local_files_only, subfolder)
-        checkpoint = locate(src, access)
-        return cls.from_checkpoint(checkpoint, config_of(checkpoint))
+        checkpoint = locate(pretrained_model_name_or_path, access)
+        need("tokenizers")
+        source = from_files(read_files(checkpoint))
+        if settings and source.files is not None:
+            source = from_files(with_settings(source.files, settings, source.inner))
+        made = cls(source, config_of(checkpoint))
+        if model_max_length is not None:
+            made.model_max_length = model_max_length
+        if padding_side is not None:
+            made.padding_side = checked_side("padding_side", padding_side)
+        if truncation_side is not None:
+            made.truncation_side = checked_side("truncation_side", truncation_side)
+        return made
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, config: EncoderConfig | None) -> Self:
@@ -472,3 +508,22 @@ def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
 
 def _placed(batch: EncodedBatch, device: torch.device | str | None) -> EncodedBatch:
     return batch if device is None else batch.to(device)
+
+
+class AutoTokenizer:
+    """Reads the tokenizer of any checkpoint; it has no instances."""
+
+    def __init__(self) -> None:
+        raise TypeError("use AutoTokenizer.from_pretrained(DIRECTORY_OR_REPOSITORY)")
+
+    from_pretrained = HfTokenizer.from_pretrained
+
+
+# One class reads the tokenizers of all families; these are its names in programs for transformers.
+AlbertTokenizerFast = HfTokenizer
+BertTokenizerFast = HfTokenizer
+DebertaV2TokenizerFast = HfTokenizer
+DistilBertTokenizerFast = HfTokenizer
+PreTrainedTokenizerFast = HfTokenizer
+RobertaTokenizerFast = HfTokenizer
+XLMRobertaTokenizerFast = HfTokenizer

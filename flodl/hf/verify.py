@@ -8,26 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from flodl.errors import FlodlError
 from flodl.hf import keys
 from flodl.hf.config_json import AutoConfig, EncoderConfig
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import CheckpointMismatchError, TokenizerMissingError
+from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.onnx_file import onnx_difference
+from flodl.hf.opening import Opened
 from flodl.hf.outline import build_for_export, exported_kind
 from flodl.hf.output_files import ONNX
 from flodl.hf.reference import (
     Loaded,
     Outputs,
-    batch_of_prompt,
     largest_difference,
     load,
     outputs_of_graph,
@@ -37,6 +35,14 @@ from flodl.hf.reference import (
 from flodl.hf.safetensors_io import expected_from_graph
 from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
+from flodl.hf.verify_source import (
+    Different,
+    compare_configs,
+    compare_outputs,
+    compare_tokenizers,
+    open_source,
+    side_of,
+)
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import StoredFiles, same_bytes
 
@@ -105,9 +111,11 @@ def verify_export(
 
     1. ``structure``: the configuration names a class, and keys and shapes are those of that class;
     2. ``reference``: ``transformers`` loads it without missing and without unused tensors;
-    3. ``bytes``, ``source``: every tensor has the bytes of the source's tensor, no tensor is lost,
-       and the reference computes the same bits from both. If the configuration says that the
-       export has another dtype, the source is converted to it first;
+    3. ``bytes``: every tensor has the bytes of the source's tensor, and no tensor is lost;
+       ``config``: all fields are those of the source; ``tokenizer``: its files, words and settings
+       are those of the source; ``source``: from texts to labels, the reference computes the same
+       bits for the export and for the source, each with its own configuration and tokenizer. If the
+       configuration says that the export has another dtype, the source is converted to it first;
     4. ``outputs``: flodl computes the same outputs as the reference within 1e-5;
     5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left;
     6. ``onnx``, if there is a ``model.onnx``: onnxruntime computes the same outputs within 1e-4.
@@ -122,7 +130,7 @@ def verify_export(
         structural: Work without ``transformers``: run only the first check, and load it in flodl.
 
     Raises:
-        FlodlError: There is no source to compare with, or it cannot be reached.
+        FlodlError: The source cannot be reached.
         MissingDependencyError: ``transformers`` is not installed.
     """
     try:
@@ -137,10 +145,14 @@ def verify_export(
         return _verified(directory, name, checks)
     transformers()  # before any download
     origin = _source(config, source) if compare_source else None
-    run = _Run(directory, config, _batch(directory, config, prompt))
+    try:
+        run = _Run(directory, config, prompt)
+    except FlodlError as error:
+        return _verified(directory, name, [*checks, Check("tokenizer", False, str(error))])
     steps: list[tuple[str, Callable[[], str]]] = [("reference", run.reference)]
     if origin is not None:
-        steps += [("bytes", partial(run.bytes, origin)), ("source", partial(run.source, origin))]
+        compared = (run.bytes, run.config, run.tokenizer, run.source)
+        steps += [(one.__name__, partial(one, origin)) for one in compared]
     steps += [("outputs", run.outputs), ("losses", run.losses)]
     if (directory / ONNX).exists():
         steps.append(("onnx", run.onnx))
@@ -149,12 +161,9 @@ def verify_export(
         if step == "reference" and not checks[-1].passed:
             break
     if origin is None:
-        checks.append(Check("source", None, "not compared"))
+        told = "not compared: the export does not name its source; name it with --hub-source"
+        checks.append(Check("source", None, told if compare_source else "left out"))
     return _verified(directory, name, checks)
-
-
-class _Failed(Exception):  # noqa: N818 - it never leaves this module
-    """A check failed; the text says why."""
 
 
 class _Skipped(Exception):  # noqa: N818 - it never leaves this module
@@ -170,7 +179,7 @@ def _guarded(name: str, look: Callable[[], str]) -> Check:
         return Check(name, True, look())
     except _Skipped as reason:
         return Check(name, None, str(reason))
-    except (_Failed, FlodlError) as problem:
+    except (Different, FlodlError) as problem:
         return Check(name, False, str(problem))
     except Exception as error:  # any failure of the model is a result of the check
         return Check(name, False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
@@ -223,11 +232,11 @@ def _reload(directory: Path) -> str:
     return "flodl loads it"
 
 
-def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
-    """The source of the export.
+def _source(config: EncoderConfig, source: str | None) -> Checkpoint | None:
+    """The source of the export; None if neither the caller nor the configuration names it.
 
     Raises:
-        FlodlError: Neither the caller nor the configuration names a source.
+        FlodlError: It cannot be reached.
     """
     fields = config.source
     if source is not None:
@@ -239,32 +248,22 @@ def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
         return locate(fields[SOURCE_REPO], Access(revision=revision))
     if isinstance(fields.get("_name_or_path"), str) and fields["_name_or_path"]:
         return locate(fields["_name_or_path"])
-    raise FlodlError(
-        "the export does not say what it was made from: name it with --hub-source, or leave that "
-        "part out with --no-hub-source"
-    )
-
-
-def _batch(directory: Path, config: EncoderConfig, prompt: str) -> EncodedBatch:
-    """The prompt as ids of the export's tokenizer; without a tokenizer, as invented ids."""
-    from flodl.hf.tokenizer import HfTokenizer
-
-    try:
-        tokenizer = HfTokenizer.from_checkpoint(Directory(directory), config)
-        return tokenizer.encode([prompt], truncation=tokenizer.limit is not None)
-    except (TokenizerMissingError, FileNotFoundError):
-        return batch_of_prompt(prompt, config)
+    return None
 
 
 class _Run:
     """The checks that need the reference, and the data they share."""
 
-    def __init__(self, directory: Path, config: EncoderConfig, enc: EncodedBatch) -> None:
+    def __init__(self, directory: Path, config: EncoderConfig, prompt: str) -> None:
         self._directory = directory
         self._config = config
-        self._enc = enc
-        self._inputs = inputs_of(enc, config)
+        self._prompt = prompt
+        self._side = side_of(Directory(directory), config)
+        self._enc = self._side.batch(prompt)
+        self._inputs = inputs_of(self._enc, config)
         self._theirs: Outputs = {}
+        self._without: tuple[str, ...] = ()
+        self._source: Opened | None = None
         self._model: nn.Module | None = None
 
     def reference(self) -> str:
@@ -273,7 +272,7 @@ class _Run:
         is_base = exported_kind(self._config) is HeadKind.BASE
         missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
         if missing or loaded.unexpected:
-            raise _Failed(
+            raise Different(
                 f"missing: {', '.join(missing) or 'nothing'}; "
                 f"left over: {', '.join(loaded.unexpected) or 'nothing'}"
             )
@@ -281,6 +280,7 @@ class _Run:
         self._theirs = outputs_of_reference(loaded.model, self._inputs)
         if set(missing) != set(loaded.missing):
             # A pooler that was not stored is random there, so its output means nothing.
+            self._without = ("pooler_output",)
             self._theirs.pop("pooler_output", None)
         return f"{_name(self._config)} of transformers loads it"
 
@@ -291,10 +291,10 @@ class _Run:
         pairs = _pairs(mine.tensors.keys(), theirs.tensors.keys(), self._config)
         added = sorted(mine.tensors.keys() - pairs.keys())
         if added:
-            raise _Failed(f"the source has no {', '.join(added[:5])}")
+            raise Different(f"the source has no {', '.join(added[:5])}")
         lost = _lost_poolers(mine.tensors.keys(), theirs.tensors.keys(), self._config)
         if lost:
-            raise _Failed(f"the export has no {', '.join(lost)}, which the source has")
+            raise Different(f"the export has no {', '.join(lost)}, which the source has")
         left = mine.read(pairs)
         right = theirs.read(pairs.values())
         differing = [
@@ -303,17 +303,28 @@ class _Run:
             if not same_bytes(left[key], right[other].to(left[key].dtype))
         ]
         if differing:
-            raise _Failed(f"{len(differing)} tensors differ: {', '.join(sorted(differing)[:5])}")
+            raise Different(f"{len(differing)} tensors differ: {', '.join(sorted(differing)[:5])}")
         return f"{len(pairs)} tensors equal to those of {origin.name}"
 
+    def config(self, origin: Checkpoint) -> str:
+        """Compare the configuration with that of the source."""
+        return compare_configs(self._config, self._opened(origin))
+
+    def tokenizer(self, origin: Checkpoint) -> str:
+        """Compare the tokenizer with that of the source."""
+        return compare_tokenizers(self._side, side_of(origin, self._opened(origin).config))
+
     def source(self, origin: Checkpoint) -> str:
-        """Compare the reference's outputs for the export and for the source."""
-        model = _loaded(origin.weight_files().files[0].parent, self._directory).model
-        name = origin.name + _converted(model, self._config)
-        apart = largest_difference(self._theirs, outputs_of_reference(model, self._inputs))
-        if apart != 0.0:
-            raise _Failed(f"outputs of transformers differ by {apart:.3g} from {name}")
-        return f"transformers computes the same from {name}"
+        """Compare the reference's outputs for texts, of the export and of the source."""
+        if self._model is None:
+            raise Different("the reference has not loaded it")
+        theirs = side_of(origin, self._opened(origin).config)
+        return compare_outputs(self._side, self._model, theirs, origin, self._prompt, self._without)
+
+    def _opened(self, origin: Checkpoint) -> Opened:
+        if self._source is None:
+            self._source = open_source(origin, self._config)
+        return self._source
 
     def outputs(self) -> str:
         """Compare the outputs of flodl and of the reference for the export."""
@@ -321,20 +332,20 @@ class _Run:
         ours = outputs_of_graph(graph, self._config, self._enc)
         apart = largest_difference(ours, self._theirs)
         if not apart <= TOLERANCE:
-            raise _Failed(f"outputs of flodl differ by {apart:.3g}, more than {TOLERANCE:g}")
+            raise Different(f"outputs of flodl differ by {apart:.3g}, more than {TOLERANCE:g}")
         return f"flodl computes the same within {apart:.2g}"
 
     def losses(self) -> str:
         """Compare the losses of flodl and of the reference for the export."""
         if self._model is None:
-            raise _Failed("the reference has not loaded it")
+            raise Different("the reference has not loaded it")
         graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
         found = loss_differences(self._model, graph, self._config, batch_for(self._config))
         wrong = [
             f"{name} {apart:.3g}" for name, apart in found.items() if not apart <= LOSS_TOLERANCE
         ]
         if wrong:
-            raise _Failed(f"losses differ by more than {LOSS_TOLERANCE:g}: {', '.join(wrong)}")
+            raise Different(f"losses differ by more than {LOSS_TOLERANCE:g}: {', '.join(wrong)}")
         if not found:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
@@ -353,7 +364,7 @@ def _loaded(weights: Path, config: Path) -> Loaded:
         return load(weights, config)
     except Exception as error:  # any failure to load is a result of this check
         first = str(error).partition("\n")[0]
-        raise _Failed(f"transformers cannot load it: {type(error).__name__}: {first}") from None
+        raise Different(f"transformers cannot load it: {type(error).__name__}: {first}") from None
 
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
@@ -384,16 +395,3 @@ def _lost_poolers(
     return sorted(
         key for key in names - set(mine) if keys.keys_have_pooler([key]) and key in arranged
     )
-
-
-def _converted(model: nn.Module, config: EncoderConfig) -> str:
-    """Round a model of the reference to the dtype of the export; return a note if it changed."""
-    dtype = getattr(torch, config.dtype or "", None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        return ""
-    changed = False
-    for parameter in model.parameters():
-        rounded = parameter.data.to(dtype).to(parameter.dtype)
-        changed |= not torch.equal(rounded, parameter.data)
-        parameter.data = rounded
-    return f" converted to {config.dtype}" if changed else ""

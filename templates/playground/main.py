@@ -1,11 +1,14 @@
 """Try models of the Hugging Face Hub: `fdl flodl-hf`. Change this file as you like."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from fdl import FdlArgs, arg, option
-from flodl import entry
+from flodl import Trainer, entry
 from flodl.hf import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
@@ -15,7 +18,6 @@ from flodl.hf import (
     TextEncoder,
 )
 from flodl.hf.commands.ready import ready_source
-from flodl.hf.examples import finetune as example
 
 TEXTS = (
     "The new build is twice as fast, and I love it.",
@@ -28,6 +30,19 @@ NAMES = (
 )
 CONTEXT = "The lighthouse of Alexandria was built in the third century BC, on the island of Pharos."
 QUESTIONS = ("Where was the lighthouse built?", "When was it built?")
+
+REVIEWS = (
+    ("I would read it again at once.", 1),
+    ("Two hours of my life that nobody gives back.", 0),
+    ("The kindest staff I have ever met.", 1),
+    ("It broke on the second day.", 0),
+    ("Everything worked as promised.", 1),
+    ("The soup was cold and so was the waiter.", 0),
+    ("A joy from the first page to the last.", 1),
+    ("They never answered my letter.", 0),
+    ("Light, quiet and quick.", 1),
+    ("I cannot recommend it to anybody.", 0),
+)
 
 MODELS = {
     "classify": "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
@@ -107,7 +122,33 @@ def encode(source: str) -> None:
 
 def finetune(source: str) -> None:
     """Fine-tune a classifier on ten sentences, and save it in the folder finetuned/."""
-    example.full(source, Path(__file__).resolve().parent / "finetuned")
+    model = AutoModelForSequenceClassification.from_pretrained(
+        source, id2label=["negative", "positive"], head_init="replace", seed=0
+    )
+    if model.tokenizer is None:
+        sys.exit(f"{source} has no tokenizer, so texts cannot be encoded")
+    torch.manual_seed(0)
+    batch = model.tokenizer.encode([text for text, _ in REVIEWS])
+    labels = torch.tensor([label for _, label in REVIEWS])
+    chosen = list(model.parameters())
+    setup = Trainer.setup_head(model, None, lambda _: torch.optim.Adam(chosen, lr=5e-5))
+    for step in range(1, 6):
+        loss = model.compute_loss(batch.to(setup.device), labels.to(setup.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(chosen, 1.0)
+        model.graph.step()
+        print(f"step {step}: loss {loss.item():.4f}")
+    model.eval()
+    best = model.predict(["I was pleasantly surprised."])[0][0]
+    print(f"after: 'I was pleasantly surprised.' is {best.label} ({best.score:.3f})")
+    out = Path(__file__).resolve().parent / "finetuned"
+    out.mkdir(exist_ok=True)
+    model.graph.save_checkpoint(out / "model.fdl")
+    model.tokenizer.save(out / "tokenizer.json")
+    checks = "--no-hub-source" if find_spec("transformers") else "--structural"
+    print(f"saved {out / 'model.fdl'}; export and check it with")
+    print(f"    fdl flodl-hf export --checkpoint {out / 'model.fdl'} --out {out / 'export'}")
+    print(f"    fdl flodl-hf verify-export {out / 'export'} {checks}")
 
 
 TASKS = {

@@ -320,6 +320,26 @@ def test_what_is_no_project_is_sent_to_init(fdl, mine, missing):
     assert contents(mine) == before
 
 
+def test_an_empty_folder_gets_a_playground_at_once(fdl, tmp_path):
+    done = fdl("add", "hf", "--playground")
+    assert done.exit == 0, done.err
+    assert "Added the command `flodl-hf` to fdl.yml, a new file" in done.out
+    commands = yaml.safe_load((tmp_path / "fdl.yml").read_text())["commands"]
+    assert commands["flodl-hf"]["path"] == "./flodl-hf/"
+    listed = fdl("flodl-hf", "--help")
+    assert listed.exit == 0, listed.err
+    assert "classify" in listed.out
+    again = fdl("add", "hf", "--playground")
+    assert again.exit == 1
+
+
+def test_a_dry_run_in_an_empty_folder_leaves_it_empty(fdl, tmp_path):
+    done = fdl("add", "hf", "--playground", "-n")
+    assert done.exit == 0, done.err
+    assert "Would add the command `flodl-hf` to fdl.yml, a new file" in done.out
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_broken_manifest_stops_it_before_anything_is_written(fdl, mine):
     (mine / "fdl.yml.example").write_text("commands: [\n")
     before = contents(mine)

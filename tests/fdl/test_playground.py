@@ -278,8 +278,6 @@ def test_every_command_can_be_tried_with_a_tiny_model(fdl, playground):
         ["export", "--hub", "flodl-hf/tiny/bert-mlm", "--out", f"{folder}/mlm"],
         ["verify-export", f"{folder}/mlm", "--hub-source", "flodl-hf/tiny/bert-mlm"],
         ["info", "flodl-hf/tiny/bert-qa"],
-        ["example", "deberta-v2-ner", "tiny"],
-        ["example", "lora-finetune", "tiny", f"{folder}/adapters"],
     ):
         done = fdl("flodl-hf", *words, env=OFFLINE)
         assert done.exit == 0, (words, done.err)

@@ -122,6 +122,8 @@ def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = ""
     sys.stdout.write(f"{verb} {prefix}{FOLDER}/ with {len(files)} files:\n")
     sys.stdout.writelines(f"  {prefix}{FOLDER}/{file}\n" for file in files)
     verb = "Would add" if verb.startswith("Would") else "Added"
+    if folder.new:
+        sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}fdl.yml, a new file\n")
     for manifest, _ in folder.manifests:
         sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}{manifest.path.name}\n")
 

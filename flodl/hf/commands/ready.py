@@ -33,7 +33,6 @@ def ready_source(
     head: HeadKind,
     *,
     again: str,
-    family: str | None = None,
     words: Iterable[str] = (),
 ) -> str:
     """Find a model for a command; its weights are on this machine afterwards.
@@ -46,7 +45,6 @@ def ready_source(
         head: What the command predicts; an encoder without a head also reads the settings of
             sentence encoders.
         again: The command that tries the same with a tiny model.
-        family: The family of a tiny model; None for any.
         words: Texts whose words a tiny model knows.
 
     Returns:
@@ -58,7 +56,7 @@ def ready_source(
         FlodlError, OSError: The model cannot be downloaded or read.
     """
     if typed == TINY:
-        return _tiny(head, family, words)
+        return _tiny(head, words)
     src = source(typed)
     try:
         _fetch(src, sentences=head is HeadKind.BASE)
@@ -67,7 +65,7 @@ def ready_source(
             f"{problem}\nUse a tiny model with random weights instead? Its answers mean nothing."
         )
         if Questions().confirm(question, default=True, unanswered=False):
-            return _tiny(head, family, words)
+            return _tiny(head, words)
         raise HubOffline(
             f"{problem}\nTo try the command without a network, use a tiny model with random "
             f"weights:\n    {again}"
@@ -132,14 +130,13 @@ def _fetch(src: str, *, sentences: bool) -> None:
         output.note(f"converted: {convert(src).path}")
 
 
-def _tiny(head: HeadKind, family: str | None, words: Iterable[str]) -> str:
+def _tiny(head: HeadKind, words: Iterable[str]) -> str:
     """Make a tiny model in the playground, or in the project without one, and say so."""
     from flodl.hf.tiny_model import write_tiny_model
 
     root = anchored("")
     playground = root / _PLAYGROUND
-    family = family or "bert"
-    folder = (playground if playground.is_dir() else root) / TINY / f"{family}-{head}"
-    write_tiny_model(folder, family=family, head=head, words=words)
+    folder = (playground if playground.is_dir() else root) / TINY / f"bert-{head}"
+    write_tiny_model(folder, head=head, words=words)
     output.note(f"{folder} is a tiny model with random weights: its answers mean nothing")
     return str(folder)

@@ -35,12 +35,11 @@ class Args(FdlArgs):
         return self
 
 
-def main(args: Args, family: str | None = None) -> int:
+def main(args: Args) -> int:
     """Run the checks, and print which passed and which failed.
 
     Args:
         args: The arguments.
-        family: The expected family of the export; None for any.
 
     Returns:
         0 if all checks pass, 1 if one fails.
@@ -53,7 +52,6 @@ def main(args: Args, family: str | None = None) -> int:
     try:
         report = verify_export(
             anchored(args.directory),
-            family=family,
             source=None if args.hub_source is None else source(args.hub_source),
             compare_source=not args.no_hub_source,
             prompt=args.prompt,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
+from flodl.files import replacing
 from flodl.hf.configs.fields import (
     MOST_LABELS,
     MOST_LAYERS,
@@ -15,29 +19,31 @@ from flodl.hf.configs.fields import (
     Refused,
     activation_name,
     amount,
-    config_class,
-    constant,
-    constants_of,
     flag,
     one_of,
     parsed,
     rate,
     refusal,
-    specs_of,
     text,
     texts,
     whole,
 )
 from flodl.hf.configs.labels import (
     ALLOWED,
+    DEFAULT_WIDTH,
+    LABEL_FIELDS,
     Labels,
-    checked_labels,
+    default_labels,
+    labels_of,
     names_from_ids,
     names_from_names,
     put_labels,
     resolve_labels,
 )
 from flodl.hf.errors import ConfigError
+
+ACCESS: Final = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
+"""Arguments that say how to reach a configuration."""
 
 SINGLE_LABEL: Final = "single_label_classification"
 PROBLEM_TYPES: Final = ("regression", SINGLE_LABEL, "multi_label_classification")
@@ -47,15 +53,14 @@ def _architectures(value: Any) -> tuple[str, ...]:
     return () if value is None else texts(value)
 
 
-@config_class
 class EncoderConfig:
     """The sizes and constants of an encoder of any family.
 
-    Made from keywords, or from a ``config.json`` with ``from_json_str``. All fields
-    of a file are kept: ``to_json_str`` writes them back, also those that flodl does not use.
-    Attributes have one name in all families, even if the file uses another one (DistilBERT:
-    ``hidden_size`` is ``dim``). Two configurations are equal if all their attributes are equal;
-    unknown fields of the file do not count.
+    Made from keywords, or read with ``from_pretrained``. Fields can be set. All fields of a file
+    are kept, and any other may be added: ``save_pretrained`` writes them back, also those that
+    flodl does not use. Attributes have one name in all families; that of the file works too
+    (DistilBERT: ``hidden_size`` is ``dim``). Two configurations are equal if all their attributes
+    are equal; fields that flodl does not know do not count.
 
     Attributes:
         vocab_size: Rows of the word table, V.
@@ -76,8 +81,6 @@ class EncoderConfig:
             ``multi_label_classification``, or None to decide by the labels.
         dtype: The type of the weights, as the file says (``torch_dtype`` in older files).
         architectures: Model classes the checkpoint was saved from, usually at most one.
-        num_labels: Number of classes, if the file says it.
-        id2label: Names of the classes, if the file says them (also as ``label2id``).
 
     Raises:
         ConfigError: No model can be built from a value; names the field and the allowed values.
@@ -109,20 +112,34 @@ class EncoderConfig:
     architectures: tuple[str, ...] = parsed(
         _architectures, "a list of class names, or null", default=None
     )
-    num_labels: int | None = whole(default=None, most=MOST_LABELS, nullable=True)
-    id2label: tuple[str, ...] | None = parsed(names_from_ids, ALLOWED, default=None)
-    _json: str = constant("", shown=False)
+    _number: int | None = whole(default=None, most=MOST_LABELS, nullable=True, key="num_labels")
+    _names: tuple[str, ...] | None = parsed(names_from_ids, ALLOWED, default=None, key="id2label")
 
-    def __post_init__(self) -> None:
-        specs = specs_of(type(self))
-        given = {name: getattr(self, name) for name in specs}
-        # A field whose default is None may be absent; the meaning is the same.
-        needed = {
-            name: value
-            for name, value in given.items()
-            if value is not None or specs[name].default is not None
+    _specs: ClassVar[Mapping[str, FieldSpec]]
+    _spellings: ClassVar[Mapping[str, str]]
+    _data: dict[str, Any]
+    _values: dict[str, Any]
+    _changes: int
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._declare()
+
+    @classmethod
+    def _declare(cls) -> None:
+        """Collect the declared fields, and the names that they have in a file."""
+        names = dict.fromkeys(name for one in reversed(cls.__mro__) for name in vars(one))
+        found = {name: getattr(cls, name, None) for name in names}
+        cls._specs = {name: one for name, one in found.items() if isinstance(one, FieldSpec)}
+        cls._spellings = {
+            spelled: name
+            for name, spec in cls._specs.items()
+            for spelled in (spec.key, *spec.aliases)
+            if spelled not in (*cls._specs, *LABEL_FIELDS)
         }
-        self._fill(_with_fields({}, specs, needed), type(self).__name__)
+
+    def __init__(self, **fields: Any) -> None:
+        self._take({"model_type": self.model_type}, type(self).__name__, fields)
 
     @classmethod
     def from_json_str(cls, text: str, *, origin: str = "config.json") -> Self:
@@ -139,7 +156,37 @@ class EncoderConfig:
         return cls._from_mapping(parse_object(text, origin), origin)
 
     @classmethod
-    def _from_mapping(cls, data: dict[str, Any], origin: str) -> Self:
+    def from_dict(cls, config_dict: Mapping[str, Any], **fields: Any) -> Self:
+        """Make the configuration of a JSON object, with some fields set.
+
+        Raises:
+            ConfigError: It is of another family, or a field has an impossible value.
+        """
+        return cls._from_mapping(copy.deepcopy(dict(config_dict)), cls.__name__, fields)
+
+    @classmethod
+    def from_pretrained(cls, src: str | os.PathLike[str], **options: Any) -> Self:
+        """Read the configuration from a directory or a repository, without weights.
+
+        Args:
+            src: A directory with a ``config.json``, or the name of a repository on the Hub.
+            options: ``revision``, ``token``, ``cache_dir``, ``local_files_only`` and ``subfolder``
+                say how to reach it. Everything else is a field to set, such as ``num_labels``.
+
+        Raises:
+            ConfigError: It is of another family, or a field has an impossible value.
+            FileNotFoundError: The directory does not exist, or it has no ``config.json``.
+            HubError: The repository or its ``config.json`` cannot be downloaded.
+        """
+        data, origin, fields = config_of(src, options)
+        return cls._from_mapping(data, origin, fields)
+
+    @classmethod
+    def _from_mapping(
+        cls, data: dict[str, Any], origin: str, fields: Mapping[str, Any] | None = None
+    ) -> Self:
+        if cls is EncoderConfig:
+            raise TypeError("EncoderConfig is of no family: use AutoConfig.from_pretrained(source)")
         named = data.get("model_type", cls.model_type)
         if named != cls.model_type:
             raise ConfigError(
@@ -147,32 +194,78 @@ class EncoderConfig:
                 f"{cls.model_type!r}; AutoConfig reads every family"
             )
         config = object.__new__(cls)
-        config._fill(data, origin)
+        config._take(data | {"model_type": cls.model_type}, origin, fields or {})
         return config
 
-    @property
-    def source(self) -> dict[str, Any]:
-        """The whole JSON object with all unknown fields; a copy that may be changed."""
-        data: dict[str, Any] = json.loads(self._json)
+    # --- Fields ----------------------------------------------------------------------------
+
+    def _take(self, data: dict[str, Any], origin: str, fields: Mapping[str, Any]) -> None:
+        """Become the configuration of a JSON object in which some fields are set."""
+        data = self._with(data, fields)
+        _refuse_other_models(data, origin)
+        self.__dict__.update(_data=data, _values=self._read(data, origin), _changes=0)
+        self.check(origin)
+
+    def _put(self, fields: Mapping[str, Any]) -> None:
+        """Set fields. Each must have a possible value; whether they fit together is asked later."""
+        data = self._with(copy.deepcopy(self._data), fields)
+        values = self._read(data, type(self).__name__)
+        self.__dict__.update(_data=data, _values=values, _changes=self._changes + 1)
+
+    def _with(self, data: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object with these fields written into it; class names in both directions."""
+        labels = {name: fields[name] for name in LABEL_FIELDS if name in fields}
+        if labels:
+            put_labels(data, labels_of(labels, data))
+        for given, value in fields.items():
+            name = self._spellings.get(given, given)
+            if name in self._specs:
+                self._specs[name].put(data, value)
+            elif name not in LABEL_FIELDS:
+                data[name] = value
         return data
 
-    @property
-    def base_class_name(self) -> str:
-        """The model class without a head: ``BertModel``, ``XLMRobertaModel``."""
-        return f"{self.class_prefix}Model"
+    def _read(self, data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        """The values of all attributes; no other code makes them."""
+        specs = self._specs
+        values = {name: spec.value_in(data, origin) for name, spec in specs.items()}
+        for name, spec in specs.items():
+            if spec.inherits is not None and values[name] is None:
+                values[name] = values[spec.inherits]
+        if values["_names"] is None:
+            values["_names"] = _inverted(data, origin)
+        self._derive(values)
+        return values
 
-    @property
-    def label2id(self) -> dict[str, int] | None:
-        """The number of each class by its name; None if the file says no names."""
-        names = self.id2label
-        return None if names is None else {name: number for number, name in enumerate(names)}
+    def _derive(self, values: dict[str, Any]) -> None:
+        """Fill in values that follow from others in a way that is special to the family."""
 
-    def to_json_str(self) -> str:
-        """The text of a ``config.json``: sorted, indented by two, with a newline at the end."""
-        return json_text(self.source)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(type(self), name, None), FieldSpec | property):
+            object.__setattr__(self, name, value)
+        elif name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r} to set")
+        else:
+            self._put({name: value})
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and "_data" in self.__dict__:
+            if name in self._spellings:
+                return self._values[self._spellings[name]]
+            if name in self._data:
+                return self._data[name]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+    def update(self, config_dict: Mapping[str, Any]) -> None:
+        """Set several fields, all of them or none.
+
+        Raises:
+            ConfigError: A field has an impossible value.
+        """
+        self._put(config_dict)
 
     def replace(self, **fields: Any) -> Self:
-        """The configuration with other values; ``to_json_str`` keeps all other fields.
+        """A configuration with other values; this one stays.
 
         Some values in the file default to another field, such as a classifier's dropout that is
         null. These still follow that field. New ``id2label`` also sets ``label2id`` and
@@ -182,11 +275,95 @@ class EncoderConfig:
             TypeError: A name is not a field of this family.
             ConfigError: A value is impossible.
         """
-        specs = specs_of(type(self))
-        unknown = sorted(set(fields) - set(specs))
+        unknown = sorted(set(fields) - set(self._specs) - set(LABEL_FIELDS))
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)} to set")
-        return self._from_mapping(_with_fields(self.source, specs, fields), type(self).__name__)
+        return self._from_mapping(copy.deepcopy(self._data), type(self).__name__, fields)
+
+    def has_field(self, name: str) -> bool:
+        """Whether the family declares a field, or the file holds one, of this name."""
+        return name in self._specs or name in self._spellings or name in self._data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EncoderConfig) or type(other) is not type(self):
+            return NotImplemented
+        return self._values == other._values
+
+    __hash__ = None  # type: ignore[assignment]  # fields can be set
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} {self.to_json_string()}"
+
+    @property
+    def base_class_name(self) -> str:
+        """The model class without a head: ``BertModel``, ``XLMRobertaModel``."""
+        return f"{self.class_prefix}Model"
+
+    # --- As JSON ---------------------------------------------------------------------------
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The JSON object of the file, with its unknown fields; a copy that may be changed."""
+        return copy.deepcopy(self._data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields under the names of the file, also those that the file leaves out; a copy."""
+        declared = {
+            spec.key: spec.write(self._values[name])
+            for name, spec in self._specs.items()
+            if not name.startswith("_")
+        }
+        labels = {"id2label": self.id2label, "label2id": self.label2id}
+        return copy.deepcopy(declared | self._data | labels)
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        """The text of a ``config.json``: sorted, indented by two, with a newline at the end.
+
+        Args:
+            use_diff: False also writes fields that have the default of their family.
+        """
+        return json_text(self._data if use_diff else self.to_dict())
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
+        """Write ``config.json`` into a directory, which is created if needed.
+
+        Raises:
+            OSError: The system refused.
+        """
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "config.json") as file:
+            file.write(self.to_json_string().encode())
+
+    # --- Labels ----------------------------------------------------------------------------
+
+    @property
+    def num_labels(self) -> int:
+        """The number of classes: two, if the file says nothing."""
+        return len(self.id2label)
+
+    @num_labels.setter
+    def num_labels(self, number: int) -> None:
+        self._put({"num_labels": number})
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        """The names of the classes; a copy. Set it to change the classes."""
+        names = self._names or default_labels(self._number or DEFAULT_WIDTH)
+        return dict(enumerate(names))
+
+    @id2label.setter
+    def id2label(self, names: Labels | None) -> None:
+        self._put({"id2label": names})
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        """The number of each class by its name; a copy."""
+        return {name: number for number, name in self.id2label.items()}
+
+    @label2id.setter
+    def label2id(self, numbers: Mapping[str, int] | None) -> None:
+        self._put({"label2id": numbers})
 
     def labels_for(
         self,
@@ -209,34 +386,23 @@ class EncoderConfig:
             ConfigError: The values contradict each other and the checkpoint does not decide, a
                 number is below 1, or there is one class for a problem type that needs several.
         """
-        names = resolve_labels(
-            num_labels, id2label, self.num_labels, self.id2label, checkpoint_rows
-        )
+        names = resolve_labels(num_labels, id2label, self._number, self._names, checkpoint_rows)
         if len(names) == 1 and self.problem_type == SINGLE_LABEL:
             raise _one_class("config.json")
         return names
 
-    def _fill(self, data: dict[str, Any], origin: str) -> None:
-        """Set all attributes from the JSON object; no other code sets them."""
-        cls = type(self)
-        _refuse_other_models(data, origin)
-        for name, value in constants_of(cls).items():
-            self._set(name, value)
-        for name, spec in specs_of(cls).items():
-            self._set(name, spec.value_in(data, origin))
-        for name, spec in specs_of(cls).items():
-            if spec.inherits is not None and getattr(self, name) is None:
-                self._set(name, getattr(self, spec.inherits))
-        if self.id2label is None:
-            self._set("id2label", _inverted(data, origin))
-        self._set("_json", json.dumps(data | {"model_type": cls.model_type}))
-        self._check_common(origin)
-        self._check(data, origin)
+    # --- Checks ----------------------------------------------------------------------------
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+    def check(self, origin: str | None = None) -> None:
+        """Check that the fields fit together.
 
-    def _check_common(self, origin: str) -> None:
+        Args:
+            origin: The name of the configuration in messages.
+
+        Raises:
+            ConfigError: No model can be built.
+        """
+        origin = origin or type(self).__name__
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"{origin}: {self._spelled('hidden_size')} is {self.hidden_size}, which "
@@ -249,28 +415,37 @@ class EncoderConfig:
                 self.pad_token_id,
                 f"below 'vocab_size', which is {self.vocab_size}",
             )
-        widths = {self.num_labels, self.id2label and len(self.id2label)} - {None}
+        widths = {self._number, self._names and len(self._names)} - {None}
         if widths == {1} and self.problem_type == SINGLE_LABEL:
             raise _one_class(origin)
+        self._check(self._data, origin)
 
     def _check(self, data: Mapping[str, Any], origin: str) -> None:
         """Check what is special to the family; ``data`` is the whole JSON object."""
 
     def _spelled(self, name: str) -> str:
-        return repr(specs_of(type(self))[name].key)
+        return repr(self._specs[name].key)
 
 
-def _with_fields(
-    data: dict[str, Any], specs: Mapping[str, FieldSpec], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The JSON object with these attributes written into it; class names in both directions."""
-    if "id2label" in values:
-        names = values["id2label"]
-        put_labels(data, None if names is None else checked_labels(names))
-    for name, value in values.items():
-        if name != "id2label":
-            specs[name].put(data, value)
-    return data
+EncoderConfig._declare()
+
+
+def config_of(
+    src: str | os.PathLike[str], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """The JSON object of a directory or repository, its name, and the options that are fields."""
+    from flodl.hf.locate import locate
+    from flodl.hf.source import CONFIG, Access
+
+    reach = {name: value for name, value in options.items() if name in ACCESS}
+    others = {name: value for name, value in options.items() if name not in ACCESS}
+    checkpoint = locate(src, Access(**reach))
+    origin = f"{checkpoint.name}/{CONFIG}"
+    try:
+        text = checkpoint.require(CONFIG).read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{origin}: not valid JSON: {error}") from None
+    return parse_object(text, origin), origin, others
 
 
 def _refuse_other_models(data: Mapping[str, Any], origin: str) -> None:

@@ -11,7 +11,6 @@ from flodl.hf.configs.fields import (
     Refused,
     activation_name,
     amount,
-    config_class,
     flag,
     parsed,
     rate,
@@ -48,7 +47,6 @@ def _joined(value: Any) -> Any:
     return "|".join(value) if whole_list else value
 
 
-@config_class
 class DebertaV2Config(EncoderConfig):
     """DeBERTa-v2 and v3 (https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543).
 
@@ -121,9 +119,11 @@ class DebertaV2Config(EncoderConfig):
             )
         return self.replace(legacy=False, tie_word_embeddings=False)
 
+    def _derive(self, values: dict[str, Any]) -> None:
+        if values["max_relative_positions"] < 1:
+            values["max_relative_positions"] = values["max_position_embeddings"]
+
     def _check(self, data: Mapping[str, Any], origin: str) -> None:
-        if self.max_relative_positions < 1:
-            self._set("max_relative_positions", self.max_position_embeddings)
         width, heads = self.hidden_size, self.num_attention_heads
         head_size = data.get("attention_head_size")
         if head_size is not None and (type(head_size) is not int or head_size != width // heads):

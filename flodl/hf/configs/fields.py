@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar, dataclass_transform
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from flodl.hf.configs.base import EncoderConfig
 
 from flodl.hf.activations import NAMES
 from flodl.hf.errors import ConfigError
@@ -21,19 +24,16 @@ _MOST: Final = 2**31 - 1  # no dimension of a model is larger, and every larger 
 MOST_LAYERS: Final = 4096
 MOST_LABELS: Final = 2**20
 WIDEST: Final = 2**20
-_SPEC: Final = "config_field"
 _SHOWN: Final = 80  # characters of a refused value
-
-ConfigT = TypeVar("ConfigT")
 
 
 class Refused(Exception):  # noqa: N818 - it never leaves this package
     """A value is not allowed in a field; the text may say what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class FieldSpec:
-    """One field of a file.
+    """One field of a file, and the attribute of a configuration that reads and sets it.
 
     Attributes:
         read: Turns the JSON value into the attribute, or raises ``Refused``.
@@ -43,6 +43,7 @@ class FieldSpec:
         aliases: Other names, used if ``key`` is absent or null.
         default: The JSON value if no name is present; ``MISSING`` if the field is required.
         inherits: The attribute whose value is used for null.
+        name: The attribute; the name in the file too, if ``key`` is empty.
     """
 
     read: Callable[[Any], Any]
@@ -52,6 +53,17 @@ class FieldSpec:
     aliases: tuple[str, ...]
     default: Any
     inherits: str | None
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.key = self.key or name
+
+    def __get__(self, config: EncoderConfig | None, owner: type) -> Any:
+        return self if config is None else config._values[self.name]
+
+    def __set__(self, config: EncoderConfig, value: Any) -> None:
+        config._put({self.name: value})
 
     def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
         """The attribute, read from the file.
@@ -87,21 +99,6 @@ def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
     if len(shown) > _SHOWN:
         shown = shown[:_SHOWN] + "…"
     return ConfigError(f"{origin}: {key!r} is {shown}; it must be {allowed}")
-
-
-def specs_of(cls: Any) -> Mapping[str, FieldSpec]:
-    """The declared fields of a configuration class, by attribute, in order of declaration."""
-    specs = {}
-    for item in fields(cls):
-        make = item.metadata.get(_SPEC)
-        if make is not None:
-            specs[item.name] = make(item.name)
-    return specs
-
-
-def constants_of(cls: Any) -> Mapping[str, Any]:
-    """The attributes whose value never depends on the file."""
-    return {item.name: item.default for item in fields(cls) if not item.init}
 
 
 def whole(
@@ -176,7 +173,7 @@ def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
 def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
     """A text or null."""
     read = _only(lambda value: isinstance(value, str))
-    return _declare(read, "a text", default, key, aliases, nullable=True)
+    return _declare(read, "a text", default, key, aliases, nullable=True, write=_type_name)
 
 
 def parsed(
@@ -184,53 +181,18 @@ def parsed(
     allowed: str,
     *,
     default: Any = MISSING,
+    key: str = "",
     write: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A field with its own reader, which also gets null."""
-    return _declare(read, allowed, default, write=write or _plain)
-
-
-def special(make: Callable[[str], FieldSpec], *, default: Any) -> Any:
-    """A field that the file may hold in several forms.
-
-    Args:
-        make: Returns the declaration for the name of the attribute.
-        default: The value of the attribute if a caller gives none.
-    """
-    return field(default=default, metadata={_SPEC: make})
-
-
-def constant(value: Any, *, init: Literal[False] = False, shown: bool = True) -> Any:
-    """An attribute that no file and no caller sets; ``shown`` in repr and comparison."""
-    return field(init=init, default=value, repr=shown, compare=shown)
+    return _declare(read, allowed, default, key, write=write or _plain)
 
 
 def texts(value: Any) -> tuple[str, ...]:
     """Read a list of texts."""
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise Refused
     return tuple(value)
-
-
-@dataclass_transform(
-    frozen_default=True,
-    kw_only_default=True,
-    field_specifiers=(
-        whole,
-        rate,
-        amount,
-        flag,
-        one_of,
-        activation_name,
-        text,
-        parsed,
-        special,
-        constant,
-    ),
-)
-def config_class(cls: type[ConfigT]) -> type[ConfigT]:
-    """Make a class of declared fields a frozen, keyword-only dataclass with slots."""
-    return dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
 def _declare(
@@ -246,10 +208,7 @@ def _declare(
     if nullable:
         read, allowed = _or_null(read), f"{allowed}, or null"
 
-    def spec(name: str) -> FieldSpec:
-        return FieldSpec(read, allowed, write or _plain, key or name, aliases, default, inherits)
-
-    return field(default=default, metadata={_SPEC: spec})
+    return FieldSpec(read, allowed, write or _plain, key, aliases, default, inherits)
 
 
 def _only(accepts: Callable[[Any], bool]) -> Callable[[Any], Any]:
@@ -269,6 +228,11 @@ def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def _type_name(value: Any) -> Any:
+    """A type of torch as its name; anything else as it is."""
+    return str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
 
 
 def _as_float(value: Any) -> Any:

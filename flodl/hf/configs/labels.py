@@ -12,6 +12,7 @@ from flodl.hf.errors import ConfigError
 Labels = Sequence[str] | Mapping[int, str]
 
 ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
+LABEL_FIELDS: Final = ("num_labels", "id2label", "label2id")
 DEFAULT_WIDTH: Final = 2
 """The default of transformers if it writes no labels: two, with the default names."""
 
@@ -81,6 +82,31 @@ def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
         data["id2label"] = {str(index): name for index, name in enumerate(names)}
         data["label2id"] = {name: index for index, name in enumerate(names)}
         data["num_labels"] = len(names)
+
+
+def labels_of(given: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The names of classes that a caller sets; None for those of a file that says nothing.
+
+    Args:
+        given: Some of ``num_labels``, ``id2label`` and ``label2id``.
+        data: The JSON object that they are set in. Its names stay if there are as many.
+
+    Raises:
+        ConfigError: A value is impossible, or they contradict each other.
+    """
+    number, names = given.get("num_labels"), given.get("id2label")
+    if given.get("label2id") is not None:
+        inverted = names_by_id(given["label2id"])
+        if names is not None and checked_labels(names) != inverted:
+            raise ConfigError(
+                f"id2label {names!r} and label2id {given['label2id']!r} contradict each other"
+            )
+        names = inverted
+    if number is None and names is None:
+        return None
+    written = data.get("id2label")
+    known = names_from_ids(written) if isinstance(written, dict) else None
+    return resolve_labels(number, names, None, known, None)
 
 
 def resolve_labels(

@@ -12,14 +12,11 @@ from flodl.hf.configs.fields import (
     Refused,
     activation_name,
     amount,
-    config_class,
-    constant,
     finite,
     flag,
     one_of,
     rate,
     refusal,
-    special,
     texts,
     whole,
 )
@@ -43,7 +40,7 @@ def _every_of(types: tuple[str, ...]) -> int | None:
     return next((n for n in range(1, layers + 1) if _alternating(layers, n) == types), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Every(FieldSpec):
     """The distance between layers that see the whole row; it replaces a list of types."""
 
@@ -52,7 +49,7 @@ class _Every(FieldSpec):
         data.pop(_TYPES, None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _LayerTypes(FieldSpec):
     """The types of all layers: as a list, or from the distance that older files give."""
 
@@ -75,11 +72,11 @@ class _LayerTypes(FieldSpec):
             data[self.key] = list(types)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Theta(FieldSpec):
     """The base of rotary positions: a field of its own, or part of ``rope_parameters``."""
 
-    layer_type: str
+    layer_type: str = ""
 
     def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
         held = self._held(data, origin)
@@ -118,12 +115,16 @@ def _theta(default: float, layer_type: str, *, inherits: str | None = None) -> A
             raise Refused
         return number
 
-    def spec(name: str) -> FieldSpec:
-        return _Theta(
-            read, "a number above 0", lambda value: value, name, (), default, inherits, layer_type
-        )
-
-    return special(spec, default=default)
+    return _Theta(
+        read,
+        "a number above 0",
+        lambda value: value,
+        "",
+        (),
+        default,
+        inherits,
+        layer_type=layer_type,
+    )
 
 
 def _every(default: int) -> Any:
@@ -132,11 +133,8 @@ def _every(default: int) -> Any:
             raise Refused
         return value
 
-    def spec(name: str) -> FieldSpec:
-        allowed = "a whole number of at least 1"
-        return _Every(read, allowed, lambda value: value, name, (), default, None)
-
-    return special(spec, default=default)
+    allowed = "a whole number of at least 1"
+    return _Every(read, allowed, lambda value: value, "", (), default, None)
 
 
 def _layer_types() -> Any:
@@ -146,14 +144,10 @@ def _layer_types() -> Any:
             raise Refused
         return types
 
-    def spec(name: str) -> FieldSpec:
-        allowed = f"a list of {FULL!r} and {SLIDING!r}, one per layer"
-        return _LayerTypes(read, allowed, list, name, (), None, None)
-
-    return special(spec, default=None)
+    allowed = f"a list of {FULL!r} and {SLIDING!r}, one per layer"
+    return _LayerTypes(read, allowed, list, "", (), None, None)
 
 
-@config_class
 class ModernBertConfig(EncoderConfig):
     """ModernBERT (https://arxiv.org/abs/2412.13663).
 
@@ -192,7 +186,7 @@ class ModernBertConfig(EncoderConfig):
     hidden_act: str = activation_name(default="gelu", key="hidden_activation")
     hidden_dropout_prob: float = rate(default=0.0, key="mlp_dropout")
     attention_probs_dropout_prob: float = rate(default=0.0, key="attention_dropout")
-    type_vocab_size: int = constant(0)
+    type_vocab_size: int = 0
     layer_norm_eps: float = amount(default=1e-5, key="norm_eps")
     pad_token_id: int | None = whole(default=50283, least=0, nullable=True)
     global_attn_every_n_layers: int = _every(3)

@@ -175,3 +175,14 @@ def _check(
             f"max_length {length} is not a multiple of pad_to_multiple_of ({multiple}); pass one "
             "that is"
         )
+
+
+def checked_side(name: str, value: Side) -> Side:
+    """The side that a caller gives.
+
+    Raises:
+        ValueError: It is another value.
+    """
+    if value not in SIDES:
+        raise ValueError(f"{name} is 'right' or 'left', not {value!r}")
+    return value

@@ -15,6 +15,16 @@ from flodl.hf.text.files import SETTINGS, TokenizerFiles, as_json, flag
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+ARGUMENTS: Final = (
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "keep_accents",
+    "split_by_punct",
+    "add_prefix_space",
+)
+"""Settings that a caller may give."""
+
 _PLAIN: Final = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 _WORD_PIECES: Final = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 _SETTABLE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -101,3 +111,23 @@ def _is_plain(files: TokenizerFiles) -> bool:
 
 def _is(step: Any, name: str) -> bool:
     return type(step).__name__ == name
+
+
+def check_settings(settings: Mapping[str, object], trust_remote_code: bool | None) -> None:
+    """Check the settings that a caller gives instead of those of the files.
+
+    Raises:
+        TypeError: There is no such setting, it is not True or False, or code is to be run.
+    """
+    if trust_remote_code:
+        raise TypeError(
+            "trust_remote_code=True: code of a repository is never run; leave the argument out"
+        )
+    for name, value in settings.items():
+        if name not in ARGUMENTS:
+            raise TypeError(
+                f"from_pretrained() takes no argument {name!r} for a tokenizer; its settings are "
+                f"{', '.join(ARGUMENTS)}"
+            )
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")

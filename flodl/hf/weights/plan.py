@@ -157,6 +157,8 @@ def _check(where: str, wrong: _Disagreements, unused: Mapping[str, str], policy:
     hint = ""
     if wrong.missing and not any(keys.is_encoder_key(k, policy.prefix) for k in wrong.missing):
         hint = '; to start with a new head give head_init="random"' if policy.second_names else ""
+    elif wrong.shapes and not any(keys.is_encoder_key(k, policy.prefix) for k, *_ in wrong.shapes):
+        hint = "; to replace the head give ignore_mismatched_sizes=True"
     if prefix := keys.prefix_of(wrong.missing, unused.values()):
         pattern = re.escape(prefix)
         hint = f'; its names begin with {prefix!r}: give key_mapping={{r"^{pattern}": ""}}'

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from flodl import Batch, digits
 from main import build_model, train_step
+
+from flodl import Batch, digits
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -65,7 +65,7 @@ def small_model(
     """A model with fresh values, larger than usual so that every part of it shows."""
     config = small_config(family, kind, **fields)
     graph = build_graph(config, kind, device="cpu", seed=seed)
-    graph.set_source_config(config.to_json_str())
+    graph.set_source_config(config.to_json_string())
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in graph.parameters():

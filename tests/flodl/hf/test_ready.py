@@ -110,8 +110,8 @@ def test_a_tiny_model_is_made_in_the_playground_or_in_the_project(tmp_path, monk
     monkeypatch.setenv("FDL_PROJECT_ROOT", str(tmp_path))
     for folder in (tmp_path, tmp_path / "flodl-hf"):
         folder.mkdir(exist_ok=True)
-        made = ready_source("tiny", HeadKind.MLM, again="", family="albert")
-        assert made == str(folder / "tiny/albert-mlm")
+        made = ready_source("tiny", HeadKind.MLM, again="")
+        assert made == str(folder / "tiny/bert-mlm")
         assert capsys.readouterr().err == (
             f"{made} is a tiny model with random weights: its answers mean nothing\n"
         )

@@ -74,7 +74,7 @@ sys.exit(main(sys.argv[2:]))
 
 def test_a_full_disk_during_a_download_is_one_line_with_a_remedy(hub, repo_folder, tmp_path):
     file = "config.json"
-    hub.add_repo("owner/name", repo_folder("one", {"config.json": CONFIG.to_json_str()}))
+    hub.add_repo("owner/name", repo_folder("one", {"config.json": CONFIG.to_json_string()}))
     out = str(tmp_path / "out")
     words = ["export", "--hub", "owner/name", "--out", out]
     done = hub.python(FULL, tmp_path, file, *words)

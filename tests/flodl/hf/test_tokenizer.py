@@ -175,7 +175,7 @@ def test_then_the_files_beside_name_it(tmp_path, name, value):
 def test_then_the_model_names_it(tmp_path):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "not in the vocabulary"}')
-    (tmp_path / "config.json").write_text(tiny(BertConfig, pad_token_id=4).to_json_str())
+    (tmp_path / "config.json").write_text(tiny(BertConfig, pad_token_id=4).to_json_string())
     assert HfTokenizer.from_pretrained(tmp_path).pad_id == 4
 
 
@@ -237,7 +237,7 @@ def test_deberta_without_absolute_positions_takes_any_length(tokenizer):
 
 def test_a_checkpoint_brings_its_models_limit_along(tmp_path):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "config.json").write_text(tiny(BertConfig).to_json_str())
+    (tmp_path / "config.json").write_text(tiny(BertConfig).to_json_string())
     assert HfTokenizer.from_pretrained(tmp_path).limit == 10
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert HfTokenizer.from_pretrained(tmp_path).limit is None

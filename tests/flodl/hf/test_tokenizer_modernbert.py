@@ -16,7 +16,7 @@ from tokenizers import (
     trainers,
 )
 
-from flodl.hf.auto_tokenizer import AutoTokenizer
+from flodl.hf import AutoTokenizer
 from tests.flodl.hf.config_samples import SMALLEST
 from tests.flodl.hf.tokenizer_material import LINES
 from tests.later import transformers

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flodl.errors import FlodlError
 from flodl.hf.__main__ import main
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.export import export_command
@@ -22,7 +21,9 @@ from flodl.hf.verify import verify_export
 
 CELLS = {cell.name: cell for cell in all_cells()}
 WEIGHTS = "model.safetensors"
-FULL = ["structure", "reference", "bytes", "source", "outputs", "losses"]
+FULL = [
+    *("structure", "reference", "bytes", "config", "tokenizer", "source", "outputs", "losses"),
+]
 
 
 def exported(folder: Path, name: str) -> tuple[Path, Path]:
@@ -129,27 +130,25 @@ def test_a_difference_in_the_forward_of_flodl_is_found(spoilt, monkeypatch):
     assert verdicts(report) == {**dict.fromkeys(FULL, True), "outputs": False, "losses": False}
 
 
-def test_the_family_can_be_demanded(bert, capsys):
+def test_the_family_can_be_demanded(bert):
     source, out = bert
-    words = [str(out), "--hub-source", str(source)]
-    assert main(["verify-export-bert", *words]) == 0
-    assert main(["verify-export-roberta", *words]) == 1
-    assert "family bert, not roberta" in capsys.readouterr().out
+    assert verify_export(out, family="bert", source=str(source)).passed
+    report = verify_export(out, family="roberta", source=str(source))
+    assert "family bert, not roberta" in report.as_text()
 
 
 def test_without_a_source_only_that_part_is_left_out(bert):
     _, out = bert
-    with pytest.raises(FlodlError, match="--no-hub-source"):
-        verify_export(out)
-    report = verify_export(out, compare_source=False)
-    assert report.passed
-    assert verdicts(report) == {
-        "structure": True,
-        "reference": True,
-        "outputs": True,
-        "losses": True,
-        "source": None,
-    }
+    for report in (verify_export(out), verify_export(out, compare_source=False)):
+        assert report.passed
+        assert verdicts(report) == {
+            "structure": True,
+            "reference": True,
+            "outputs": True,
+            "losses": True,
+            "source": None,
+        }
+    assert "does not name its source; name it with --hub-source" in verify_export(out).as_text()
 
 
 def test_the_source_is_read_from_the_configuration(spoilt):

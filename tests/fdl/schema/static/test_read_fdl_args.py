@@ -198,7 +198,7 @@ def document(tmp_path):
     return of
 
 
-COMMANDS = ("convert", "export", "info", "parity", "verify_export", "example")
+COMMANDS = ("convert", "export", "info", "parity", "verify_export")
 LIGHT = [
     *(("declarations", one) for one in ("Empty", "Plain", "Shapes", "Choices", "Inherits")),
     *(("declarations", one) for one in ("Diamond", "Ranks")),

@@ -32,7 +32,9 @@ def eager_switches():
 
 def model_of(family, kind=HeadKind.BASE, **fields):
     model, graph = pair(family, kind, **fields)
-    graph.set_source_config(AutoConfig.from_json_str(model.config.to_json_string()).to_json_str())
+    graph.set_source_config(
+        AutoConfig.from_json_str(model.config.to_json_string()).to_json_string()
+    )
     return model, graph
 
 

@@ -355,7 +355,9 @@ def test_one_token_is_enough(family):
 def test_every_layer_can_be_looked_at(family):
     fields = {"conv_kernel_size": 3, "conv_act": "gelu"} if family == "deberta-v2" else {}
     model, graph = pair(family, HeadKind.BASE, **fields)
-    graph.set_source_config(AutoConfig.from_json_str(model.config.to_json_string()).to_json_str())
+    graph.set_source_config(
+        AutoConfig.from_json_str(model.config.to_json_string()).to_json_string()
+    )
     inputs = batch(family)
     mask = inputs["attention_mask"]
     with torch.no_grad():

@@ -136,7 +136,7 @@ def test_a_gap_is_filled_with_named_tuples_in_descending_order(bert):
 
 
 def test_text_needs_a_tokenizer(bert):
-    bare = type(bert)(bert.graph, bert.config, (), None)
+    bare = type(bert)(bert.config, bert.graph, None)
     with pytest.raises(TokenizerMissingError, match=r"fill_mask\(\) needs a tokenizer"):
         bare.fill_mask("the [MASK]")
     with pytest.raises(TypeError, match=r"fill_mask_batch\(\) takes a list of texts"):

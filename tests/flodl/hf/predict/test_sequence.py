@@ -131,7 +131,7 @@ def test_mistakes_are_named(head):
 
 
 def test_text_needs_a_tokenizer(head):
-    bare = type(head)(head.graph, head.config, head.labels, None)
+    bare = type(head)(head.config, head.graph, None)
     with pytest.raises(TokenizerMissingError, match=r"predict\(\) needs a tokenizer"):
         bare.predict(["a"])
     ids = torch.tensor([[2, 7, 3]])
@@ -158,7 +158,7 @@ def without_special_tokens():
 
 
 def test_texts_without_any_token_are_named(head):
-    bare = type(head)(head.graph, head.config, head.labels, without_special_tokens())
+    bare = type(head)(head.config, head.graph, without_special_tokens())
     with pytest.raises(ValueError, match="text 0 has no tokens, for it is empty and this tok"):
         bare.predict(["", " "])
     with pytest.raises(ValueError, match="pair 0 has no tokens"):

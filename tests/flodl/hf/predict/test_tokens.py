@@ -165,7 +165,7 @@ def test_mistakes_are_named(bert):
         bert.predict("a text")
     with pytest.raises(TypeError, match=r"predict\(\) takes texts, and input 1 is a tuple"):
         bert.predict(["a text", ("a", "pair")], aggregation="simple")
-    bare = type(bert)(bert.graph, bert.config, bert.labels, None)
+    bare = type(bert)(bert.config, bert.graph, None)
     ids = torch.tensor([[2, 7, 3]])
     with pytest.raises(TokenizerMissingError, match=r"tag\(\) needs a tokenizer"):
         bare.tag(EncodedBatch(ids, torch.ones_like(ids)))
