@@ -2,7 +2,8 @@
 
 Networks of tiny modules, so that calling weighs and arithmetic does not. Each exists twice over the
 *same* module instances: as a flodl ``Graph`` and as a module written by hand; the chain and the
-tower also as a class with one attribute per layer. One process, one thread, interleaved.
+tower also as a class with one attribute per layer. Networks in which rows part run on a batch of
+usual size. One process, one thread, interleaved.
 
     python -m benchmarks.graph_overhead [--rounds 60] [--output docs/benchmarks/graph_overhead.md]
 """
@@ -32,10 +33,18 @@ from benchmarks.measure import (
     spread,
     table,
 )
-from flodl.graph import FlowBuilder, Graph, NamedInputModule, SoftmaxRouter
+from flodl.graph import (
+    ArgmaxSelector,
+    FlowBuilder,
+    Graph,
+    NamedInputModule,
+    SoftmaxRouter,
+    ThresholdHalt,
+)
 
 WIDTH = 16
 BATCH = 4
+ROWS, WIDER = 512, 128  # of the networks in which rows part
 CALLS = 20  # per timed moment: a single call is shorter than the timer deserves
 STEPS = 100  # calls of the cell before its backward
 NODES = 10_000
@@ -43,9 +52,9 @@ NODES = 10_000
 Forms = dict[str, nn.Module]
 
 
-def linear() -> nn.Module:
+def linear(width: int = WIDTH) -> nn.Module:
     """A small layer whose repeated application neither grows nor dies."""
-    layer = nn.Linear(WIDTH, WIDTH)
+    layer = nn.Linear(width, width)
     nn.init.orthogonal_(layer.weight, gain=0.5)
     return layer
 
@@ -89,6 +98,63 @@ class Mixture(nn.Module):
         for i in range(1, len(self.experts)):
             y = y + weights[..., i : i + 1] * self.experts[i](x)
         return y
+
+
+class Gathered(nn.Module):
+    """Gathers the rows of each branch, runs it and copies the results to their rows."""
+
+    def __init__(self, router: nn.Module, branches: list[nn.Module]) -> None:
+        super().__init__()
+        self.router = router
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run each branch on its rows."""
+        choice = self.router(x)
+        y = torch.empty_like(x)
+        for index, branch in enumerate(self.branches):
+            rows = (choice == index).nonzero().squeeze(1)
+            if len(rows):
+                y.index_copy_(0, rows, branch(x.index_select(0, rows)))
+        return y
+
+
+class Sparse(Gathered):
+    """Gathers the rows that use each expert, and adds the results by weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run each expert on its rows."""
+        weights, choice = self.router(x).topk(2)
+        y = torch.zeros_like(x)
+        for index, expert in enumerate(self.branches):
+            rows, places = (choice == index).nonzero(as_tuple=True)
+            if len(rows):
+                weight = weights[rows, places].unsqueeze(1)
+                y.index_add_(0, rows, weight * expert(x.index_select(0, rows)))
+        return y
+
+
+class Masked(nn.Module):
+    """Iterates until all rows are done; a row that is done keeps its state.
+
+    The body gets of such a row what it got last: else the gradient of the row could become NaN.
+    """
+
+    def __init__(self, body: nn.Module, halt: nn.Module, most: int) -> None:
+        super().__init__()
+        self.body, self.halt, self.most = body, halt, most
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Iterate."""
+        seen = x
+        for _ in range(self.most):
+            done = self.halt(x) > 0
+            if done.all():
+                break
+            done = done.unsqueeze(1)
+            seen = torch.where(done, seen, x)
+            x = torch.where(done, x, self.body(seen))
+        return x
 
 
 class Cell(NamedInputModule):
@@ -209,6 +275,29 @@ def loop() -> Forms:
     return {"graph": graph, "hand": Repeat(body, 50)}
 
 
+def switch() -> Forms:
+    """Four branches; a linear layer sends each row to one."""
+    router, branches = ArgmaxSelector(WIDER, 4), [linear(WIDER) for _ in range(4)]
+    graph = FlowBuilder.from_(nn.Identity()).switch(router, branches).build()
+    return {"graph": graph, "hand": Gathered(router, branches)}
+
+
+def sparse_gate() -> Forms:
+    """Four experts behind a softmax router; each row uses two."""
+    router, experts = SoftmaxRouter(WIDER, 4), [linear(WIDER) for _ in range(4)]
+    graph = FlowBuilder.from_(nn.Identity()).gate(router, experts, top_k=2).build()
+    return {"graph": graph, "hand": Sparse(router, experts)}
+
+
+def halting() -> Forms:
+    """Rows that grow until their largest element is above a threshold, after 1 to 9 iterations."""
+    body = nn.Linear(WIDER, WIDER, bias=False)
+    nn.init.eye_(body.weight).data.mul_(1.2)
+    halt = ThresholdHalt(4.0)
+    graph = FlowBuilder.from_(nn.Identity()).loop_body(body).while_cond(halt, 20).build()
+    return {"graph": graph, "hand": Masked(body, halt, 20)}
+
+
 def nested() -> Forms:
     """Three levels: four leaves of five linear layers under two branches under a root."""
     leaves = [[linear() for _ in range(5)] for _ in range(4)]
@@ -253,9 +342,10 @@ def sequence(module: Any, x: Tensor) -> None:
     module.detach_state()
 
 
-def repeated(call: Callable[[nn.Module, Tensor], None], module: nn.Module, times: int) -> None:
+def repeated(
+    call: Callable[[nn.Module, Tensor], None], module: nn.Module, x: Tensor, times: int
+) -> None:
     """One timed moment."""
-    x = torch.ones(BATCH, WIDTH)
     for _ in range(times):
         call(module, x)
 
@@ -269,14 +359,21 @@ NETWORKS: dict[str, tuple[Callable[[], Forms], Bar]] = {
 }
 
 
+PARTING: dict[str, tuple[Callable[[], Forms], Bar]] = {
+    "switch of 4 branches": (switch, Bar(1.1)),
+    "gate of 2 of 4 experts": (sparse_gate, Bar(1.1)),
+    "loop until rows are done": (halting, Bar(1.1)),
+}
+"""Networks in which rows part; the bar is a gather or a mask written by hand."""
+
 CELL, OBSERVED = Bar(1.1), Bar(1.01)
 
 
 def compare(
-    forms: Forms, call: Callable[..., None], times: int, rounds: int, bar: Bar
+    forms: Forms, call: Callable[..., None], x: Tensor, times: int, rounds: int, bar: Bar
 ) -> list[str]:
     """Microseconds per call of graph and hand-written module, and ratios to all other forms."""
-    subjects = {name: partial(repeated, call, module, times) for name, module in forms.items()}
+    subjects = {name: partial(repeated, call, module, x, times) for name, module in forms.items()}
     seconds = interleaved(subjects, rounds)
     graph, hand = seconds["graph"], seconds["hand"]
     ratio = median_ratio(graph, hand)
@@ -293,15 +390,16 @@ def overhead(rounds: int) -> list[list[str]]:
     """One row per network and mode."""
     rows = []
     modes = {"forward, no_grad": forward_only, "forward + backward": forward_backward}
-    for name, (make, bar) in NETWORKS.items():
-        forms = make()
-        outputs = [module(torch.ones(BATCH, WIDTH)) for module in forms.values()]
-        if not all(torch.allclose(outputs[0], other, atol=1e-6) for other in outputs[1:]):
+    same, apart = torch.ones(BATCH, WIDTH), torch.randn(ROWS, WIDER)
+    for name, (make, bar) in {**NETWORKS, **PARTING}.items():
+        forms, x = make(), apart if name in PARTING else same
+        outputs = [module(x) for module in forms.values()]
+        if not all(torch.allclose(outputs[0], other, atol=1e-5) for other in outputs[1:]):
             sys.exit(f"{name}: the forms do not compute the same")
         for mode, call in modes.items():
-            rows.append([name, mode, *compare(forms, call, CALLS, rounds, bar)])
+            rows.append([name, mode, *compare(forms, call, x, CALLS, rounds, bar)])
     mode = f"{STEPS} forwards + backward"
-    rows.append(["cell with state", mode, *compare(cell(), sequence, 1, rounds, CELL)])
+    rows.append(["cell with state", mode, *compare(cell(), sequence, same, 1, rounds, CELL)])
     return rows
 
 
@@ -318,7 +416,7 @@ def observation(rounds: int) -> list[str]:
     graph = observed()
     silent = observed().observe(False)
     forms: Forms = {"graph": graph, "hand": silent}
-    return compare(forms, forward_backward, CALLS, rounds, OBSERVED)
+    return compare(forms, forward_backward, torch.ones(BATCH, WIDTH), CALLS, rounds, OBSERVED)
 
 
 def construction(nodes: int, times: int) -> list[list[str]]:
@@ -360,7 +458,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options,
         "Graph overhead",
         f"{options.rounds} interleaved rounds of {CALLS} calls, medians and the middle 80 %. "
-        f"Tensors are float32 `[{BATCH}, {WIDTH}]`. A flodl `Graph` beside the same module "
+        f"Tensors are float32 `[{BATCH}, {WIDTH}]`, and `[{ROWS}, {WIDER}]` where rows part. A "
+        "flodl `Graph` beside the same module "
         "instances called by hand. A ratio is graph time / hand-written time of the same round; "
         "below 1 the graph is faster.",
         table([*header, "graph / attributes", "bar"], rows),
@@ -371,6 +470,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "every `self.l0` passes through `Module.__getattr__`. The gate is faster because it "
         "splits its weights once and uses fused multiply-adds. By hand it is a sum of slices "
         "times outputs.",
+        "Where rows part, *by hand* gathers the rows of each branch with `index_select` and copies "
+        "or adds the results to their rows. The loop by hand keeps the state and the last input of "
+        "finished rows with masks.",
         f"Observation: ten layers with ten tags captured, forward + backward: {with_tags} µs "
         f"beside {without} µs without, {ratio}× ({wide}; bar {verdict}).",
         "Construction, best of three:",

@@ -5,7 +5,8 @@ A row is a slice of the first dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +17,24 @@ Run = Callable[[int, Tensor], Tensor]
 """Runs the module with this index on some rows."""
 
 
-def dispatch(run: Run, count: int, choice: Tensor, x: Tensor, node_id: str) -> Tensor:
+def counted(choice: Tensor, count: int, refuse: Callable[[list[int]], NoReturn]) -> list[int]:
+    """Return how many rows chose each of ``count`` modules; waits for the device.
+
+    Args:
+        choice: int64 ``[rows]``.
+        count: Number of modules.
+        refuse: Raises an error about the choices, where one is none of the modules.
+    """
+    try:
+        sizes = cast("list[int]", choice.bincount(minlength=count).tolist())
+    except RuntimeError:  # one is negative, or too large to be counted
+        sizes = []
+    return sizes if len(sizes) == count else refuse(choice.tolist())
+
+
+def dispatch(
+    run: Run, choice: Tensor, sizes: Sequence[int], x: Tensor, node_id: str, top_k: int = 1
+) -> Tensor:
     """Run every chosen module once, on the rows that chose it, and put the results in place.
 
     Modules that no row chose do not run. An empty batch runs the first, for the shape of its
@@ -24,59 +42,47 @@ def dispatch(run: Run, count: int, choice: Tensor, x: Tensor, node_id: str) -> T
 
     Args:
         run: Runs one of the modules.
-        count: Number of modules.
-        choice: ``[rows]``, integers.
+        choice: int64 ``[rows * top_k]``: the choices of each row, one after the other.
+        sizes: How often each module is chosen.
         x: ``[rows, ...]``.
         node_id: The node, for messages.
+        top_k: Choices of each row.
 
     Returns:
-        ``[rows, ...]``, in the order of ``x``.
+        ``[rows * top_k, ...]``, in the order of the choices.
 
     Raises:
-        ValueError: An index is negative, or modules return different shapes or other rows.
-        IndexError: There is no module with an index.
-        StateError: A CUDA graph is being captured.
+        ValueError: Modules return different shapes or other rows.
     """
-    refuse_capture(x, node_id)
-    # A single read of the device, however many modules there are.
-    host = choice.cpu()
-    rows = [(host == index).nonzero().squeeze(1) for index in range(count)]
-    if sum(map(len, rows)) < len(host):
-        _refuse_choices(host.tolist(), count, node_id)
-    used = [index for index in range(count) if len(rows[index])] or [0]
+    used = [index for index, size in enumerate(sizes) if size] or [0]
     if len(used) == 1:
         return checked_rows(run(used[0], x), len(x), None, node_id, used[0])
-    taken = [rows[index].to(x.device) for index in used]
-    if torch.is_grad_enabled():
-        return _gathered(run, used, taken, x, node_id)
-    outputs = (run(index, x.index_select(0, own)) for index, own in zip(used, taken, strict=True))
-    return _scattered(outputs, used, taken, node_id)
-
-
-def _scattered(
-    outputs: Iterator[Tensor], used: Sequence[int], taken: Sequence[Tensor], node_id: str
-) -> Tensor:
-    """Write each output to its rows at once, which needs the least memory."""
-    first = checked_rows(next(outputs), len(taken[0]), None, node_id, used[0])
-    total = first.new_empty((sum(map(len, taken)), *first.shape[1:]))
-    total.index_copy_(0, taken[0], first)
-    for index, own, output in zip(used[1:], taken[1:], outputs, strict=True):
-        total.index_copy_(0, own, checked_rows(output, len(own), first, node_id, index))
-    return total
-
-
-def _gathered(
-    run: Run, used: Sequence[int], taken: Sequence[Tensor], x: Tensor, node_id: str
-) -> Tensor:
-    """The same with one gather and one scatter, whose gradients do not grow with the modules."""
-    order = torch.cat(list(taken))
-    parts = torch.split(x.index_select(0, order), [len(own) for own in taken])
+    order = choice.argsort(stable=True)
+    rows, sizes = (order if top_k == 1 else order // top_k), [sizes[index] for index in used]
+    if not torch.is_grad_enabled():
+        parts = zip(used, rows.split_with_sizes(sizes), order.split_with_sizes(sizes), strict=True)
+        return _one_by_one(run, parts, x, len(choice), node_id)
+    # The gradients of one gather and one scatter do not grow with the number of modules.
+    gathered = x.index_select(0, rows).split_with_sizes(sizes)
     outputs: list[Tensor] = []
-    for index, part in zip(used, parts, strict=True):
+    for index, part in zip(used, gathered, strict=True):
         first = outputs[0] if outputs else None
         outputs.append(checked_rows(run(index, part), len(part), first, node_id, index))
     joined = torch.cat(outputs)
     return joined.new_empty(joined.shape).index_copy_(0, order, joined)
+
+
+def _one_by_one(
+    run: Run, parts: Iterable[tuple[int, Tensor, Tensor]], x: Tensor, count: int, node_id: str
+) -> Tensor:
+    """Gather, run and write one module after the other, which needs the least memory."""
+    total: Tensor | None = None
+    for index, rows, places in parts:
+        output = checked_rows(run(index, x.index_select(0, rows)), len(rows), total, node_id, index)
+        if total is None:
+            total = output.new_empty((count, *output.shape[1:]))
+        total.index_copy_(0, places, output)
+    return cast("Tensor", total)
 
 
 def checked_rows(
@@ -87,25 +93,21 @@ def checked_rows(
     Raises:
         ValueError: The numbers of rows or their shapes differ.
     """
-    if not output.dim() or output.shape[0] != rows:
+    shape = output.shape
+    if not shape or shape[0] != rows:
         raise ValueError(
-            f"{node_id}: choice {index} returned {list(output.shape)} for {rows} rows; each row "
+            f"{node_id}: choice {index} returned {list(shape)} for {rows} rows; each row "
             "needs an output of its own"
         )
-    if first is not None and output.shape[1:] != first.shape[1:]:
+    if first is not None and shape[1:] != first.shape[1:]:
         raise ValueError(
             f"{node_id}: the chosen modules return rows of different shapes: "
-            f"{list(first.shape[1:])} and {list(output.shape[1:])}"
+            f"{list(first.shape[1:])} and {list(shape[1:])}"
         )
     return output
 
 
-def _refuse_choices(choices: Sequence[int], count: int, node_id: str) -> None:
-    row, choice = next((r, c) for r, c in enumerate(choices) if not 0 <= c < count)
-    refuse_choice(choice, count, f"{node_id}: the router chose {choice} for row {row}")
-
-
-def refuse_choice(choice: int, count: int, told: str) -> None:
+def refuse_choice(choice: int, count: int, told: str) -> NoReturn:
     """Refuse an index that names none of ``count`` modules.
 
     Raises:
@@ -123,6 +125,8 @@ def chosen_rows(choice: Tensor, x: Tensor, node_id: str) -> Tensor:
         ValueError: They are not integers, or not one for each row.
     """
     rows = row_count(x, node_id, "batch_switch")
+    if choice.shape == (rows,):
+        return choice
     if not choice.dim() or choice.shape[0] != rows or choice.numel() != rows:
         raise ValueError(
             f"{node_id}: the router returned {list(choice.shape)} for {rows} rows; a switch needs "
@@ -137,7 +141,7 @@ def whole_numbers(choice: Tensor, node_id: str) -> Tensor:
     Raises:
         ValueError: They are not integers.
     """
-    if choice.is_floating_point() or choice.is_complex():
+    if choice.dtype.is_floating_point or choice.dtype.is_complex:
         shown = (
             f" ({choice.item()})"
             if choice.numel() == 1 and not torch.compiler.is_compiling()
@@ -147,7 +151,7 @@ def whole_numbers(choice: Tensor, node_id: str) -> Tensor:
             f"{node_id}: the router returned {str(choice.dtype).removeprefix('torch.')}{shown}; "
             "an index is an integer, as argmax returns it"
         )
-    return choice.long()
+    return choice if choice.dtype is torch.int64 else choice.long()
 
 
 def select_rows(outputs: Sequence[Tensor], choice: Tensor) -> Tensor:
@@ -156,15 +160,6 @@ def select_rows(outputs: Sequence[Tensor], choice: Tensor) -> Tensor:
     for index, output in enumerate(outputs[1:], 1):
         total = torch.where(spread(choice == index, output), output, total)
     return total
-
-
-def strongest(weights: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest weights of the last dimension and their indices.
-
-    Among equal weights the lowest index wins. NaN counts as largest, so none is overlooked.
-    """
-    values, indices = weights.sort(dim=-1, descending=True, stable=True)
-    return values[..., :k], indices[..., :k]
 
 
 def done_rows(signal: Tensor, x: Tensor, node_id: str) -> Tensor:
@@ -194,22 +189,24 @@ class HaltingRows:
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
         self._done: Tensor | None = None
-        self._some = False
+        self._mask: Tensor | None = None
         self._seen: Tensor | None = None
 
     def all_done(self, signal: Tensor, x: Tensor) -> bool:
         """Take in what the condition says of the states; a row that is done stays so."""
         done = done_rows(signal, x, self._node_id)
-        self._done = done if self._done is None else self._done | done
-        count = int(self._done.sum())
-        self._some = count > 0
-        return count == len(x)
+        self._done = done if self._done is None else done.logical_or_(self._done)
+        if done.all():
+            return True
+        if self._mask is not None or done.any():
+            self._mask = spread(done, x)
+        return False
 
     def seen(self, x: Tensor) -> Tensor:
         """Return what the body gets in place of the states."""
-        if self._some and self._done is not None:
+        if self._mask is not None and self._done is not None:
             last = first_row(~self._done, x) if self._seen is None else self._seen
-            x = torch.where(spread(self._done, x), last, x)
+            x = torch.where(self._mask, last, x)
         self._seen = x
         return x
 
@@ -219,14 +216,14 @@ class HaltingRows:
         Raises:
             ValueError: The body changes the shape.
         """
-        if not self._some or self._done is None:
+        if self._mask is None:
             return after
         if after.shape != x.shape:
             raise ValueError(
                 f"{self._node_id}: the body returned {list(after.shape)} for {list(x.shape)}; rows "
                 "that are done keep their value, so the body must keep the shape"
             )
-        return torch.where(spread(self._done, x), x, after)
+        return torch.where(self._mask, x, after)
 
 
 def row_count(x: Tensor, node_id: str, other: str) -> int:
