@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
 _PLAN_LIMIT_BYTES = 96 * 1024
 
+_GUARDS = "FLODL_GUARDS"
+"""``guards:`` of a training as JSON; the Trainer of flodl reads it."""
+
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
 IN_CONTAINER = "this machine is a container"
 UNCHECKED = "passes it unchecked"
@@ -189,10 +192,7 @@ class Planner(Record):
 
             Distribution(plan, level, preset, schema, self.host.variables).settle()
         plan.drop_separator()
-        if _has_guards(level, preset):
-            from fdl.plan.guards import hand_down_guards
-
-            hand_down_guards(plan, level, preset)
+        _hand_down_guards(plan, level, preset)
         hand_down(plan, self.secrets)
         from fdl.plan.recorded import recording
 
@@ -339,10 +339,23 @@ def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bo
     return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
 
 
-def _has_guards(level: Level, preset: str | None) -> bool:
-    """Whether a training may have guards. If not, as in most commands, an import is saved."""
-    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
-    return any("guards" in training.mapping for node in nodes if (training := node.get("training")))
+def _hand_down_guards(plan: Plan, level: Level, preset: str | None) -> None:
+    """Set the variable of ``guards:``, if the manifest or its preset has them; a preset's count.
+
+    A null of the preset removes the guards of the manifest.
+    """
+    holders = [*([level.commands[preset]] if preset else []), level.manifest.node]
+    trainings = [training for one in holders if (training := one.get("training"))]
+    nodes = [one.mapping["guards"] for one in trainings if "guards" in one.mapping]
+    if not nodes or nodes[0].value is None:
+        return
+    import json
+
+    value = nodes[0].plain()
+    if isinstance(value, dict):
+        value = {name: one for name, one in value.items() if one is not None}
+    text = json.dumps(value, separators=(",", ":"))
+    plan.set(Variable(_GUARDS, text, origin(nodes[0], plan.root)))
 
 
 def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:

@@ -6,14 +6,13 @@ A declared spelling is kept. For other options ``style:`` decides; without it, `
 from __future__ import annotations
 
 from fdl.base.light_record import Record
-from fdl.manifest.node import Null, text
+from fdl.manifest.node import Node, Null, text
 from fdl.programs.parameters.parameter import UNSET, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fdl.manifest.node import Node
     from fdl.programs.parameters.contract import Schema
     from fdl.programs.parameters.parameter import Parameter
 
@@ -266,9 +265,7 @@ def _held(node: Node) -> Iterable[type]:
 
 def _container(node: Node, literal: str) -> str:
     """A list or mapping in the language that a program reads."""
-    from fdl.plan.data import as_text
-
-    return as_text(node, "eval" if literal == "python" else "json")
+    return _as_data(node, "eval" if literal == "python" else "json")
 
 
 def _word(value: object, one: Parameter | None) -> str:
@@ -279,10 +276,34 @@ def _word(value: object, one: Parameter | None) -> str:
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
     if one.holds_data:
-        from fdl.plan.data import as_text
-
-        return as_text(value, one.literal)
+        return _as_data(value, one.literal)
     return _literal(value) if one.literal == "python" else plain
+
+
+def _as_data(value: object, literal: str) -> str:
+    """A value as one word of JSON or Python. Text that is such data already is passed unchanged."""
+    from ast import literal_eval
+    from json import dumps, loads
+
+    write, read = (dumps, loads) if literal == "json" else (repr, literal_eval)
+    plain = _data(value)
+    if isinstance(plain, str):
+        try:
+            read(plain)
+        except (ValueError, SyntaxError):
+            return write(plain)
+        return plain
+    return write(plain)
+
+
+def _data(value: object) -> object:
+    if isinstance(value, Node):
+        return _data(value.value)
+    if isinstance(value, dict):
+        return {key: _data(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_data(one) for one in value]
+    return None if isinstance(value, Null) else value
 
 
 def _literal(value: object) -> str:

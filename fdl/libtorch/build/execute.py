@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdl.base.errors import BuildError
 from fdl.base.hardware.machine import main_memory
@@ -13,10 +15,13 @@ from fdl.base.progress import Progress
 from fdl.base.rewrite import put
 from fdl.base.signals import handled, interrupt
 from fdl.libtorch.active import Variant, read_text
-from fdl.libtorch.architectures import recorded
+from fdl.libtorch.architectures import Architecture, recorded
 from fdl.libtorch.build.journal import Counter, Journal
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.store import Store
+
+if TYPE_CHECKING:
+    from fdl.libtorch.prove import Facts
 
 _BUILD_LOCK = "builds/sources"
 """The lock of one build against all others: builds share the sources and the processors."""
@@ -149,9 +154,6 @@ def _run(step: Step, plan: BuildPlan, journal: Journal) -> None:
 
 
 def _install(plan: BuildPlan, store: Store, cuda: str) -> Variant:
-    # Reading libraries imports a parser that no other part of a build needs.
-    from fdl.libtorch.build.verify import verify
-
     request = plan.request
     facts = {
         "cuda": cuda,
@@ -189,3 +191,35 @@ def _collect(plan: BuildPlan, staged: Path) -> None:
                 f"cannot copy {source}: {problem}",
                 hint="free some space, then run the same command again: nothing is compiled twice",
             ) from None
+
+
+def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
+    """Check from the libraries that a variant runs on every GPU it was built for.
+
+    Raises:
+        BuildError: Code for an architecture is missing; the message names the log of the build.
+        LibtorchError: There are no libraries.
+    """
+    # Reading libraries imports a parser that no other part of a build needs.
+    from fdl.libtorch.prove import facts_of
+
+    facts = facts_of(folder)
+    missing = [str(arch) for arch in archs if not _is_served(arch, facts)]
+    if missing:
+        found = " ".join(map(str, facts.architectures)) or "the processor alone"
+        raise BuildError(
+            f"what was built has no code for {', '.join(missing)}; it has code for {found}",
+            hint=f"look in {log} for the reason; nothing was installed",
+        )
+
+
+def _is_served(arch: Architecture, facts: Facts) -> bool:
+    """Whether all libraries with GPU code have machine code, and PTX if it was requested."""
+    from fdl.libtorch.prove.facts import tally
+
+    if not facts.carriers:
+        return False
+    compiled = all(tally(one, arch.capability).native for one in facts.carriers)
+    served = all(tally(one, arch.capability).served for one in facts.carriers)
+    ptx = {image.architecture.capability for image in facts.images if image.form == "ptx"}
+    return compiled and served and (not arch.ptx or arch.capability in ptx)

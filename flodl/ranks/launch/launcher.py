@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from fdl.base.slurm_task import is_one_of_several
 from flodl.errors import DistributedError
 
 _DEFAULT_PORT = 29500
-_INTERACTIVE = ("bash", "sh", "zsh", "interactive")
-_NO_STEPS = range(0xFFFFFFF0, 0xFFFFFFFF)
-"""Step numbers that SLURM gives to batch scripts and interactive shells."""
 
 
 @final
@@ -57,7 +55,7 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
     """
     if "RANK" in environ:
         return _torchrun(_Variables(environ, "torchrun"))
-    if _is_slurm_task(environ):
+    if is_one_of_several(environ):
         return _slurm(_Variables(environ, "SLURM"))
     if "JOB_COMPLETION_INDEX" in environ:
         if "WORLD_SIZE" not in environ and "MASTER_ADDR" not in environ:
@@ -147,16 +145,6 @@ def _torchrun(given: _Variables) -> Launched:
         address=given.environ.get("MASTER_ADDR", "") if alone else given.text("MASTER_ADDR"),
         port=given.number("MASTER_PORT", _DEFAULT_PORT if alone else None),
     )
-
-
-def _is_slurm_task(environ: Mapping[str, str]) -> bool:
-    if "SLURM_PROCID" not in environ or environ.get("SLURM_JOB_NAME") in _INTERACTIVE:
-        return False
-    step = environ.get("SLURM_STEP_ID", "")
-    if step.isdecimal() and int(step) in _NO_STEPS:
-        return False
-    tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS")
-    return tasks != "1"
 
 
 def _slurm(given: _Variables) -> Launched:
