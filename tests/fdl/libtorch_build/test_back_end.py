@@ -11,7 +11,7 @@ from fdl.base.errors import BuildError
 from fdl.libtorch.build.back_end import BackEnd, choose, docker_problem, require_linux
 from fdl.libtorch.build.tools import Tools, find_tools
 from tests.conftest import Fdl
-from tests.fdl.build.docker import Docker
+from tests.fdl.libtorch_build.docker import Docker
 from tests.fdl.terminal import Terminal
 
 COMPLETE = Tools("", (), has_ninja=True)

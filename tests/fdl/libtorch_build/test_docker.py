@@ -12,8 +12,8 @@ import pytest
 
 from fdl.libtorch.build.plan import CONTAINER, CONTAINER_CUDA
 from tests.conftest import Fdl
-from tests.fdl.build.docker import Docker
-from tests.fdl.build.sources import GIT, make_repository
+from tests.fdl.libtorch_build.docker import Docker
+from tests.fdl.libtorch_build.sources import GIT, make_repository
 
 PATIENCE = 120
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Fdl, Project, Session
-from tests.fdl.build.sources import GIT, change, git, make_repository, write_nvcc
+from tests.fdl.libtorch_build.sources import GIT, change, git, make_repository, write_nvcc
 
 PATIENCE = 120
 
