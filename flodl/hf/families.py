@@ -216,6 +216,9 @@ HEADS: dict[tuple[str, HeadKind], type[Head]] = {
 }
 """The class with a head, for each model type and kind of head."""
 
+for _head in HEADS.values():
+    _head.encoder_class = MODELS[_head.config_class.model_type]
+
 
 H = TypeVar("H", bound=Head)
 

@@ -62,6 +62,8 @@ class Head(PretrainedModel):
     """
 
     kind: ClassVar[HeadKind]
+    encoder_class: ClassVar[type[EncoderModel]]
+    """The class without a head, of the same family."""
 
     def __init__(
         self,
@@ -87,10 +89,7 @@ class Head(PretrainedModel):
         graph = self._graph.tree_children()[self.config.prefix]
         known = self.__dict__.get("_encoder")
         if known is None or known._graph is not graph:
-            from flodl.hf.families import MODELS
-
-            known = MODELS[self.config.model_type](self.config, graph)
-            self.__dict__["_encoder"] = known
+            known = self.__dict__["_encoder"] = self.encoder_class(self.config, graph)
         encoder: EncoderModel = known
         return encoder
 
