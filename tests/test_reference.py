@@ -65,7 +65,7 @@ def test_the_ranks_page_has_every_setting_with_its_default():
 def test_the_ranks_page_knows_the_environment_variables():
     source = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("flodl/distributed", "flodl/launch", "flodl/train")
+        for folder in ("flodl/ranks", "flodl/train")
         for path in sorted((ROOT / folder).rglob("*.py"))
     )
     named = {row[0].strip("`") for row in rows("Environment variables")}

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from main import build_model, train_step
-
 from flodl import Batch, digits
+from main import build_model, train_step
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -3,12 +3,11 @@
 import sys
 from functools import partial
 
+from fdl import FdlArgs, option
+from flodl import AdamW, Batch, DataLoader, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.types import Device
-
-from fdl import FdlArgs, option
-from flodl import AdamW, Batch, DataLoader, RunDirectory, Trainer, digits, entry
 
 
 class Args(FdlArgs):
