@@ -20,8 +20,7 @@ def rows_of(tokenizer, count):
     texts = [f"the quick fox number {n}" for n in range(count)]
     encoded = tokenizer(texts, truncation=True, padding="max_length", max_length=12)
     return [
-        {"label": 1, **{name: values[n] for name, values in encoded.items()}}
-        for n in range(count)
+        {"label": 1, **{name: values[n] for name, values in encoded.items()}} for n in range(count)
     ]
 
 
