@@ -1,4 +1,4 @@
-"""Training on one device: builder, loop, step engines, run directories and entry programs."""
+"""Training: builder, loop, step engines, run directories and entry programs."""
 
 from flodl.ranks.launch.interrupt import Terminated as Terminated
 from flodl.train.builder import TrainerBuilder as TrainerBuilder

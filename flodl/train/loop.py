@@ -295,9 +295,9 @@ class Loop:
         self.stop_at_last_step()
 
     def stop_at_last_step(self) -> None:
-        """Stop a training that was asked to take only some steps, after the last of them."""
+        """Ask for the end after the last step of a training that was to take only some."""
         if self.due.is_over(self.engine.global_step):
-            self.stops.agree([f"only {self.engine.global_step} steps were asked for"])
+            self.run.stop(f"only {self.engine.global_step} steps were asked for")
 
     def _prepare_epoch(self, epoch: int) -> None:
         if self.plan.epoch_fn is None:

@@ -1,1 +1,1 @@
-"""When the ranks average: one loop per policy, driven by the training of a rank."""
+"""The order of the batches, and when ranks average: one loop per policy."""

@@ -1,7 +1,8 @@
-"""One process trains every batch of an epoch in order; nothing is exchanged between batches.
+"""Each process trains its own batches of an epoch in order; no schedule shares them.
 
-A model that several processes share (FSDP) is trained like this, too: its exchanges are inside of
-the forward and the backward pass.
+It is alone, or all exchanges are inside of a step. In a model that several processes share (FSDP),
+they are in the forward and the backward pass. Ranks with data that can only be iterated average
+their gradients before the update.
 """
 
 from __future__ import annotations
@@ -327,6 +328,8 @@ class InOrderLoop(PolicyLoop):
             worker.engine.present()
             worker.hooks.call("on_step_end", run)
         worker.stop_at_last_step()
+        if worker.due.is_over(step):  # on all peers: they take every step together
+            worker.stops.agree([run.stopped])
         # Plan first, then look at the request: a request between the two wakes the loop again.
         self._plan_due(worker.reporter.tick(done))
         worker.book(Account.LOGGING)

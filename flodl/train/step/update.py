@@ -56,9 +56,9 @@ class Update:
         Args:
             global_step: Optimizer steps done before this one.
         """
-        self.prepare(global_step)
         if self._reduce is not None:
-            self._reduce()
+            self._reduce()  # it may end the step before anything is recorded
+        self.prepare(global_step)
         if self.watch is not None:
             scale = self._scaler.scale_factor() if self._scaler is not None else 1.0
             self.watch(global_step, scale)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from flodl import Batch, Callback, Monitor, RunDirectory, Trainer, record_scalar
@@ -148,3 +150,25 @@ def test_recorded_values_and_histograms_belong_to_these_steps(ranks: Ranks, tmp_
     (run,) = tmp_path.iterdir()
     weights = json.loads((run / "media/histogram/weights/weight.json").read_text())
     assert [one["step"] for one in weights] == [1, 3, 6]
+
+
+def some_steps(group: Group, policy: str) -> tuple[str | None, list[Tensor]]:
+    """Ask for 25 steps of each rank; the first rank is three times as fast."""
+    builder = (
+        Trainer.builder(linear, sgd, lambda net, batch: (net(batch[0]) - batch[1]).square().mean())
+        .dataset(Numbers(1600))
+        .batch_size(8)
+        .num_epochs(2)
+        .progress(False)
+        .ddp({"policy": policy, "backend": "cpu", "simulate_ms": (1.0, 3.0)})
+    )
+    handle = carry_out(replace(plan_of(builder), most_steps=25), group)
+    return handle.stopped, [one.detach().clone() for one in handle.model.parameters()]
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+def test_ranks_that_were_asked_for_some_steps_stop_together(ranks: Ranks, policy: str) -> None:
+    (told, first), (other, second) = ranks(2, some_steps, policy)
+    assert told == "only 25 steps were asked for"
+    assert other is not None
+    assert all(map(torch.equal, first, second))
