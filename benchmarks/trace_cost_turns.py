@@ -29,7 +29,7 @@ from flodl import Batch, Monitor, RunDirectory, TensorDataSet, Trainer
 from flodl.train.builder import TrainerBuilder
 from flodl.train.observers import parameter_histograms
 from flodl.train.observers.digest_times import DigestTimes
-from flodl.train.observers.guards.loop_guard import LoopGuard
+from flodl.train.observers.guards.loss_guard import LossGuard
 from flodl.train.observers.step_trace import StepTrace
 
 WARM_UP = 2
@@ -116,7 +116,7 @@ class RareWork:
             (StepTrace, "_tell_digests", "digests", False),
             (StepTrace, "_tell_samples", "digests", True),
             (StepTrace, "_tell_losses", "losses", True),
-            (LoopGuard, "keep", "snapshots", True),
+            (LossGuard, "keep", "snapshots", True),
             (parameter_histograms, "histograms_of", "histograms", False),
             (Monitor, "record_histograms", "histograms", True),
         )

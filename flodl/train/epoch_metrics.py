@@ -99,9 +99,6 @@ class EpochLogs:
         log = self._open.get(epoch)
         if log is None:
             log = self._open[epoch] = self._made(epoch, {})
-            log.losses.record = self._loss_sink
-            if self._judged:
-                log.losses.keep_for_judge()
         self.current = log
         return log
 
@@ -112,6 +109,9 @@ class EpochLogs:
             losses = SampleLossLog(epoch, sums, on_device=self._device.type != "cpu")
         else:
             losses = loss_log(self._device, epoch, sums)
+        losses.record = self._loss_sink
+        if self._judged:
+            losses.keep_for_judge()
         return EpochLog(epoch, self._counter, losses, known)
 
     def record_losses(self, sink: Callable[[Sequence[float]], object] | None) -> None:
@@ -126,14 +126,21 @@ class EpochLogs:
         for log in self._open.values():
             log.losses.keep_for_judge()
 
+    def to_judge(self) -> list[tuple[int, list[float]]]:
+        """Return the losses of each epoch since the last call; waits for the device.
+
+        Raises:
+            DivergedError: A loss is not finite, and no other rank can continue without this one.
+        """
+        return [
+            (epoch, log.losses.to_judge(wait=True)) for epoch, log in sorted(self._open.items())
+        ]
+
     def go_back(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Replace all logs by an earlier :meth:`state`."""
         self._open.clear()
         self.current = None
         self.load(states)
-        self.record_losses(self._loss_sink)
-        if self._judged:
-            self.keep_for_judge()
 
     def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
         """Add one value of :func:`flodl.record_scalar`."""

@@ -187,6 +187,12 @@ class ParameterAverager:
         self._replace_others(averages[len(parameters) :], sums, self._samples)
         return averaged
 
+    def begin_again(self) -> None:
+        """Forget an average under way: the parameters are those of an earlier average again."""
+        self._round = None
+        if self._outer is not None:
+            self._last = self._flat(self._parameters())
+
     def _check_free(self) -> None:
         if self._round is not None:
             raise StateError("an average is under way: apply it before another one begins")

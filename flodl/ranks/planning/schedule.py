@@ -71,6 +71,8 @@ class ScheduleState:
     """Batches that belong to one rank, per rank."""
     leased: tuple[Spans, ...] = ()
     """Batches of each open window."""
+    left_out: Spans = ()
+    """Batches that guards leave out, as far as batches before them are not trained."""
     next_epoch: int = 0
     """First epoch whose batches are not in the queue yet."""
     complete: int = 0
@@ -81,6 +83,18 @@ class ScheduleState:
     """Batches consumed by all ranks together; an open window counts with its planned batches."""
     overshoot: int = 2
     """ASYNC: batches a rank may train while an average is in progress."""
+
+    def is_left(self, number: int, length: int) -> bool:
+        """Whether no rank has begun with a batch, and none is told to leave it out.
+
+        Args:
+            number: The batch, counted through all epochs.
+            length: Batches of an epoch.
+        """
+        spans = (*self.queue, *(span for spans in self.own for span in spans))
+        if number >= self.next_epoch * length:
+            return not any(start <= number < stop for start, stop in self.left_out)
+        return any(start <= number < stop for start, stop in spans)
 
     def unfinished(self, length: int) -> list[tuple[int, int]]:
         """Return the epochs that have begun and are not complete, with their trained batches.
@@ -120,6 +134,7 @@ class ScheduleState:
             queue=_spans(form["queue"]),
             own=tuple(map(_spans, form["own"])),
             leased=tuple(map(_spans, form["leased"])),
+            left_out=_spans(form.get("left_out", ())),
             **{
                 name: int(form[name])
                 for name in (

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flodl.ranks.planning.elche import (
@@ -46,7 +46,7 @@ from flodl.ranks.planning.schedule import (
     WindowPlan,
     WindowReport,
 )
-from flodl.ranks.planning.spans import Spans, front, insert, size
+from flodl.ranks.planning.spans import Spans, front, insert, size, without
 from flodl.ranks.settings import Policy
 
 WARM_UP_ROOM = 8
@@ -201,6 +201,39 @@ def take_step(state: ScheduleState, config: ScheduleConfig) -> tuple[ScheduleSta
     return replace(stepped, complete=_complete(stepped, config)), taken
 
 
+def leave_out(
+    state: ScheduleState, config: ScheduleConfig, numbers: Iterable[int]
+) -> ScheduleState:
+    """Let no rank train some batches, as far as none has begun with them.
+
+    Args:
+        state: A state without open windows.
+        config: Settings.
+        numbers: The batches, counted through all epochs.
+    """
+    length = config.batches_per_epoch
+    left = (number for number in set(numbers) if state.is_left(number, length))
+    added = insert((), *(((number, number + 1),) for number in left))
+    return replace(
+        state,
+        queue=without(state.queue, added),
+        own=tuple(without(spans, added) for spans in state.own),
+        left_out=insert(state.left_out, added),
+    )
+
+
+def pass_left_out(state: ScheduleState, config: ScheduleConfig) -> tuple[ScheduleState, Spans]:
+    """Go past the batches that come next and are left out; return them, too."""
+    if not state.left_out:
+        return state, ()
+    state = _filled(state, config)
+    next_epoch = state.next_epoch * config.batches_per_epoch
+    left = [spans[0][0] for spans in (state.queue, *state.own, *state.leased) if spans]
+    passed, rest = front(state.left_out, size(state.left_out), before=min(left, default=next_epoch))
+    state = replace(state, left_out=rest, position=state.position + size(passed))
+    return replace(state, complete=_complete(state, config)), passed
+
+
 def pass_barrier(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
     """Continue after the barrier; at the end of the training no window can be opened."""
     return replace(state, barrier=config.barrier_from(state.complete))
@@ -277,12 +310,12 @@ def _filled(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
         if not config.progressive and _all_supplied(state):
             break
         start = state.next_epoch * length
+        rest = without(((start, start + length),), state.left_out)
         if config.progressive:
-            state = replace(state, queue=insert(state.queue, ((start, start + length),)))
+            state = replace(state, queue=insert(state.queue, rest))
         else:
-            rest: Spans = ((start, start + length),)
             own = list(state.own)
-            for rank, share in enumerate(_shares(length, state, config)):
+            for rank, share in enumerate(_shares(size(rest), state, config)):
                 mine, rest = front(rest, share)
                 own[rank] = insert(own[rank], mine)
             state = replace(state, own=tuple(own))

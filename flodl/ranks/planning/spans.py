@@ -35,6 +35,20 @@ def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, S
     return tuple(taken), ()
 
 
+def without(spans: Spans, others: Spans) -> Spans:
+    """Return the batches of a set that are not in another one."""
+    for first, end in others:
+        before = [(start, min(stop, first)) for start, stop in spans]
+        after = [(max(start, end), stop) for start, stop in spans]
+        spans = tuple(sorted((start, stop) for start, stop in before + after if start < stop))
+    return spans
+
+
+def numbers(spans: Spans) -> list[int]:
+    """Return the batches one by one."""
+    return [number for start, stop in spans for number in range(start, stop)]
+
+
 def insert(spans: Spans, *others: Spans) -> Spans:
     """Merge sets of batches; adjacent spans become one.
 

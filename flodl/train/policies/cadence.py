@@ -6,11 +6,12 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl import log
-from flodl.errors import DistributedError
+from flodl.errors import DistributedError, DivergedError
 from flodl.ranks.averaging.skip_decision import SkipDecision
 from flodl.ranks.planning.schedule import WindowPlan
 from flodl.ranks.planning.scheduler import extend_window
 from flodl.ranks.settings import Backend
+from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.window_loop import WindowLoop, WindowRun
 
@@ -48,9 +49,14 @@ class CadenceLoop(WindowLoop):
         worker = self._worker
         while (plan := self._open()) is not None:
             run = WindowRun()
-            self._train(plan, run)
-            plan = self._wait_for_all(plan, run)
-            averaged, sync_ms = self._average(run.samples)
+            try:
+                self._train(plan, run)
+                plan = self._wait_for_all(plan, run)
+                self._look()
+                averaged, sync_ms = self._average(run.samples)
+            except (Setback, DivergedError) as problem:
+                self._begin_again(problem)
+                continue
             # The cost includes exchanging the reports: the previous window's time stands for it.
             row = self._row(run, averaged, sync_ms + self._exchange_ms)
             began = time.perf_counter()

@@ -76,12 +76,6 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
     Raises:
         ValueError: The policy cannot carry out a setting.
     """
-    if plan.guards is not None and policy not in (Policy.SYNC, Policy.AUTO):
-        raise ValueError(
-            f"guards with several ranks and policy {str(policy)!r}: ranks can only go back "
-            "together if they take every step together; add .policy('sync'), or leave the guards "
-            "out"
-        )
     shares = plan.distributed.partition_ratios is not None
     if is_iterable(plan.dataset) and (shares or policy not in (Policy.SYNC, Policy.AUTO)):
         asked = "partition_ratios" if shares else f"policy {str(policy)!r}"

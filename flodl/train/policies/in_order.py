@@ -9,31 +9,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, final
 
 from flodl.data import EpochIterator
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 from flodl.ranks.launch.begun import mark_begun
-from flodl.train.metrics import recording_into
+from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.observers.checkpoints import require_finite
 from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.guards.left_out import GuardedParts, repeated
-from flodl.train.observers.guards.loop_guard import LoopGuard
-from flodl.train.observers.guards.rewinding import tell_callbacks
+from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.plan import optimizer_steps
 from flodl.train.policies.base import PolicyLoop
-from flodl.train.run.loop_state import UnfinishedEpoch
+from flodl.train.policies.moment import Moment
 from flodl.train.run.training_state import Position
+from flodl.train.step.losses import HostLossLog, loss_log
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from flodl.data import IterableEpoch
     from flodl.ranks.group import Pending
     from flodl.train.epoch_metrics import EpochLog
     from flodl.train.loop import Loop
+    from flodl.train.observers.guards.first_non_finite import FirstNonFinite
     from flodl.train.policies.sync import SharedGradient
 
 
@@ -47,13 +48,13 @@ class InOrderLoop(PolicyLoop):
 
     def __init__(self, worker: Loop) -> None:
         super().__init__(worker)
-        start = worker.start
+        start, known = worker.start, worker.start.state.unfinished
         self._epoch, self._done = start.position.epoch, start.position.step
-        self._known = start.state.unfinished
-        guarded = GuardedParts(worker.plan, worker.parts, worker.engine, worker.rate.steered)
-        guards = worker.plan.guards
-        self._guard = LoopGuard(guards, guarded, start) if guards is not None else None
-        self._left_out = self._guard or repeated(guarded, start)
+        if self._done:
+            form = {"epoch": self._epoch, "losses": known.losses, "scalars": known.scalars}
+            worker.logs.load([form])
+        self._seconds, self._judged = known.seconds, 0
+        self._watch(worker.plan.accumulate)
         self._wishes: Pending | None = None
         if worker.gradient is not None:
             worker.gradient.attach(worker)
@@ -84,12 +85,9 @@ class InOrderLoop(PolicyLoop):
 
     def forget(self) -> None:
         """Never go back past this point."""
-        if self._guard is not None and self._done:
-            self._guard.keep(self._done, alone=True)
-
-    def guard_state(self) -> Mapping[str, Any]:
-        """Return what guards know."""
-        return self._left_out.state(self._epoch) if self._left_out is not None else {}
+        super().forget()
+        if self.guard is not None and self._done:
+            self.guard.keep()
 
     def windows(self) -> tuple[int, tuple[int, ...]]:
         """Return the batches between two exchanges: every step has one."""
@@ -105,7 +103,8 @@ class InOrderLoop(PolicyLoop):
         worker, epoch = self._worker, self._epoch
         if not self._done:
             worker.begin_epoch(epoch)
-            self._known = UnfinishedEpoch()
+            self._seconds = 0.0
+            super().forget()
         worker.book(Account.LOGGING)
         self._guarded(epoch)
         if (gradient := worker.gradient) is not None:
@@ -116,39 +115,35 @@ class InOrderLoop(PolicyLoop):
 
     def _guarded(self, epoch: int) -> None:
         """Train the batches of an epoch that remain; after a setback, a guard goes back in it."""
-        worker, first, known = self._worker, self._done, self._known
         while True:
             try:
-                self._train_rest(epoch, first, known)
+                self._train_rest(epoch, self._done)
                 return
             except (Setback, DivergedError) as problem:
-                guard = self._guard
+                guard, setback = self.guard, problem
                 if guard is None:
                     raise
-                found = guard.go_back(problem, worker.logs.seconds)
-                if found is None:
-                    # The steps that are trained again do not belong to it.
-                    worker.checkpoints.trace.close()
-                    raise guard.give_up(problem) from None
-            first, known = found.done, found.unfinished
-            self._done = worker.run.step = first
-            worker.run.global_step = worker.engine.global_step
-            worker.checkpoints.trace.rewind(worker.engine.global_step)
-            tell_callbacks(worker.hooks, worker.run, found.rewind)
-            worker.book(Account.CHECKPOINT)
+                if isinstance(setback, DivergedError):
+                    setback = guard.cause(
+                        setback,
+                        epoch,
+                        guard.nth_trained(epoch, setback.step),
+                        before=isinstance(self._log.losses, HostLossLog),
+                    )
+                self._seconds = self._worker.logs.seconds
+                self._go_back(guard, setback)
+            self._worker.book(Account.CHECKPOINT)
 
-    def _train_rest(self, epoch: int, first: int, known: UnfinishedEpoch) -> None:
+    def _train_rest(self, epoch: int, first: int) -> None:
         """Train the batches of an epoch from ``first`` on.
 
         Args:
             epoch: Counted from 0.
             first: Batches that are done.
-            known: The measurements of these batches.
         """
-        worker, loader, guard = self._worker, self._worker.parts.batches, self._guard
+        worker, loader, guard = self._worker, self._worker.parts.batches, self.guard
         logs, trace, reporter = worker.logs, worker.checkpoints.trace, worker.reporter
         batches = loader.epoch(epoch, first)
-        logs.load([{"epoch": epoch, "losses": known.losses, "scalars": known.scalars}])
         self._log = log = logs.of(epoch)
         next_time = reporter.begin_epoch(
             epoch,
@@ -159,14 +154,13 @@ class InOrderLoop(PolicyLoop):
             scalars=log.scalars,
         )
         worker.told = epoch
-        self._begin_trace(log, epoch, first, batches)
-        logs.restart_clock(known.seconds)
+        self._begin_trace(epoch, first, batches)
+        logs.restart_clock(self._seconds)
         worker.timer.begin()
         self._samples = 0
-        if self._left_out is not None:
-            self._left_out.enter(epoch)
         if guard is not None:
-            guard.begin(first, log.losses, log.scalars)
+            self._judged = int(log.losses.state()[1])
+            guard.ready()
         self._plan_due(next_time)
         try:
             with recording_into(log.scalars):
@@ -174,7 +168,8 @@ class InOrderLoop(PolicyLoop):
                 if worker.gradient is not None:
                     self._follow_others()
             if guard is not None:
-                guard.end(self._done)
+                guard.look(certain=True, keeps=False)
+                guard.pause()
         except BaseException:
             trace.drain(log.losses)
             if guard is not None:
@@ -184,11 +179,9 @@ class InOrderLoop(PolicyLoop):
             worker.engine.present()
         self._end(log, epoch, self._done)
 
-    def _begin_trace(
-        self, log: EpochLog, epoch: int, first: int, batches: EpochIterator | IterableEpoch
-    ) -> None:
+    def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
         worker = self._worker
-        log.losses.record = worker.checkpoints.trace.loss_sink()
+        worker.logs.record_losses(worker.checkpoints.trace.loss_sink())
         worker.checkpoints.trace.begin_epoch(
             epoch,
             batches.order if isinstance(batches, EpochIterator) else None,
@@ -209,8 +202,8 @@ class InOrderLoop(PolicyLoop):
         run.loss = log.losses.latest
         self._check_parameters()
         log.batches, log.samples = done, worker.parts.batches.samples_in(done)
-        if self._left_out is not None:
-            log.samples -= self._left_out.samples
+        if self.left_out is not None:
+            log.samples -= self.left_out.samples(epoch)
         self._epoch, self._done = epoch + 1, 0
 
     def _check_parameters(self) -> None:
@@ -227,13 +220,13 @@ class InOrderLoop(PolicyLoop):
         accumulate, lap, clock = worker.plan.accumulate, worker.ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, worker.parts.torch_schedule, worker.scaler
         trace = worker.checkpoints.trace
-        skips = self._left_out.skips if self._left_out is not None else ()
+        skips = self.left_out.skips(self._epoch) if self.left_out is not None else ()
         shared = worker.gradient
         done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
             if skips and done - 1 in skips:
-                self._pass_over(done, first)
+                self._pass_over(done, first, skips)
                 continue
             if worker.first_batch.waits:
                 worker.first_batch.look(worker.model, batch)
@@ -289,27 +282,78 @@ class InOrderLoop(PolicyLoop):
                     schedule.end_step()
                 self._look_up(self._done)
 
-    def _pass_over(self, done: int, first: int) -> None:
+    def _pass_over(self, done: int, first: int, skips: Collection[int]) -> None:
         """Leave out the batch before ``done``, because a guard decided it."""
-        left_out, worker = self._left_out, self._worker
+        left_out, worker = self.left_out, self._worker
         if left_out is None:
             return
-        left_out.pass_over(done - 1)
-        if done not in left_out.skips:
+        left_out.pass_over(self._epoch, done - 1)
+        if done not in skips:
             worker.checkpoints.trace.left_out(
                 worker.run.epoch,
                 size=worker.parts.batches.batch_size or 0,
                 first=done,
                 step=worker.engine.global_step,
                 parts=worker.plan.accumulate,
-                trained=done - first - sum(first <= one < done for one in left_out.skips),
+                trained=done - first - sum(first <= one < done for one in skips),
             )
+
+    # --- Going back ----------------------------------------------------------------------------
+
+    def losses(self, *, wait: bool | None) -> Losses:
+        """Return the losses that nobody has judged."""
+        log, first, guard, epoch = self._log.losses, self._judged, self.guard, self._epoch
+        values = log.unjudged() if wait is None else log.to_judge(wait=wait)
+        self._judged += len(values)
+
+        def place_of(place: int) -> tuple[int, int]:
+            count = first + (place if place >= 0 else len(values) - 1)
+            return epoch, guard.nth_trained(epoch, count) if guard is not None else count
+
+        return Losses(values, place_of)
+
+    def moment(self) -> Moment:
+        """Return everything that is counted, between two steps."""
+        self._worker.run.step = self._done
+        return Moment.of(self._worker, self._worker.engine.global_step)
+
+    def return_to(self, moment: Moment) -> None:
+        """Go back to a moment; model and optimizer are there already."""
+        super().return_to(moment)
+        self._done = moment.step
+
+    def is_left(self, moment: Moment, epoch: int, batch: int) -> bool:
+        """Whether a batch comes after a moment."""
+        return (epoch, batch) >= (moment.epoch, moment.step)
+
+    def train_again(self, setback: Setback, look: FirstNonFinite) -> str:
+        """Train up to the batch of a setback; return where it ended."""
+        worker, epoch, accumulate = self._worker, self._epoch, self._worker.plan.accumulate
+        loader, skips = worker.parts.loader, self.left_out.skips(epoch) if self.left_out else ()
+        losses, when = loss_log(loader.device, epoch), ""
+        with (
+            self._plainly() as engine,
+            closing(loader.epoch(epoch, self._done)) as batches,
+            recording_into(ScalarLog(engine)),
+            suppress(DivergedError),
+        ):
+            for number, batch in enumerate(batches, self._done):
+                if number > setback.batch or look.found:
+                    break
+                if number in skips:
+                    continue
+                when = f"in step {engine.global_step + 1} of the training, with batch {number}"
+                parts = min(accumulate, loader.num_batches - number // accumulate * accumulate)
+                closes = number % accumulate == parts - 1
+                engine.step(batch, losses, parts=parts, closes=closes)
+                losses.check()
+        return when
 
     # --- Between two steps ---------------------------------------------------------------------
 
     def _plan_due(self, next_time: float) -> None:
         worker = self._worker
-        guard_step = self._guard.next_step if self._guard is not None else math.inf
+        guard_step = self.guard.next_step if self.guard is not None else math.inf
         worker.due.plan(worker.engine.global_step, next_time, guard_step)
         if any(worker.stops.wishes()) or worker.checkpoints.unchecked:
             worker.due.wake()  # they came before the plan, which must not put them off
@@ -320,10 +364,11 @@ class InOrderLoop(PolicyLoop):
         self._done = done
         worker.checkpoints.check_once()
         mark_begun()
-        if self._guard is not None:
+        run.step, run.global_step = done, step
+        if self.guard is not None:
             # Before anyone sees the losses, and before a checkpoint holds what they have caused.
-            self._guard.look(done, certain=worker.due.checkpoint_due(step))
-        run.step, run.global_step, run.loss = done, step, self._log.losses.latest
+            self.guard.look(certain=worker.due.checkpoint_due(step))
+        run.loss = self._log.losses.latest
         if worker.hooks.watches_steps:
             worker.engine.present()
             worker.hooks.call("on_step_end", run)
@@ -367,6 +412,6 @@ class InOrderLoop(PolicyLoop):
         if stops.interrupted_by is not None:
             if self._done:
                 self._log.losses.check()
-                if self._guard is not None:
-                    self._guard.look(self._done, certain=True)
+                if self.guard is not None:
+                    self.guard.look(certain=True)
             worker.stop_if_requested()

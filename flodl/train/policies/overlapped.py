@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 from flodl.ranks.planning.schedule import WindowPlan
+from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.window_loop import WindowLoop, WindowRun
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from flodl.ranks.averaging.average import Averaged, ParameterAverager, Round
     from flodl.ranks.group import Pending
     from flodl.train.loop import Loop
+    from flodl.train.policies.moment import Moment
 
 
 @dataclass(slots=True)
@@ -48,28 +50,36 @@ class OverlappedLoop(WindowLoop):
         super().__init__(worker, averager)
         self._under_way: _UnderWay | None = None
         self._exposed_ms = 0.0
-        self._latest: Averaged | None = None
+        self._latest_average: Averaged | None = None
 
     def run_to_barrier(self) -> None:
         """Train window after window; before a barrier, wait for the average of the last one."""
-        worker = self._worker
         plan = self._open()
         while plan is not None:
-            run = WindowRun()
-            self._train(plan, run)
+            try:
+                plan = self._train_window(plan)
+            except (Setback, DivergedError) as problem:
+                self._begin_again(problem)
+                plan = self._open()
+
+    def _train_window(self, plan: WindowPlan) -> WindowPlan | None:
+        """Train a window; return the next one, None before a barrier or if all ranks stop."""
+        worker, run, guard = self._worker, WindowRun(), self.guard
+        self._train(plan, run)
+        self._land_at_once()
+        at_once = worker.stops or self._checkpoint_due() or worker.stops.acts
+        at_once = at_once or (guard is not None and guard.is_due())
+        following = None if at_once else self._start(plan, run)
+        if following is None and self._under_way is None:
+            self._close_in_the_open(plan, run)
+            carry_out_acts(worker)
+            if worker.stops:
+                return None
+            self._keep_if_due()
+            following = self._open()
+        if worker.schedule.overshoot == 0:
             self._land_at_once()
-            at_once = worker.stops or self._checkpoint_due() or worker.stops.acts
-            following = None if at_once else self._start(plan, run)
-            if following is None and self._under_way is None:
-                self._close_in_the_open(plan, run)
-                carry_out_acts(worker)
-                if worker.stops:
-                    return
-                self._keep_if_due()
-                following = self._open()
-            if self._worker.schedule.overshoot == 0:
-                self._land_at_once()
-            plan = following
+        return following
 
     def _start(self, plan: WindowPlan, run: WindowRun) -> WindowPlan | None:
         """Open the next window and start to average this one.
@@ -78,7 +88,7 @@ class OverlappedLoop(WindowLoop):
             The next window; None before a barrier, where no average is started.
         """
         worker = self._worker
-        row = self._row(run, self._latest, self._exposed_ms)
+        row = self._row(run, self._latest_average, self._exposed_ms)
         following = self._open()
         if following is None:
             return None
@@ -91,11 +101,17 @@ class OverlappedLoop(WindowLoop):
         return following
 
     def _close_in_the_open(self, plan: WindowPlan, run: WindowRun) -> None:
+        self._look()
         averaged, sync_ms = self._average(run.samples)
         row = self._row(run, averaged, sync_ms)
         rows = self._worker.group.gather(row, prompt=True)
-        self._exposed_ms, self._latest = 0.0, None
+        self._exposed_ms, self._latest_average = 0.0, None
         self._close(plan, rows, averaged=True)
+
+    def return_to(self, moment: Moment) -> None:
+        """Go back to a moment; model and optimizer are there already."""
+        super().return_to(moment)
+        self._under_way, self._exposed_ms, self._latest_average = None, 0.0, None
 
     def _between_batches(self) -> None:
         """Apply an average that has arrived; wait for one that is overdue."""
@@ -131,10 +147,11 @@ class OverlappedLoop(WindowLoop):
         except DivergedError as error:
             raise self._located(error) from None
         rows = under_way.rows.wait()
+        self._look()
         while not self._arrived(under_way):
             time.sleep(0.0005)
         self._exposed_ms += (time.perf_counter() - began) * 1000
-        self._under_way, self._latest = None, averaged
+        self._under_way, self._latest_average = None, averaged
         worker.versions += 1
         worker.book(Account.SYNC)
         worker.timer.begin()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from math import fsum, nan
+from typing import TYPE_CHECKING
 
 import torch
 
 from flodl.monitor.ledger import Account
-from flodl.ranks.planning.scheduler import pass_barrier
+from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
+from flodl.ranks.planning.spans import numbers
 from flodl.ranks.settings import Policy
-from flodl.train.observers.guards.rank_guard import RankGuard
-from flodl.train.observers.guards.rank_left_out import RankLeftOut, repeated
+from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.policies.base import PolicyLoop
 from flodl.train.policies.rank_batches import RankBatches
 from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from flodl.data import Batch
     from flodl.train.loop import Loop
+    from flodl.train.policies.moment import Moment
 
 
 class SharedLoop(PolicyLoop):
@@ -31,8 +35,6 @@ class SharedLoop(PolicyLoop):
 
     Attributes:
         data: The batches of this rank.
-        guard: Takes all ranks back after a setback; None without guards.
-        left_out: What guards leave out; None if it is nothing.
     """
 
     def __init__(self, worker: Loop) -> None:
@@ -40,9 +42,13 @@ class SharedLoop(PolicyLoop):
         length, start = worker.config.batches_per_epoch, worker.start
         self.data = RankBatches(worker.parts.loader, length, worker.group.rank)
         self._begun = worker.schedule.complete + (1 if start.position.step else 0)
-        guards = worker.plan.guards
-        self.guard = RankGuard(guards, worker, start) if guards is not None else None
-        self.left_out: RankLeftOut | None = self.guard or repeated(worker, start)
+        self._ended = worker.schedule.complete
+        self._units: defaultdict[int, list[int]] = defaultdict(list)
+        """By epoch, for each batch of this rank that is not judged yet, where its loss counts."""
+        self._latest = 0
+        together = worker.config.policy is Policy.SYNC
+        self._watch(worker.group.world_size * worker.plan.accumulate if together else 1)
+        self._leave_out()
 
     # --- The place -----------------------------------------------------------------------------
 
@@ -66,15 +72,6 @@ class SharedLoop(PolicyLoop):
         """Return how much is trained, for people."""
         schedule = self._worker.schedule
         return f"{schedule.complete} complete epochs, {schedule.position} batches of all ranks"
-
-    def forget(self) -> None:
-        """Never go back past this point."""
-        if self.guard is not None:
-            self.guard.forget()
-
-    def guard_state(self) -> Mapping[str, Any]:
-        """Return what guards know."""
-        return self.left_out.state() if self.left_out is not None else {}
 
     def windows(self) -> tuple[int, tuple[int, ...]]:
         """Return the batches of the slowest rank between two averages, and those of each rank."""
@@ -126,6 +123,7 @@ class SharedLoop(PolicyLoop):
         batch: Batch,
         position: int,
         *,
+        unit: int | None = None,
         skip: int = 0,
         parts: int = 1,
         closes: bool = True,
@@ -137,6 +135,7 @@ class SharedLoop(PolicyLoop):
             rows: Sample numbers of the batch.
             batch: The batch, on the device.
             position: Position in the learning-rate schedule, in batches.
+            unit: First batch of the step that ranks share, whose mean loss is judged.
             skip: Samples of the batch that belong to lower ranks.
             parts: As for the ``step`` of a step engine.
             closes: As for the ``step`` of a step engine.
@@ -156,6 +155,9 @@ class SharedLoop(PolicyLoop):
         worker.set_busy(True)
         self._reach(position)
         known.expect(samples)
+        if self.guard is not None:
+            self._latest = number if unit is None else unit
+            self._units[epoch].append(self._latest)
         trace = worker.checkpoints.trace
         if trace.steps >= trace.next_step:
             trace.look(worker.model, batch, trace.steps)
@@ -218,6 +220,66 @@ class SharedLoop(PolicyLoop):
         elif reporter.is_due:
             reporter.tick(max(0, min(position - epoch * length, length)))
 
+    # --- What guards leave out -----------------------------------------------------------------
+
+    def losses(self, *, wait: bool | None) -> Losses:  # noqa: ARG002 - all ranks must wait
+        """Return the losses of all ranks that nobody has judged; collective."""
+        mine: list[tuple[int, float]] = []
+        for epoch, values in self._worker.logs.to_judge():
+            mine += zip(self._units.pop(epoch, ()), values, strict=False)
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        ranks = self._worker.group.gather_objects((mine, self._latest))
+        for theirs, _ in ranks:
+            for unit, loss in theirs:
+                found[unit].append(loss)
+        units = sorted(found)
+        length, latest = self._worker.config.batches_per_epoch, max(last for _, last in ranks)
+
+        def place_of(place: int) -> tuple[int, int]:
+            return divmod(units[place] if place >= 0 else latest, length)
+
+        return Losses([_mean(found[unit]) for unit in units], place_of)
+
+    def return_to(self, moment: Moment) -> None:
+        """Go back to a moment; model and optimizer are there already."""
+        super().return_to(moment)
+        self._units.clear()
+        self._leave_out()
+
+    def is_left(self, moment: Moment, epoch: int, batch: int) -> bool:
+        """Whether a batch was neither trained nor passed over at a moment."""
+        length, schedule = self._worker.config.batches_per_epoch, moment.schedule
+        return schedule is not None and schedule.is_left(epoch * length + batch, length)
+
+    def _leave_out(self) -> None:
+        """Let no rank train what guards have decided to leave out."""
+        if self.left_out is not None:
+            worker = self._worker
+            worker.schedule = leave_out(worker.schedule, worker.config, self.left_out.numbers)
+
+    def _pass_left_out(self) -> None:
+        """Go past the batches that come next and are left out: record them."""
+        if self.left_out is None:
+            return
+        worker, loader = self._worker, self._worker.parts.loader
+        first = worker.schedule.position
+        worker.schedule, passed = pass_left_out(worker.schedule, worker.config)
+        for position, number in enumerate(numbers(passed), first):
+            epoch, batch = divmod(number, worker.config.batches_per_epoch)
+            self.left_out.pass_over(epoch, batch)
+            if worker.group.leads:
+                place, rows = batch * loader.batch_size, loader.rows(epoch, batch)
+                worker.checkpoints.samples.left_out_samples(epoch, place, position, rows)
+
+    def _complete_epochs(self, *, averaged: bool) -> None:
+        """End the epochs of which every batch is trained or left out; collective."""
+        worker = self._worker
+        while self._ended < worker.schedule.complete:
+            epoch, self._ended = self._ended, self._ended + 1
+            self._begin_epochs(self._ended * worker.config.batches_per_epoch)
+            worker.complete_epoch(epoch, averaged=averaged)
+            self.forget()
+
     @torch.no_grad()
     def _repair_optimizer(self) -> None:
         """Zero the tensors of the optimizer's state that hold values that are not finite."""
@@ -225,3 +287,7 @@ class SharedLoop(PolicyLoop):
             for value in kept.values():
                 if isinstance(value, torch.Tensor) and not value.isfinite().all():
                     value.zero_()
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return fsum(losses) / len(losses) if all(one - one == 0.0 for one in losses) else nan

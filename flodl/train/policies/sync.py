@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.planning.scheduler import take_step
-from flodl.ranks.planning.spans import Spans, size
+from flodl.ranks.planning.spans import Spans, numbers, size
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.shared import SharedLoop
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
-    from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.loop import Loop
-    from flodl.train.observers.guards.rank_guard import RankGuard
-    from flodl.train.observers.guards.rank_left_out import RankLeftOut
+    from flodl.train.observers.guards.first_non_finite import FirstNonFinite
 
 
 @final
@@ -115,8 +114,7 @@ class SyncLoop(SharedLoop):
 
     def run_to_barrier(self) -> None:
         """Take steps until the epoch is over."""
-        if self.guard is not None:
-            self.guard.forget()
+        self.forget()
         self._own = self._own_batches()
         self._worker.timer.begin()
         try:
@@ -125,99 +123,100 @@ class SyncLoop(SharedLoop):
             self._own.close()
 
     def _take_steps(self) -> None:
-        worker, gradient, guard = self._worker, self._gradient, self.guard
-        before = worker.schedule
-        while steps := self._next_steps():
-            if guard is None:
-                self._take(self.left_out, steps)
-            elif not self._guarded_step(guard, steps, before):
-                before = worker.schedule
+        worker, gradient = self._worker, self._gradient
+        while True:
+            self._end_epochs()
+            before, steps = worker.schedule, self._next_steps()
+            if not steps:
+                return
+            after, worker.schedule = worker.schedule, before
+            self._begin_epochs(steps[-1][-1][1])
+            if self.guard is not None:
+                self.guard.ready()
+            worker.schedule = after
+            try:
+                self._step(steps)
+                self._pass_left_out()
+                self._look()
+            except (Setback, DivergedError) as problem:
+                self._begin_again(problem, steps)
                 continue
-            if worker.schedule.complete > len(worker.history):
-                gradient.settle()
-                worker.spent(gradient.sync_ms, 0.0)
-                gradient.sync_ms = 0.0
-                worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
-                self._own = self._own_batches()
-                worker.timer.begin()
-                if guard is not None:
-                    guard.forget()
+            self._end_epochs()
             if worker.stops or self._checkpoint_due() or worker.stops.acts:
                 gradient.settle()
             carry_out_acts(worker)
             if worker.stops:
                 return
             self._keep_if_due()
-            before = worker.schedule
 
-    def _guarded_step(self, guard: RankGuard, steps: list[Spans], before: ScheduleState) -> bool:
-        """Take a step, or leave it out; return False if the ranks have gone back.
+    def _end_epochs(self) -> None:
+        """End the epochs that are complete."""
+        worker, gradient = self._worker, self._gradient
+        self._pass_left_out()
+        if worker.schedule.complete == self._ended:
+            return
+        gradient.settle()
+        worker.spent(gradient.sync_ms, 0.0)
+        gradient.sync_ms = 0.0
+        self._complete_epochs(averaged=True)
+        self._own.close()
+        self._own = self._own_batches()
+        worker.timer.begin()
+
+    # --- Going back ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Judge the losses, if that is due."""
+        worker, guard = self._worker, self.guard
+        if guard is None:
+            return
+        ends = worker.schedule.complete > self._ended
+        certain = ends or self._checkpoint_due() or bool(worker.stops)
+        if certain or guard.is_due():
+            guard.look(certain=certain, keeps=not ends)
+
+    def _begin_again(self, problem: Setback | DivergedError, steps: list[Spans]) -> None:
+        """Go back after a step that was bad.
 
         Raises:
-            DivergedError: There were too many attempts; on all ranks.
+            DivergedError: There is no guard, or there were too many attempts; on all ranks.
         """
-        worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
-        self._begin_epochs(steps[-1][-1][1])
-        guard.ready(before)
-        try:
-            own = self._take(guard, steps)
-            ends = worker.schedule.complete > len(worker.history)
-            certain = ends or self._checkpoint_due() or bool(worker.stops)
-            guard.took(numbers[0], own, certain=certain)
-            return True
-        except (Setback, DivergedError) as problem:
-            own = sum(self._is_own(taken) for taken in steps)
-            went_back = guard.go_back(problem, numbers, own)
+        guard, setback = self.guard, problem
+        if guard is None:
+            raise problem
         self._own.close()
-        if not went_back:
-            raise guard.give_up(self._replay, numbers[0] // worker.config.batches_per_epoch)
+        if isinstance(setback, DivergedError):
+            place = divmod(steps[0][0][0], self._worker.config.batches_per_epoch)
+            setback = guard.cause(setback, *place, before=True)
+        self._go_back(guard, setback)
         self._own = self._own_batches()
         self._gradient.begin_again()
-        return False
 
-    def _take(self, left_out: RankLeftOut | None, steps: list[Spans]) -> int | None:
-        """Take a step, or leave it out.
-
-        Returns:
-            The number of batches of this rank in it; None if it was left out.
-        """
-        worker, numbers = self._worker, [number for taken in steps for number in _numbers(taken)]
-        if left_out is None or not left_out.leaves_out(numbers):
-            own = self._step(steps)
-            worker.versions += 1
-            return own
-        self._begin_epochs(steps[-1][-1][1])
-        for taken in steps:
-            self._part(taken)  # read, so that the batches after it are the same
-        left_out.pass_over(numbers, worker.schedule.position - sum(map(size, steps)))
-        return None
-
-    def _replay(self, until: int) -> None:
-        """Take the steps up to a batch again, to find what is not finite."""
-        guard = self.guard
+    def train_again(self, setback: Setback, look: FirstNonFinite) -> str:
+        """Take the steps up to the batch of a setback; return where it ended."""
+        worker = self._worker
+        until = setback.epoch * worker.config.batches_per_epoch + setback.batch
         self._own = self._own_batches()
         self._gradient.begin_again()
-        while steps := self._next_steps():
-            if _numbers(steps[0])[0] > until:
-                return
-            self._take(guard, steps)
+        with self._plainly(), suppress(DivergedError):
+            while steps := self._next_steps():
+                if steps[0][0][0] > until or any(worker.group.gather_objects(look.found)):
+                    break
+                self._step(steps)
+        return f"on rank {worker.group.rank}"
 
-    def _is_own(self, taken: Spans) -> bool:
-        """Whether this rank trains a batch of a step."""
-        return self._worker.config.partition_ratios is not None or (
-            len(_numbers(taken)) > self._worker.group.rank
-        )
+    # --- Steps ---------------------------------------------------------------------------------
 
     def _own_batches(self) -> Generator[tuple[int, Tensor, Batch]]:
         """Load this rank's batches of the rest of the epoch ahead of the steps."""
         worker, rank = self._worker, self._worker.group.rank
-        state, numbers = worker.schedule, list[int]()
+        state, own = worker.schedule, list[int]()
         while state.complete == worker.schedule.complete:
             state, taken = take_step(state, worker.config)
             if not taken:
                 break
-            numbers += _numbers(taken)[rank : rank + 1]
-        return self.data.some_batches(numbers)
+            own += numbers(taken)[rank : rank + 1]
+        return self.data.some_batches(own)
 
     def _next_steps(self) -> list[Spans]:
         """Return the batches of one optimizer step, all from the same epoch."""
@@ -231,8 +230,8 @@ class SyncLoop(SharedLoop):
             found.append(taken)
         return found
 
-    def _step(self, steps: list[Spans]) -> int:
-        """Take a step; return the number of batches of this rank in it."""
+    def _step(self, steps: list[Spans]) -> None:
+        """Take a step."""
         worker, gradient = self._worker, self._gradient
         self._begin_epochs(steps[-1][-1][1])
         position = worker.schedule.position - sum(map(size, steps))
@@ -241,12 +240,13 @@ class SyncLoop(SharedLoop):
             gradient.samples += len(rows)
             closes = index == len(mine)
             self._train_batch(
-                number, rows, batch, position, skip=skip, parts=len(mine), closes=closes
-            )
+                number, rows, batch, position, unit=steps[0][0][0], skip=skip, parts=len(mine),
+                closes=closes,
+            )  # fmt: skip
         if not mine:
             self._follow(position)
         worker.book(Account.SYNC)
-        return len(mine)
+        worker.versions += 1
 
     def _part(self, taken: Spans) -> tuple[int, Tensor, Batch, int] | None:
         """Return this rank's batch of a step, or its share of the samples; None if none is left."""
@@ -254,13 +254,9 @@ class SyncLoop(SharedLoop):
         ratios = worker.config.partition_ratios
         if ratios is not None and len(taken) == 1:
             return self.data.share_of_samples(taken[0], ratios)
-        numbers = _numbers(taken)[rank : rank + 1]
-        if not numbers:
+        own = numbers(taken)[rank : rank + 1]
+        if not own:
             return None
         # With ratios nothing was loaded ahead.
-        source = self._own if ratios is None else self.data.some_batches(numbers)
+        source = self._own if ratios is None else self.data.some_batches(own)
         return *next(source), 0
-
-
-def _numbers(taken: Spans) -> list[int]:
-    return [number for start, stop in taken for number in range(start, stop)]

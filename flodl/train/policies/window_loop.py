@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flodl import log
@@ -18,8 +18,9 @@ from flodl.ranks.planning.scheduler import (
     open_window,
     stops_here,
 )
-from flodl.ranks.planning.spans import front
+from flodl.ranks.planning.spans import front, numbers
 from flodl.ranks.settings import Backend
+from flodl.train.observers.guards.guard import Setback
 from flodl.train.policies.shared import SharedLoop
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from flodl.ranks.averaging.average import Averaged, ParameterAverager
     from flodl.train.loop import Loop
+    from flodl.train.observers.guards.first_non_finite import FirstNonFinite
     from flodl.train.plan import TrainingPlan
+    from flodl.train.policies.moment import Moment
 
 
 def declared_ms(plan: TrainingPlan, rank: int) -> float | None:
@@ -82,19 +85,35 @@ class WindowLoop(SharedLoop):
         self._declared_ms = declared_ms(worker.plan, worker.group.rank)
 
     def _open(self) -> WindowPlan | None:
-        """Open the next window and begin the epochs that it reaches into."""
+        """Open the next window and begin the epochs that it reaches into.
+
+        Returns:
+            The window; None before a barrier. With guards also None before an epoch begins beside
+            an open window, because a training never goes back past the start of an epoch.
+        """
         worker = self._worker
-        worker.schedule, plan = open_window(worker.schedule, worker.config)
+        alone = not worker.schedule.leased
+        if alone and self.left_out is not None:
+            self._pass_left_out()
+            self._complete_epochs(averaged=True)
+        opened, plan = open_window(worker.schedule, worker.config)
         if plan is not None:
+            begins = _end(plan) > self._begun * worker.config.batches_per_epoch
+            if self.guard is not None and begins and not alone:
+                return None
             self._begin(plan)
-            self._worker.mark("plan", window=plan.index, counts=list(plan.counts))
+            if begins:
+                self.forget()
+            if self.guard is not None and alone:
+                self.guard.ready()
+            worker.mark("plan", window=plan.index, counts=list(plan.counts))
+        worker.schedule = opened
         return plan
 
     def _begin(self, plan: WindowPlan) -> None:
         """Begin the epochs that a window reaches into, on this rank."""
-        worker = self._worker
-        worker.rate.follow(worker.schedule.elche.counts)
-        self._begin_epochs(max(stop for lease in plan.leases for _, stop in lease))
+        self._worker.rate.follow(self._worker.schedule.elche.counts)
+        self._begin_epochs(_end(plan))
 
     def _train(self, plan: WindowPlan, run: WindowRun) -> None:
         """Train this rank's lease, from the progress in ``run`` to the rank's end of the window."""
@@ -210,5 +229,52 @@ class WindowLoop(SharedLoop):
             self._worker.mark("guard", rank=rank, what=outcome.advice.value)
         self._worker.mark("wait", ms=outcome.waits_ms[rank])
         worker.stops.heed([max(wish) for wish in zip(*(row[6:] for row in rows), strict=True)])
-        for epoch in outcome.complete:
-            worker.complete_epoch(epoch, averaged=averaged)
+        self._pass_left_out()
+        self._complete_epochs(averaged=averaged)
+
+    # --- Going back ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Judge what all ranks have trained, before an average mixes it."""
+        if self.guard is not None:
+            self.guard.look(certain=True, keeps=False)
+
+    def _begin_again(self, problem: Setback | DivergedError) -> None:
+        """Go back to the start of a window.
+
+        Raises:
+            DivergedError: There is no guard, or there were too many attempts; on all ranks.
+        """
+        guard, setback = self.guard, problem
+        if guard is None:
+            raise problem
+        if isinstance(setback, DivergedError):
+            place = divmod(self._latest, self._worker.config.batches_per_epoch)
+            setback = guard.cause(setback, *place, before=False)
+        self._go_back(guard, setback)
+
+    def return_to(self, moment: Moment) -> None:
+        """Go back to a moment; model and optimizer are there already."""
+        super().return_to(moment)
+        self._averager.begin_again()
+
+    def train_again(self, setback: Setback, look: FirstNonFinite) -> str:
+        """Train the windows up to the batch of a setback; return where it ended."""
+        worker, found = self._worker, ""
+        until = setback.epoch * worker.config.batches_per_epoch + setback.batch
+        with self._plainly(), suppress(DivergedError):
+            while not found and (plan := self._open()) is not None:
+                run = WindowRun()
+                self._train(replace(plan, timed=False), run)
+                if any(until in numbers(lease) for lease in plan.leases):
+                    break
+                averaged, sync_ms = self._average(run.samples)
+                rows = worker.group.gather(self._row(run, averaged, sync_ms), prompt=True)
+                self._close(plan, rows, averaged=True)
+                found = "".join(worker.group.gather_objects(look.found))
+        return f"on rank {worker.group.rank}"
+
+
+def _end(plan: WindowPlan) -> int:
+    """Return the number after the last batch of a window."""
+    return max(stop for lease in plan.leases for _, stop in lease)

@@ -1,9 +1,10 @@
-"""Guards of two ranks that take every step together: both go back, and the ledger stays a proof."""
+"""Guards of two ranks: both go back to the same point, and the ledger stays a proof."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def train(
     policy: str = "sync",
     callbacks: tuple[Callback, ...] = (),
     precision: str | None = None,
+    exact: bool = False,
 ) -> tuple[list[Tensor], list[float]]:
     """Train on this rank; return the weights and the mean losses of the epochs."""
     builder = (
@@ -68,6 +70,8 @@ def train(
     )
     if guards is not None:
         builder.guards(**guards)
+    if exact:
+        builder.deterministic()
     if precision is not None:
         builder.precision(precision)
     handle = carry_out(plan_of(builder), group)
@@ -228,5 +232,68 @@ def test_a_resumed_training_without_guards_leaves_the_same_batches_out(
     assert again[1] == guarded[1]
     assert acts(second, "skip")[0].value["batches"] == [44, 45]
     assert verify_run(second.path).samples_left_out == 16
-    with pytest.raises(RankError, match=r"resume with \.policy\('sync'\)"):
-        ranks(2, train, RunDirectory.create(tmp_path), (), 1.0, None, first.path, "cadence")
+    windows = RunDirectory.create(tmp_path)
+    ranks(2, train, windows, (), 1.0, None, first.path, "cadence")
+    found = verify_run(windows.path)
+    assert found.proven
+    assert found.samples_left_out == 16
+
+
+# --- Ranks that average weights ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["cadence", "async"])
+@pytest.mark.parametrize("value", [1e6, float("nan")], ids=["spike", "nan"])
+def test_ranks_that_average_weights_go_back_to_the_start_of_a_window(
+    ranks: Ranks, tmp_path: Path, policy: str, value: float
+) -> None:
+    run = RunDirectory.create(tmp_path)
+    guards = {"every": 5}
+    (first, _), (second, _) = ranks(
+        2, partial(train, policy=policy), run, (bad_sample(),), value, guards
+    )
+    assert same(first, second)
+    assert all(weight.isfinite().all() for weight in first)
+    skipped = acts(run, "skip")
+    assert [act.value["epoch"] for act in skipped] == [0, 1]
+    assert skipped[0].value["batches"] == [44]
+    assert all(bad_sample() in act.value["samples"] for act in skipped)
+
+    found = verify_run(run.path)
+    assert found.proven
+    assert (found.samples_left_out, found.samples_missing, found.samples_doubled) == (16, 0, 0)
+    assert found.samples_once == 2 * SAMPLES - 16
+
+
+@pytest.mark.parametrize("policy", ["cadence", "async"])
+def test_guards_of_windows_change_no_bit_of_an_undisturbed_training(
+    ranks: Ranks, tmp_path: Path, policy: str
+) -> None:
+    exactly = partial(train, policy=policy, exact=True)
+    plain = ranks(2, exactly, RunDirectory.create(tmp_path / "plain"))
+    run = RunDirectory.create(tmp_path / "guarded")
+    guarded = ranks(2, exactly, run, (), 1.0, {"every": 1000})
+    assert all(same(a[0], b[0]) for a, b in zip(plain, guarded, strict=True))
+    assert plain[0][1] == guarded[0][1]
+
+
+def test_a_deterministic_training_goes_back_in_the_same_way(ranks: Ranks, tmp_path: Path) -> None:
+    exactly = partial(train, policy="cadence", exact=True)
+    first, second = (
+        ranks(2, exactly, RunDirectory.create(tmp_path), (bad_sample(),), 1e6, {"every": 5})[0]
+        for _ in range(2)
+    )
+    assert same(first[0], second[0])
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize("policy", ["cadence", "async"])
+def test_giving_up_in_a_window_names_the_module_and_the_rank(
+    ranks: Ranks, tmp_path: Path, policy: str
+) -> None:
+    run = RunDirectory.create(tmp_path)
+    everywhere = tuple(range(SAMPLES))
+    with pytest.raises(RankError, match="guards give up after 1 of 1 attempts"):
+        ranks(2, partial(train, policy=policy), run, everywhere, float("nan"), {"attempts": 1})
+    (end,) = acts(run, "give_up")
+    assert "the gradient of the output of module the model (Linear), on rank 0" in end.detail

@@ -519,8 +519,6 @@ def test_what_cannot_go_back_is_refused_before_the_training() -> None:
         training(points()).sharded().guards().run()
     with pytest.raises(ValueError, match="a guard cannot lower it"):
         training(points()).lr_scheduler(scheduler).guards().run()
-    with pytest.raises(ValueError, match=r"policy 'cadence'.*add \.policy\('sync'\)"):
-        training(points()).ddp({"ranks": 2, "policy": "cadence"}).guards().run()
 
 
 def test_a_manifest_switches_guards_on_and_the_program_decides(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,14 +20,15 @@ class Setback(Exception):  # noqa: N818 - the loop handles it; no program sees i
 
     Args:
         what: What was found, for people.
+        epoch: Counted from 0.
         batch: The batch that showed it, counted from 0 in its epoch.
         broken: Whether the parameters were not finite before that batch, so that the step before it
             is part of the cause.
     """
 
-    def __init__(self, what: str, batch: int, *, broken: bool = False) -> None:
+    def __init__(self, what: str, epoch: int, batch: int, *, broken: bool = False) -> None:
         super().__init__(what)
-        self.what, self.batch, self.broken = what, batch, broken
+        self.what, self.epoch, self.batch, self.broken = what, epoch, batch, broken
 
 
 @final
@@ -37,13 +38,13 @@ class Decision:
 
     Attributes:
         epoch: Counted from 0.
-        batches: The batches that are left out, all batches of their steps.
+        batches: The batches that are left out, ascending; if ranks share steps, whole steps.
         attempt: How often it goes back for this place, counted from 1.
         factor: Of the learning rate from these batches on; 1 keeps it.
     """
 
     epoch: int
-    batches: range
+    batches: Sequence[int]
     attempt: int
     factor: float
 
@@ -84,9 +85,9 @@ class Guard:
         """Return the batches of an epoch that are left out; it grows with :meth:`decide`."""
         return self._skips[epoch]
 
-    def left_out_from(self, epoch: int, batch: int) -> int:
-        """Return how many batches are left out from a batch of an epoch on."""
-        return sum((one, at) >= (epoch, batch) for one, all_ in self._skips.items() for at in all_)
+    def all_skips(self) -> list[tuple[int, int]]:
+        """Return epoch and number of all batches that are left out, as far as they are known."""
+        return sorted((epoch, batch) for epoch, all_ in self._skips.items() for batch in all_)
 
     def factor(self, epoch: int, batch: int) -> float:
         """Return the factor of the learning rate when a batch is left out."""
@@ -101,21 +102,6 @@ class Guard:
             batch += 1
         return batch
 
-    def judge(self, epoch: int, count: int, losses: Sequence[float]) -> None:
-        """Judge the next losses of an epoch.
-
-        Args:
-            epoch: Counted from 0.
-            count: Losses of the epoch before.
-            losses: One per trained batch.
-
-        Raises:
-            Setback: A loss is a spike or not finite.
-        """
-        place = self.first_bad(losses)
-        if place is not None:
-            raise Setback(self.told(losses[place]), self.trained(epoch, count + place))
-
     def first_bad(self, losses: Sequence[float]) -> int | None:
         """Take losses up to the first bad one; return its place, None if all are good."""
         return self._rule.first_bad(losses)
@@ -126,17 +112,16 @@ class Guard:
         above = f", above the limit of {limit:.6g}" if loss > limit else ""
         return f"the loss is {loss:.6g}{above}"
 
-    def decide(self, epoch: int, setback: Setback, *, earliest: int) -> Decision | None:
+    def decide(self, setback: Setback, still: Callable[[int, int], bool]) -> Decision | None:
         """Decide which batches are left out; None if the training must end.
 
         It must end after too many attempts, and if the damage is older than every snapshot.
 
         Args:
-            epoch: Counted from 0.
             setback: What happened.
-            earliest: The first batch of the epoch that can still be left out.
+            still: Whether a batch of an epoch can still be left out.
         """
-        size, known = self._group, self._place
+        size, known, epoch = self._group, self._place, setback.epoch
         start = setback.batch // size * size
         stop = min(start + size, self._length)
         again = known is not None and known[0] == epoch and start - known[2] <= _NEAR * size
@@ -147,7 +132,7 @@ class Guard:
             start = min(start, known[1]) - size * 2 ** (attempt - 2)
         elif setback.broken:
             start -= size
-        batches = range(max(start, earliest, 0), stop)
+        batches = [batch for batch in range(max(start, 0), stop) if still(epoch, batch)]
         if not batches:
             return None
         factor = self.settings.lower_lr if attempt > 1 else 1.0
@@ -156,18 +141,17 @@ class Guard:
         self._leave_out(decision)
         return decision
 
-    def farewell(self, epoch: int, setback: Setback, found: str) -> str:
+    def farewell(self, setback: Setback, found: str) -> str:
         """Return why the training ends.
 
         Args:
-            epoch: Counted from 0.
             setback: What happened.
             found: A sentence about the first value that is not finite.
         """
         return (
-            f"{setback.what} in epoch {epoch}, batch {setback.batch} (both counted from 0), and "
-            f"the guards give up after {self.attempt} of {self.settings.attempts} attempts at this "
-            f"place. {found}"
+            f"{setback.what} in epoch {setback.epoch}, batch {setback.batch} (both counted from "
+            f"0), and the guards give up after {self.attempt} of {self.settings.attempts} attempts "
+            f"at this place. {found}"
         )
 
     def _leave_out(self, decision: Decision) -> None:
@@ -227,7 +211,7 @@ class Guard:
             if not batches or (at, batches[-1]) < (epoch, batch):
                 continue
             factor = float(act.value.get("lr_factor", 1.0))
-            self._leave_out(Decision(at, range(batches[0], batches[-1] + 1), 1, factor))
+            self._leave_out(Decision(at, batches, 1, factor))
             found.append(act)
         return found
 

@@ -118,6 +118,10 @@ def _listed(samples: Sequence[int]) -> str:
     return f"{shown} and {len(samples) - _SHOWN:,} more" if samples[_SHOWN:] else shown
 
 
-def _named(batches: range) -> str:
+def _named(batches: Sequence[int]) -> str:
     first, last = batches[0], batches[-1]
-    return f"batch {first}" if first == last else f"batches {first} to {last}"
+    if first == last:
+        return f"batch {first}"
+    if last - first == len(batches) - 1:
+        return f"batches {first} to {last}"
+    return f"batches {_listed(batches)}"

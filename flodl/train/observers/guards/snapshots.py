@@ -29,7 +29,7 @@ from flodl.train.run.training_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
@@ -188,13 +188,18 @@ class SnapshotRing:
             self._ring.popleft()
         self._ring.append(taken)
 
-    def newest_until(self, batch: int, model: nn.Module) -> Snapshot:
-        """Return the newest snapshot before a batch is trained; later ones are dropped.
+    def newest(self, fits: Callable[[object], bool], model: nn.Module) -> Snapshot:
+        """Return the newest snapshot that fits; later ones are dropped.
 
-        A snapshot with parameters that are not finite is left out, if there is an older one.
+        Without any, it is the oldest one. A snapshot with parameters that are not finite is left
+        out, if there is an older one.
+
+        Args:
+            fits: Asked with what a snapshot keeps for the loop.
+            model: The model of the snapshots.
         """
-        while len(self._ring) > 1 and (
-            self._ring[-1].position.step > batch or not self._ring[-1].is_finite(model)
+        while len(self._ring) > 1 and not (
+            fits(self._ring[-1].kept) and self._ring[-1].is_finite(model)
         ):
             self._spare = self._ring.pop()
         return self._ring[-1]
