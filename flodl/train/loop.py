@@ -25,7 +25,8 @@ from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.observers.checkpoints import non_finite_parameters, require_finite
-from flodl.train.observers.rank_acts import end_launcher
+from flodl.train.observers.epoch_observers import observers_of
+from flodl.train.observers.rank_acts import BetweenSteps, end_launcher
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.stop_requests import StopRequests
@@ -70,6 +71,8 @@ class Loop:
         engine: Takes the steps.
         logs: The measurements of the unfinished epochs.
         policy: The order of the batches.
+        hooks: The callbacks of the program.
+        observers: What flodl itself does at the beginning and the end of an epoch, after them.
         checkpoints: Writes the state of all ranks, their samples and the trace.
         local_step: Batches that this rank has trained.
         peers: The processes that act after the same step: the ranks, or those that share a sharded
@@ -113,6 +116,7 @@ class Loop:
         self._comm_ms = self._wait_ms = 0.0
         self._built = len(parts.optimizer.param_groups)
         self.hooks = Hooks(plan.callbacks)
+        self.observers = Hooks(observers_of(plan, parts, reporter))
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
@@ -265,7 +269,7 @@ class Loop:
         self.run.epoch, self.run.step = epoch, 0
         self._prepare_epoch(epoch)
         self.hooks.call("on_epoch_start", self.run)
-        self.mark("epoch_start", epoch=epoch)
+        self.observers.call("on_epoch_start", self.run)
 
     def set_busy(self, busy: bool) -> None:
         """Record in the timeline whether this rank computes."""
@@ -354,16 +358,12 @@ class Loop:
         self.ledger.lap(Account.EVALUATION)
         self.hooks.call("on_epoch_end", self.run, metrics)
         self.history.append(metrics)
-        if self.parts.torch_schedule is not None:
-            self.parts.torch_schedule.end_epoch(metrics)
         if not self.in_order:
             self.checkpoints.append_samples(self.schedule.position)
         if averaged:
             self.checkpoints.keep_best(self.policy.place().global_step, self.history)
             self.ledger.lap(Account.CHECKPOINT)
-        self.mark("epoch_end", epoch=epoch, loss=metrics.avg_loss)
-        if group.leads:
-            self._report(metrics)
+        self.observers.call("on_epoch_end", self.run, metrics)
         self.ledger.lap(Account.LOGGING)
         self.stops.agree(self.peers.gather_objects(self.run.stopped))
         self.logs.restart_clock()
@@ -380,20 +380,12 @@ class Loop:
             found = evaluate(self.plan.eval_fn, self.model, self.checkpoints.averaged(), epoch)
         return self.group.broadcast_object(found)
 
-    def _report(self, metrics: EpochMetrics) -> None:
-        """Report a finished epoch; on rank 0."""
-        self.reporter.tell_facts(self.engine.report())
-        self.reporter.end_epoch(metrics)
-        told = self.plan.metrics_fn
-        if told is not None and call_back("metrics_fn", metrics.epoch, told, metrics) is False:
-            self.run.stop("metrics_fn returned False")
-
     def barrier(self) -> None:
         """Write what is due while all ranks have the same model, then continue; collective."""
         epochs, plan = self.policy.place().epoch, self.plan
         if epochs % plan.checkpoint_every == 0:
             self.save()
-            if plan.checkpoint_fn is not None and self.group.leads and epochs:
+            if plan.checkpoint_fn is not None and epochs:
                 call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
         # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
@@ -422,8 +414,26 @@ class Loop:
         own = self.peers.world_size == 1
         self.stops.leave(message, None if own else self.stops.interrupted_by)
 
-    def refusal_to_save(self) -> str:
-        """Return why no checkpoint can be saved now, or an empty text; collective."""
+    def act(self) -> None:
+        """Do what people asked for, while all ranks have the same model; collective."""
+        stops, steering = self.stops, self.steering
+        if not stops.acts:
+            return
+        stops.acts = False
+        self.policy.set_rate_place()
+        self.ledger.lap(Account.LOGGING if self.in_order else Account.SYNC)
+        between = BetweenSteps(self.peers, stops, self._save_now)
+        paused = steering.carry_out(self.engine.global_step, between)
+        self.policy.forget()  # going back further would undo what was asked for
+        if paused:
+            self.ledger.lap(Account.IDLE)
+            self.logs.skip_time(paused)
+        self.timer.begin()
+        if steering.stopping:
+            stops.tell()
+
+    def _save_now(self) -> str:
+        """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""
         if self.policy.place().step and isinstance(self.parts.batches, IterableLoader):
             return (
                 "data that can only be iterated has no checkpoint inside an epoch; the one at the "
@@ -433,6 +443,7 @@ class Loop:
             self.logs.current.losses.check()
         if bad := non_finite_parameters(self.model):
             return f"parameters are not finite: {', '.join(bad[:3])}"
+        self.save()
         return ""
 
     def save(self) -> None:

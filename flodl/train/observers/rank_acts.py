@@ -7,38 +7,19 @@ import signal
 import time
 from typing import TYPE_CHECKING, final
 
-from flodl.monitor.ledger import Account
 from flodl.ranks.launch.launcher import detect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flodl.ranks.group import Group
     from flodl.ranks.launch.interrupt import InterruptRequest
-    from flodl.train.loop import Loop
     from flodl.train.observers.mailbox import Wish
+    from flodl.train.observers.stop_requests import StopRequests
 
 _ELASTIC = "TORCHELASTIC_RUN_ID"
 """Set in the ranks of torchrun, and in those that a program starts itself."""
 _PATIENCE = 10.0
-
-
-def carry_out_acts(worker: Loop) -> None:
-    """Do what people asked for, while all ranks have the same model; collective."""
-    stops, steering = worker.stops, worker.steering
-    if not stops.acts:
-        return
-    stops.acts = False
-    worker.policy.set_rate_place()
-    worker.book(Account.LOGGING if worker.in_order else Account.SYNC)
-    paused = steering.carry_out(worker.engine.global_step, BetweenSteps(worker))
-    worker.policy.forget()  # going back further would undo what was asked for
-    if paused:
-        worker.book(Account.IDLE)
-        worker.logs.skip_time(paused)
-    worker.timer.begin()
-    if steering.stopping:
-        stops.tell()
 
 
 @final
@@ -46,19 +27,14 @@ class BetweenSteps:
     """All ranks of a training between two steps.
 
     Args:
-        worker: This rank.
+        group: The ranks.
+        stops: Their requests.
+        save_now: Saves a checkpoint, and returns why not, or an empty text; collective.
     """
 
-    def __init__(self, worker: Loop) -> None:
-        self._worker = worker
-        self._group, self._stops = worker.peers, worker.stops
-
-    def save_now(self) -> str:
-        """Save a checkpoint; return why not, or an empty text; collective."""
-        refusal = self._worker.refusal_to_save()
-        if not refusal:
-            self._worker.save()
-        return refusal
+    def __init__(self, group: Group, stops: StopRequests, save_now: Callable[[], str]) -> None:
+        self._group, self._stops = group, stops
+        self.save_now = save_now
 
     def is_interrupted(self) -> bool:
         """Whether a signal to some rank asks to stop; collective."""

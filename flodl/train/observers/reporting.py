@@ -14,6 +14,7 @@ from flodl.errors import FlodlError
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
+from flodl.train.callbacks import Callback
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
 from flodl.train.observers.faster_engine import name_faster_engine
@@ -45,7 +46,7 @@ _SERIES_PERIOD = 1.0
 
 
 @final
-class Reporter:
+class Reporter(Callback):
     """Passes on the measurements of a training, to each receiver at its own pace.
 
     Args:
@@ -54,6 +55,8 @@ class Reporter:
         ledger: The time ledger.
         clock: Monotonic seconds.
     """
+
+    _engine: StepEngine
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class Reporter:
             run: The training, for its epoch.
             engine: The engine, for its steps.
         """
-        monitor = self._monitor
+        monitor, self._engine = self._monitor, engine
         run.monitor = monitor
         if monitor is None:
             return
@@ -205,8 +208,6 @@ class Reporter:
         self._is_first = False
         self._progress_due = now + self._progress.period
         self._tell_progress(done, now)
-        if self._plan.timeline is not None:
-            self._plan.timeline.event("epoch_start", epoch=epoch)
         return min(self._series_due, self._progress_due)
 
     @property
@@ -241,11 +242,10 @@ class Reporter:
             self._progress.end("evaluating")
             self._tell_progress(self._progress.steps, self._clock(), "evaluating")
 
-    def end_epoch(self, metrics: EpochMetrics) -> None:
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
         """Report a finished epoch."""
+        self.tell_facts(self._engine.report())
         self._tell_acts()
-        if self._plan.timeline is not None:
-            self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
         if self._monitor is not None:
             if self.step_values is not None:
                 lr, norm = self.step_values.lr, self.step_values.grad_norm

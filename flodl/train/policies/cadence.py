@@ -12,7 +12,6 @@ from flodl.ranks.planning.schedule import WindowPlan
 from flodl.ranks.planning.scheduler import extend_window
 from flodl.ranks.settings import Backend
 from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.window_loop import WindowLoop, WindowRun
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class CadenceLoop(WindowLoop):
             rows = worker.group.gather(row, prompt=True)
             self._exchange_ms = (time.perf_counter() - began) * 1000
             self._close(plan, rows, averaged=True)
-            carry_out_acts(worker)
+            worker.act()
             if worker.stops:
                 return
             self._keep_if_due()

@@ -20,7 +20,6 @@ from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.observers.checkpoints import require_finite
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.guards.loss_guard import Losses
-from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.plan import optimizer_steps
 from flodl.train.policies.base import PolicyLoop
 from flodl.train.policies.moment import Moment
@@ -408,7 +407,7 @@ class InOrderLoop(PolicyLoop):
             worker.gradient.settle()
         if acts:
             worker.engine.present()
-            carry_out_acts(worker)
+            worker.act()
         if stops.interrupted_by is not None:
             if self._done:
                 self._log.losses.check()

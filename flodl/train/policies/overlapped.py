@@ -14,7 +14,6 @@ from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 from flodl.ranks.planning.schedule import WindowPlan
 from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.window_loop import WindowLoop, WindowRun
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class OverlappedLoop(WindowLoop):
         following = None if at_once else self._start(plan, run)
         if following is None and self._under_way is None:
             self._close_in_the_open(plan, run)
-            carry_out_acts(worker)
+            worker.act()
             if worker.stops:
                 return None
             self._keep_if_due()

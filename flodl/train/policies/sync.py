@@ -12,7 +12,6 @@ from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.planning.scheduler import take_step
 from flodl.ranks.planning.spans import Spans, numbers, size
 from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.rank_acts import carry_out_acts
 from flodl.train.policies.shared import SharedLoop
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class SyncLoop(SharedLoop):
             self._end_epochs()
             if worker.stops or self._checkpoint_due() or worker.stops.acts:
                 gradient.settle()
-            carry_out_acts(worker)
+            worker.act()
             if worker.stops:
                 return
             self._keep_if_due()

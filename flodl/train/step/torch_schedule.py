@@ -12,11 +12,13 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from flodl import log
 from flodl.errors import CheckpointError
+from flodl.train.callbacks import Callback
 from flodl.train.observers.best_metric import watched_value
 from flodl.train.step.learning_rate import AT_ZERO, set_rate
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
+    from flodl.train.callbacks import TrainingRun
 
 Interval: TypeAlias = Literal["epoch", "step"]
 SchedulerFactory: TypeAlias = Callable[[Any], Any]
@@ -55,7 +57,7 @@ class SchedulerSettings:
 
 
 @final
-class TorchSchedule:
+class TorchSchedule(Callback):
     """A scheduler of torch that steps with a training.
 
     Args:
@@ -112,8 +114,8 @@ class TorchSchedule:
         while self.by_step and self._done < steps:
             self._step()
 
-    def end_epoch(self, metrics: EpochMetrics) -> None:
-        """Call this after each complete epoch.
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
+        """Step the schedulers that step by epoch.
 
         Raises:
             ValueError: The epoch did not report the metric that the scheduler steps with.

@@ -20,13 +20,14 @@ from .programs import network
 # Trains in a new run directory under the given root, continuing the newest one where there is a
 # checkpoint.
 PROGRAM = """
-import json, os, sys, torch
+import json, os, sys, time, torch
 from pathlib import Path
 from flodl import Trainer
 from flodl.train import RunDirectory, record_scalar
 from tests.flodl.train.programs import line, network, squared_error
 
 def train_fn(model, batch):
+    time.sleep(0.001)  # so that it is not over before a busy machine has killed it
     loss = squared_error(model, batch)
     record_scalar("twice", 2 * loss)
     return loss

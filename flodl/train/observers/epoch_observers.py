@@ -1,0 +1,62 @@
+"""What flodl does when an epoch begins and ends, after the callbacks of the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from flodl.train.callbacks import Callback, TrainingRun
+from flodl.train.epoch_end import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flodl.monitor import EpochMetrics, Timeline
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+
+
+def observers_of(plan: TrainingPlan, parts: Assembly, reporter: Callback) -> Iterator[Callback]:
+    """Return the observers of a training, in the order in which they are called.
+
+    Args:
+        plan: Says which are wanted; that of a rank above 0 wants fewer.
+        parts: Have a scheduler of torch, or None.
+        reporter: Shows and records the epoch.
+    """
+    if parts.torch_schedule is not None:
+        yield parts.torch_schedule
+    if plan.timeline is not None:
+        yield EpochMarks(plan.timeline)
+    yield reporter
+    if plan.metrics_fn is not None:
+        yield EpochFunction(plan.metrics_fn)  # it sees an epoch that is shown and recorded
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochMarks(Callback):
+    """Marks epochs in a timeline."""
+
+    timeline: Timeline
+
+    def on_epoch_start(self, run: TrainingRun) -> None:
+        """Mark the beginning."""
+        self.timeline.event("epoch_start", epoch=run.epoch)
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
+        """Mark the end."""
+        self.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochFunction(Callback):
+    """Calls the ``metrics_fn`` of a program; an error in it does not end the training."""
+
+    function: Callable[[EpochMetrics], object]
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
+        """Call it; False ends the training."""
+        if call_back("metrics_fn", metrics.epoch, self.function, metrics) is False:
+            run.stop("metrics_fn returned False")
