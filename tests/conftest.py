@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +67,22 @@ Project = Callable[[Mapping[str, str]], Path]
 def pytest_configure(config: pytest.Config) -> None:
     """Keep everyday tests on the processor, also on a machine with a GPU."""
     config.pluginmanager.register(typed)
+    _fork_workers(config)
     if "gpu" in config.getoption("markexpr"):
         surroundings.show_devices()
     elif Path("/dev/nvidiactl").exists():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _fork_workers(config: pytest.Config) -> None:
+    """Let the processes that run tests be forks: of one that has imported torch, for all of them.
+
+    Not where coverage is measured: it would not see what was imported before.
+    """
+    if getattr(config.option, "tx", None) and not config.getoption("--cov", None):
+        os.environ["PYTEST_XDIST_TESTRUNUID"] = config.option.testrunuid = uuid.uuid4().hex
+        program = f"popen//python={fork_server.worker_program()}"
+        config.option.tx = [program if one == "popen" else one for one in config.option.tx]
 
 
 @pytest.hookimpl(wrapper=True)
