@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.spawn
 import os
 import shutil
 import signal
@@ -191,6 +192,13 @@ def forked_venv(tmp_path: Path) -> None:
     (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr\n", encoding="utf-8")
     env = {**os.environ, TUNABLES_VARIABLE: tunables()}
     (programs / "python").symlink_to(fork_server.torch_program(env))
+
+
+@pytest.fixture
+def forked_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that are spawned be forks, which do not import torch each time."""
+    python = fork_server.torch_program(os.environ)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))
 
 
 def training_path(env: Mapping[str, str]) -> str:
