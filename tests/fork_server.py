@@ -39,6 +39,12 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OM
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # As a value of PYTHONPATH it hides nothing of what is imported already.
 _ROOT = str(ROOT)
+FORGET = """
+import sys
+for name in [one for one in sys.modules if one.partition(".")[0] in ("fdl", "flodl")]:
+    del sys.modules[name]
+"""
+"""Begins a program that is about what an import of fdl or flodl does: they are imported again."""
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
 
