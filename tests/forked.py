@@ -47,6 +47,8 @@ def run(first, arguments):
     if first == "-m":
         del sys.argv[1]
         sys.path[0] = os.getcwd()
+        if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+            sys.modules.pop(arguments[0], None)  # a module that runs has not been imported
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         del sys.argv[1]
