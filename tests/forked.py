@@ -59,7 +59,7 @@ def run(first, arguments):
         runpy.run_path(first, run_name="__main__")
 
 listener = socket.socket(fileno=int(sys.argv[1]))
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with those who ask
 woken, wakes = os.pipe()
 for end in (woken, wakes):
     os.set_blocking(end, False)
@@ -236,7 +236,7 @@ def pass_on():
             pass  # it has just ended by itself
 
 _thread.start_new_thread(pass_on, ())
-code = int(status.readline())
+code = int(status.readline() or 1)  # nothing: all was interrupted
 if code < 0:
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
