@@ -53,28 +53,34 @@ urllib.request.urlopen(sys.argv[1], timeout=4).close()
 PY
 }
 
-# Without a GPU, avoid the gigabytes of CUDA in the default wheel of Linux.
+# Without a GPU, avoid the gigabytes of CUDA in the default wheel of Linux. Only torch: the installation
+# that follows takes what it needs from the usual index, and another may unpack that at the same time.
 install_torch() {
     local python=$here/.venv/bin/python version index
     "$python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null && return
     version=$(sed -n 's/^torch==//p' "$here/constraints.txt")
+    set -- --no-deps "torch==$version"
     index=${FLODL_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
     if [ "$(uname -s)" != Linux ] || has_gpu; then
         echo "Installing PyTorch $version"
-        pip_install "torch==$version"
+        pip_install "$@"
     elif "$python" -m pip index versions torch 2>/dev/null | grep -q "[ (]$version+cpu"; then
         echo "Installing PyTorch $version (the CPU build that pip offers)"
-        pip_install "torch==$version"
+        pip_install "$@"
     elif answers "$index/torch/"; then
         echo "Installing PyTorch $version (CPU build)"
-        # Only torch: this index has few versions of the packages that torch needs. The next
-        # installation takes those from the usual index.
-        pip_install "torch==$version" --no-deps --index-url "$index"
+        pip_install "$@" --index-url "$index"
     else
         echo "Installing PyTorch $version. No CPU build was found. This is the default"
         echo "build, with several gigabytes of CUDA libraries. Press Ctrl-C to stop."
-        pip_install "torch==$version"
+        pip_install "$@"
     fi
+}
+
+# pip unpacks one package after another. The constraints name all that the tools need, so a second pip unpacks the
+# others beside torch. Where it cannot, the installation that follows does it, or says why not.
+unpack_pinned() {
+    (pip_install --no-deps --requirement <(grep -v "^torch==" "$here/constraints.txt")) >/dev/null 2>&1
 }
 
 # prepare PROFILE [REQUIREMENT…]: flodl[train] and the requirements. What was installed is
@@ -86,7 +92,9 @@ prepare() {
     export PATH="$here/.venv/bin:$PATH"
     state=$(cat "$here/pyproject.toml" "$here/constraints.txt" | cksum)
     if [ "$(cat "$here/.venv/.installed-$profile" 2>/dev/null)" != "$state" ]; then
+        [ "$profile" != development ] || unpack_pinned &
         install_torch
+        wait "$!" || true
         echo "Installing flodl"
         pip_install --editable "$here[train]" "$@"
         printf '%s\n' "$state" | tee "$here/.venv/.installed-train" >"$here/.venv/.installed-$profile"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.spawn
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +68,22 @@ Project = Callable[[Mapping[str, str]], Path]
 def pytest_configure(config: pytest.Config) -> None:
     """Keep everyday tests on the processor, also on a machine with a GPU."""
     config.pluginmanager.register(typed)
+    _fork_workers(config)
     if "gpu" in config.getoption("markexpr"):
         surroundings.show_devices()
     elif Path("/dev/nvidiactl").exists():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _fork_workers(config: pytest.Config) -> None:
+    """Let the processes that run tests be forks: of one that has imported torch, for all of them.
+
+    Not where coverage is measured: it would not see what was imported before.
+    """
+    if getattr(config.option, "tx", None) and not config.getoption("--cov", None):
+        os.environ["PYTEST_XDIST_TESTRUNUID"] = config.option.testrunuid = uuid.uuid4().hex
+        program = f"popen//python={fork_server.worker_program()}"
+        config.option.tx = [program if one == "popen" else one for one in config.option.tx]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -178,6 +192,13 @@ def forked_venv(tmp_path: Path) -> None:
     (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr\n", encoding="utf-8")
     env = {**os.environ, TUNABLES_VARIABLE: tunables()}
     (programs / "python").symlink_to(fork_server.torch_program(env))
+
+
+@pytest.fixture
+def forked_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that are spawned be forks, which do not import torch each time."""
+    python = fork_server.torch_program(os.environ)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))
 
 
 def training_path(env: Mapping[str, str]) -> str:

@@ -1,9 +1,11 @@
 """Python programs without the price of an interpreter: each is a fork of one that waits.
 
 A forked program is as new as any other: its arguments, folder, environment and streams are its
-own, and nothing of fdl or flodl has been imported. Only the interpreter and what others wrote are
-there already: some of the standard library, PyYAML, pydantic and Typer, or torch for those that
-ask for it. Where a fork would differ from an ordinary start, programs start the ordinary way.
+own, and nothing has run. Only the interpreter and imported modules are there already: some of the
+standard library, PyYAML, pydantic, Typer and fdl, or torch and flodl for those that ask for it.
+Where a fork would differ from an ordinary start, programs start the ordinary way.
+
+The processes that run tests beside each other share what waits: it imports once, not in each.
 
 The loader of the operating system reads its search path when a process starts. A path that many
 programs share gets an interpreter of its own: see :func:`share_library_path`.
@@ -11,7 +13,8 @@ programs share gets an interpreter of its own: see :func:`share_library_path`.
 
 from __future__ import annotations
 
-import atexit
+import fcntl
+import hashlib
 import json
 import os
 import selectors
@@ -22,21 +25,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Self
 
 from tests import typed
-from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, SERVER, TORCH, WAIT
+from tests.forked import LIGHT, ON_PATH, ON_TERMINAL, ROOT, SERVER, TORCH
 
 # What an interpreter, or the C library below it, reads before its program begins.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # As a value of PYTHONPATH it hides nothing of what is imported already.
-_ROOT = str(Path(__file__).parents[1])
+_ROOT = str(ROOT)
+FORGET = """
+import sys
+for name in [one for one in sys.modules if one.partition(".")[0] in ("fdl", "flodl")]:
+    del sys.modules[name]
+"""
+"""Begins a program that is about what an import of fdl or flodl does: they are imported again."""
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
+
+
+AtStart = tuple[tuple[str, str], ...]
+"""What an interpreter reads of an environment before its program begins, sorted."""
 
 
 class Child:
@@ -119,30 +133,20 @@ class Forked(Child):
 
 
 class _Server:
-    """An interpreter that waits, and forks when it is asked to."""
+    """An interpreter that waits, and forks when it is asked to; it ends with its last client."""
 
-    def __init__(self, imports: str, env: Mapping[str, str]) -> None:
+    def __init__(self, imports: str, at_start: AtStart) -> None:
         # Programs that stand on a PATH ask here: see `on_path`.
-        self.folder = Path(tempfile.mkdtemp(prefix="fork-"))
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(str(self.folder / "socket"))
-        listener.listen(64)
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, listener:
-            numbers = [theirs.fileno(), listener.fileno()]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", WAIT + imports + SERVER, *map(str, numbers)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=env,
-                pass_fds=numbers,
-            )
-        atexit.register(self._close)
-
-    def _close(self) -> None:
-        self._channel.close()
-        self._process.wait()
+        self.folder = _folder(imports, at_start)
+        address = str(self.folder / "socket")
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with _alone(self.folder):
+            try:
+                self._channel.connect(address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                _start(address, imports, at_start)
+                self._channel.connect(address)
+            self._channel.send(b"client")
 
     def start(
         self,
@@ -180,14 +184,49 @@ class _Server:
         return status
 
 
-AtStart = tuple[tuple[str, str], ...]
-"""What an interpreter reads of an environment before its program begins, sorted."""
+def _folder(imports: str, at_start: AtStart) -> Path:
+    """Where the interpreter can be asked: one for each run of tests, whichever process asks."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    asked = repr((sys.executable, _ROOT, imports, at_start)).encode()
+    # Short: the address of a socket has 108 bytes at most.
+    name = f"fork-{run[:16]}-{hashlib.sha256(asked).hexdigest()[:16]}"
+    return Path(tempfile.gettempdir(), name)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time look whether an interpreter waits there, start it or end it."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists() and os.path.samestat(folder.stat(), os.fstat(lock)):
+                yield
+                return
+        finally:
+            os.close(lock)
+
+
+def _start(address: str, imports: str, at_start: AtStart) -> None:
+    others = {name: value for name, value in os.environ.items() if not _is_read_at_start(name)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        Path(address).unlink(missing_ok=True)
+        listener.bind(address)
+        listener.listen(64)
+        listener.set_inheritable(True)
+        program = f"IMPORTS = {imports!r}\nROOT = {_ROOT!r}\n{SERVER}"
+        os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", program, str(listener.fileno())],
+            {**others, **dict(at_start)},
+            file_actions=[(os.POSIX_SPAWN_OPEN, one, os.devnull, os.O_RDWR, 0) for one in (0, 1)],
+        )
 
 
 @cache
 def _server(imports: str, at_start: AtStart) -> _Server:
-    others = {name: value for name, value in os.environ.items() if not _is_read_at_start(name)}
-    return _Server(imports, {**others, **dict(at_start)})
+    return _Server(imports, at_start)
 
 
 def _server_for(env: Mapping[str, str], torch: bool) -> _Server:
@@ -357,6 +396,12 @@ def torch_program(env: Mapping[str, str]) -> str:
     return shutil.which("python", path=torch_on_path(env)) or sys.executable
 
 
+def worker_program() -> str:
+    """The same for the processes that run tests. Their errors may go to a terminal."""
+    path = on_path("worker", (), TORCH, os.environ, streams=(0, 1))
+    return shutil.which("worker", path=path) or sys.executable
+
+
 def python_on_path(env: Mapping[str, str]) -> str:
     """A PATH whose `python` forks programs without torch, under the same conditions."""
     return on_path("python", (), LIGHT, env)
@@ -367,14 +412,23 @@ def fdl_on_path(env: Mapping[str, str]) -> str:
     return on_path("fdl", ("-m", "fdl"), LIGHT, env)
 
 
-def on_path(name: str, first: tuple[str, ...], imports: str, env: Mapping[str, str]) -> str:
-    """A PATH with a program of this name that is forked, after imports and with first words."""
+def on_path(
+    name: str,
+    first: tuple[str, ...],
+    imports: str,
+    env: Mapping[str, str],
+    streams: tuple[int, ...] = (0, 1, 2),
+) -> str:
+    """A PATH with a program of this name that is forked, after imports and with first words.
+
+    Where one of the streams is a terminal, it is not forked.
+    """
     server = _server(imports, _at_start(env))
     program = server.folder / name
     if not program.exists():
         program.write_text(
             f"#!{sys.executable} -IS\nREAL = {sys.executable!r}\nFIRST = {first!r}\n"
-            f"ROOT = {_ROOT!r}\n"
+            f"ROOT = {_ROOT!r}\nSTREAMS = {streams!r}\n"
             f"AT_START = {dict(_at_start(env))!r}\nNAMES = {_READ_AT_START!r}\n"
             f"ADDRESS = '{server.folder}/socket'\n{ON_PATH}",
             encoding="utf-8",

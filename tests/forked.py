@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-# Nothing is imported before the first program is asked for.
-WAIT = """
-import select, socket, sys
-channel, listener = map(int, sys.argv[1:])
-if listener not in select.select([channel, listener], [], [])[0]:
-    asks = socket.socket(fileno=channel)
-    if not asks.recv(1, socket.MSG_PEEK):
-        sys.exit()
-    asks.detach()
-"""
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _modules(package: str) -> str:
+    """The import of all modules of a package: each program would import some hundred of them."""
+    files = (ROOT / package).rglob("*.py")
+    names = (".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
+    known = (name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
+    return f"import {', '.join(sorted(filter(_can_be_imported, known)))}\n"
+
+
+def _can_be_imported(name: str) -> bool:
+    return name.replace(".", "").isidentifier()
+
 
 LIGHT = """
 import collections, concurrent.futures.thread, contextlib, csv, ctypes.util, dataclasses, datetime
@@ -21,7 +27,7 @@ import threading, tomllib, typing
 import pydantic, pydantic.fields, pydantic.types, rich.console, rich.panel, rich.table, rich.text
 import typer, yaml
 pydantic.BaseModel
-"""
+""" + _modules("fdl")
 
 TORCH = """
 import html, importlib.resources, json, lazy_loader, netrc, numpy.typing, resource, zoneinfo
@@ -30,17 +36,19 @@ import torch, torch.distributed.launcher.api, torch.distributed.run, torch.utils
 pydantic.BaseModel
 torch.set_num_threads(1)
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
-"""
+""" + _modules("flodl")
 
 SERVER = """
-import atexit, contextlib, fcntl, gc, os, runpy, select, signal, socket, sys, termios, threading
-import types, weakref
+import atexit, contextlib, fcntl, gc, json, os, runpy, select, shutil, signal, socket, sys
+import termios, threading, types, weakref
 
 def run(first, arguments):
     sys.argv[:] = [first, *arguments]
     if first == "-m":
         del sys.argv[1]
         sys.path[0] = os.getcwd()
+        if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+            sys.modules.pop(arguments[0], None)  # a module that runs has not been imported
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         del sys.argv[1]
@@ -50,16 +58,16 @@ def run(first, arguments):
         sys.path[0] = os.path.dirname(os.path.abspath(first))
         runpy.run_path(first, run_name="__main__")
 
-of_imports = list(weakref.finalize._registry)
-gc.freeze()
-channel, listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+listener = socket.socket(fileno=int(sys.argv[1]))
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with those who ask
 woken, wakes = os.pipe()
 for end in (woken, wakes):
     os.set_blocking(end, False)
 signal.set_wakeup_fd(wakes)
 signal.signal(signal.SIGCHLD, lambda number, frame: None)
-running = {}  # Process id -> where to tell how it ended, and who stands for it.
+clients = set()  # The processes of tests. The others who ask are programs on a PATH.
+running = {}  # Process id -> where to tell how it ended, and who stands for it on a PATH.
+of_imports = None
 
 def tell(status, text):
     # Nobody may be left to read it.
@@ -74,12 +82,25 @@ def reap():
             status, caller = running.pop(ended[0])
             tell(status, b"%d\\n" % os.waitstatus_to_exitcode(ended[1]))
             os.close(status)
-            if caller is not channel:
+            if caller:
                 caller.close()
 
+def leave(client):
+    clients.remove(client)
+    client.close()
+    if clients:
+        return
+    folder = os.path.dirname(listener.getsockname())
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as who looks for a server does
+    if not select.select([listener], [], [], 0)[0]:
+        shutil.rmtree(folder)
+        sys.exit()
+    os.close(lock)
+
 while True:
-    callers = {caller: child for child, (_, caller) in running.items() if caller is not channel}
-    ready = select.select([channel, woken, listener, *callers], [], [])[0]
+    callers = {one: child for child, (_, one) in running.items() if one}
+    ready = select.select([woken, listener, *clients, *callers], [], [])[0]
     if woken in ready:
         reap()
         continue
@@ -87,30 +108,39 @@ while True:
     if caller in callers:
         # Who stands for the program on somebody's PATH was killed: so is the program.
         os.kill(callers[caller], signal.SIGKILL)
-        running[callers[caller]] = (running[callers[caller]][0], channel)
+        running[callers[caller]] = (running[callers[caller]][0], None)
         caller.close()
         continue
-    if caller is not channel:
-        caller, _ = caller.accept()
+    if caller is listener:
+        caller, _ = listener.accept()
     data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 64)
-    if not data and caller is channel:
-        sys.exit()
-    child = os.fork() if data else -1
+    if data == b"client":
+        clients.add(caller)
+        continue
+    if not data:
+        leave(caller) if caller in clients else caller.close()
+        continue
+    if of_imports is None:  # nothing is imported before the first program is asked for
+        sys.path[0] = ROOT
+        exec(IMPORTS, {})
+        sys.path[0] = ""
+        of_imports = list(weakref.finalize._registry)
+        gc.freeze()
+    child = os.fork()
     if child == 0:
         break
-    *streams, status = streams or [None]
+    *streams, status = streams
     for stream in streams:
         os.close(stream)
-    if data:
-        tell(status, b"%d\\n" % child)
-        running[child] = (status, caller)
+    tell(status, b"%d\\n" % child)
+    running[child] = (status, None if caller in clients else caller)
 
 signal.set_wakeup_fd(-1)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 *streams, status = streams
 for number in (woken, wakes, status, *(one for one, _ in running.values())):
     os.close(number)
-for one in (channel, listener, caller, *(one for _, one in running.values())):
+for one in (listener, caller, *clients, *(one for _, one in running.values() if one)):
     one.close()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 request = json.loads(data)
@@ -179,7 +209,7 @@ flags = []
 while words[:1] in (["-u"], ["-B"]):  # multiprocessing passes on -B
     flags.append(words.pop(0))
 option = not words or words[0].startswith("-") and words[0] not in ("-c", "-m")
-if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, range(3))):
+if option or at_start != AT_START or numbers[:3] != [0, 1, 2] or any(map(os.isatty, STREAMS)):
     os.execv(REAL, [REAL, *FIRST, *sys.argv[1:]])
 # Held back until there is a program to pass them to, then passed on by a thread: a handler would
 # wait while the program is read from.
@@ -206,7 +236,7 @@ def pass_on():
             pass  # it has just ended by itself
 
 _thread.start_new_thread(pass_on, ())
-code = int(status.readline())
+code = int(status.readline() or 1)  # nothing: all was interrupted
 if code < 0:
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)

@@ -24,6 +24,9 @@ from tests.merge_list import is_listed
 MOST_SECONDS = 3.0
 """What a test without a mark may take on two idle cores, with the fixtures that it sets up."""
 
+NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""For a run of pytest within a test: plugins that libraries bring import for a second."""
+
 _TOLD = {
     "--numprocesses",
     "--dist",

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,39 @@ def test_further_descriptors_keep_their_numbers() -> None:
         os.close(writer)
         assert os.read(reader, 10) == b"here"
     os.close(reader)
+
+
+SHARES = """
+import os, subprocess, sys
+from tests import fork_server
+
+path = fork_server.on_path("python", (), "import decimal, json\\n", os.environ)
+words = ["python", "-c", "import os; print(os.getppid(), flush=True)"]
+subprocess.run(words, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL)
+sys.stdin.read()
+"""
+
+
+def share(run: str) -> subprocess.Popen[str]:
+    """A process of a run of tests: prints who forks its programs, and ends with its input."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SHARES],
+        cwd=ROOT,
+        env={**os.environ, "PYTEST_XDIST_TESTRUNUID": run},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_processes_of_a_run_share_one_that_ends_with_the_last_of_them() -> None:
+    run = uuid.uuid4().hex
+    with share(run) as first, share(run) as second:
+        server = first.stdout.readline()
+        assert second.stdout.readline() == server
+        first.communicate()
+        assert Path("/proc", server.strip()).exists()
+    wait_for(lambda: not list(Path(tempfile.gettempdir()).glob(f"fork-{run[:16]}-*")))
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are forked on Linux")

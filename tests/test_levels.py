@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import levels, merge_list
+from tests.levels import NO_PLUGINS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,8 +66,9 @@ def typed(tmp_path):
     )
 
     def run(*words):
-        command = [sys.executable, "-c", program, "-p", "tests.levels", "-n0", "-q", *words]
-        environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+        command = [sys.executable, "-c", program, "-p", "tests.levels", "-p", "xdist.plugin"]
+        environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **NO_PLUGINS}
+        command += ["-n0", "-q", *words]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True
         )

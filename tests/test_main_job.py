@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import pip
 import pytest
 from safetensors.torch import load_file
 
@@ -23,8 +25,7 @@ ROOT = Path(__file__).parent.parent
 def scaffold(tmp_path_factory):
     """What ``fdl init`` writes, for every test to copy."""
     folder = tmp_path_factory.mktemp("scaffold")
-    typed = [sys.executable, "-m", "fdl", "init", "demo"]
-    subprocess.run(typed, cwd=folder, check=True, capture_output=True)
+    fork_server.python("-m", "fdl", "init", "demo", cwd=folder, abrupt=True).check_returncode()
     return folder / "demo"
 
 
@@ -306,6 +307,10 @@ def test_the_scripts_say_what_to_do_without_a_network(tmp_path):
     (checkout / "scripts").mkdir(parents=True)
     for name in ("scripts/quickstart.sh", "scripts/venv.sh", "constraints.txt", "pyproject.toml"):
         (checkout / name).write_text((ROOT / name).read_text())
+    # With the pip that is here: to unpack that of Python takes seconds.
+    venv.create(checkout / ".venv", symlinks=True)
+    (packages,) = (checkout / ".venv/lib").glob("*/site-packages")
+    (packages / "pip").symlink_to(Path(pip.__file__).parent)
     cut_off = {
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_FIND_LINKS": "",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.levels import NO_PLUGINS
 from tests.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,10 +51,11 @@ def test_partly(number, other):
 
 def test_every_row_that_fails_is_named_with_its_own_message(tmp_path):
     (tmp_path / "test_one.py").write_text(PROGRAM)
+    cache = {"FLODL_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rfs", "-c", os.devnull, "test_one.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "FLODL_CACHE_DIR": str(tmp_path / "cache")},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **cache, **NO_PLUGINS},
         capture_output=True,
         text=True,
     )

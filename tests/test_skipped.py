@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.levels import NO_PLUGINS
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -18,7 +20,7 @@ def run(tmp_path, reason, ci):
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CI": ci},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CI": ci, **NO_PLUGINS},
         capture_output=True,
         text=True,
     )  # fmt: skip

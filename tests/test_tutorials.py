@@ -47,6 +47,7 @@ def steps(page: str) -> Iterator[tuple[int, str, list[str]]]:
     [marked(path, SLOW) for path in PROGRAMS],
     ids=lambda path: path.stem,
 )
+@pytest.mark.usefixtures("forked_spawns")
 def test_a_tutorial_runs_and_prints_what_it_shows(
     tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

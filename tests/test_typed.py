@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.levels import NO_PLUGINS
+
 ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """
@@ -40,7 +42,7 @@ def test_a_failing_test_shows_what_was_typed_what_appeared_and_the_files(tmp_pat
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **NO_PLUGINS},
         capture_output=True,
         text=True,
     )

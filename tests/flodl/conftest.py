@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing.spawn
-import os
 
 import pytest
-
-from tests import fork_server
 
 _numbers = itertools.count()
 
@@ -18,10 +14,3 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     """Give each test a cache folder of its own: no test finds what another one has decided."""
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_numbers))
     monkeypatch.setenv("FLODL_CACHE_DIR", str(folder))
-
-
-@pytest.fixture
-def forked_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes that are spawned be forks, which do not import torch each time."""
-    python = fork_server.torch_program(os.environ)
-    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))

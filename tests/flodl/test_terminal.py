@@ -12,6 +12,7 @@ import pytest
 from flodl import log, terminal
 from flodl.terminal import BarLine, style_of
 from tests.flodl.terminal_session import Session, last
+from tests.fork_server import FORGET
 from tests.rows import each_row
 
 FULL = BarLine(
@@ -118,7 +119,7 @@ def test_a_terminal_that_is_gone_is_let_go() -> None:
 
 # An import of torch that waits: what is on the screen then was there before it. The fork of a
 # process that has imported torch gets it from there.
-SLOW_TORCH = dedent(
+SLOW_TORCH = FORGET + dedent(
     """
     import builtins
     real, there = builtins.__import__, sys.modules.pop("torch", None)

@@ -169,6 +169,7 @@ def some_steps(group: Group, policy: str) -> tuple[str | None, list[Tensor]]:
 @pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
 def test_ranks_that_were_asked_for_some_steps_stop_together(ranks: Ranks, policy: str) -> None:
     (told, first), (other, second) = ranks(2, some_steps, policy)
-    assert told == "only 25 steps were asked for"
-    assert other is not None
+    # Which of them has its 25 steps first depends on what else the machine does.
+    assert "only 25 steps were asked for" in (told, other)
+    assert None not in (told, other)
     assert all(map(torch.equal, first, second))

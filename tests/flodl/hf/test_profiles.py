@@ -187,7 +187,7 @@ _HEAVY = {"safetensors", "huggingface_hub", "tokenizers", *REFERENCES}
 )
 @pytest.mark.case("hf", 49)
 def test_importing_brings_none_of_the_packages_of_the_extras(tmp_path, more):
-    program = _IMPORT.format(more=more, names=_HEAVY)
+    program = fork_server.FORGET + _IMPORT.format(more=more, names=_HEAVY)
     done = run(program, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

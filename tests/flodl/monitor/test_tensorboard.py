@@ -74,7 +74,8 @@ def test_epochs_steps_and_facts_are_in_the_event_file(tmp_path, monitor, clock, 
     [("tensorboard", "pip install 'flodl[tensorboard]'"), ("mlflow", "pip install mlflow")],
 )
 def test_without_the_package_the_error_names_what_to_install(package, typed):
-    done = fork_server.python("-c", BLOCKED, package, torch=True, abrupt=True)
+    program = fork_server.FORGET + BLOCKED
+    done = fork_server.python("-c", program, package, torch=True, abrupt=True)
     assert done.returncode == 0, done.stderr
     assert f"needs the package {package}, which is not installed" in done.stdout
     assert typed in done.stdout
