@@ -71,19 +71,20 @@ class Ddp(Section):
     """A policy, or backend and policy in one word (`nccl-async`); `solo-N` trains on device N
     alone."""
     policy: Literal["sync", "cadence", "async", "auto"] | None = None
-    """When ranks average: gradients in every step (`sync`), weights after each window (`cadence`),
-    or during the next window (`async`). `auto` (default) is `sync` if all devices have the same
-    name, else `cadence`."""
+    """When the ranks average: `sync`, `cadence`, `async` or `auto` (default: auto). `sync` averages
+    gradients in every step, `cadence` weights after each window, and `async` weights during the
+    next window. `auto` is `sync` if all devices have the same name, else `cadence`."""
     backend: Literal["nccl", "cpu"] | None = None
-    """Average on the GPUs (`nccl`, default) or through main memory (`cpu`)."""
+    """Average with `nccl` on the GPUs, or with `cpu` through main memory (default: nccl)."""
     anchor: AutoOrCount | None = None
-    """Batches of the slowest rank between two averages (default: 10); `auto` adapts the number."""
+    """Batches of the slowest rank between two averages, at first (default: 10, or `auto`)."""
     max_anchor: NonNegativeInt | None = None
     """Upper limit of the anchor (default: 200)."""
     overhead_target: float | None = None
-    """Share of the time that averaging may take, 0.01 to 0.5 (default: 0.1)."""
+    """Part of the computing time that averages may take: 0.01 to 0.5 (default: 0.1). Above it,
+    windows become longer."""
     divergence_threshold: PositiveFloat | None = None
-    """Distance between ranks at which they average more often (default: 0.05)."""
+    """Relative distance from the average that makes windows shorter (default: 0.05)."""
     no_divergence_guard: bool | None = None
     """Whether to ignore the distance between ranks (default: false)."""
     max_batch_diff: NonNegativeInt | None = None
@@ -91,24 +92,28 @@ class Ddp(Section):
     max_overshoot: NonNegativeInt | None = None
     """With `async`: batches a rank may train while an average arrives (default: adapts)."""
     max_grad_norm: PositiveFloat | None = None
-    """Largest norm of the gradients; longer ones are scaled down (default: no limit)."""
+    """Largest 2-norm of all gradients of a step (default: no limit). Longer gradients are scaled
+    down."""
     snapshot_timeout: PositiveFloat | None = None
-    """With backend `cpu`: seconds to wait for a late rank (default: 5)."""
+    """With `cadence` and backend `cpu`: seconds to wait for a late rank (default: 5). After them,
+    all ranks skip the average together."""
     checkpoint_every: Count | None = None
     """Epochs between two checkpoints (default: 1)."""
     progressive: AutoOrSwitch | None = None
-    """Whether batches are handed out window by window (true) or divided at the start of an epoch
-    (false). Default: `auto`, which is true unless `sync` or `partition_ratios` is set."""
+    """Hand out batches window by window (default: auto). False divides them at the start of an
+    epoch. `auto`, in Python None, does so for `sync` and with `partition_ratios`."""
     speed_hint: SpeedHint | None = None
-    """Slowest rank and its ratio, if known before the first measurement."""
+    """Slow rank, and how many times slower than the others it is. A ratio below 1 is replaced by
+    its reciprocal."""
     partition_ratios: list[PositiveFloat] | None = None
-    """Fixed share of the data for each rank: `[0.7, 0.3]` (default: by measured speed)."""
+    """Fixed share of the data for each rank (default: by measured speed). Nothing is balanced
+    then."""
     lr_scale_ratio: float | None = None
-    """Multiply the learning rate by 1 + this × (ranks - 1) (default: 0, unchanged)."""
+    """Multiply the learning rate by 1 + this × (ranks - 1) (default: 0)."""
     timeline: bool | None = None
-    """Whether to record what each rank does and when (default: false)."""
+    """Record what each rank does and when. It is written into the run directory."""
     ranks: AutoOrCount | None = None
-    """Processes that fdl starts on this machine; `auto`: one per GPU."""
+    """Processes to start if no launcher did (default: one per usable GPU, or `auto`)."""
     nodes: Nodes | None = None
     """Machines that run the same command: 2, or "1:2" for one or two (default: 1)."""
     rdzv: Endpoint | None = None
@@ -116,7 +121,7 @@ class Ddp(Section):
     max_restarts: NonNegativeInt | None = None
     """How often all ranks start again when one is lost after a first step (default: 3)."""
     simulate_ms: list[PositiveFloat] | None = None
-    """Simulate unequal ranks: milliseconds per batch of each rank, `[40, 100]`."""
+    """Milliseconds per batch of each rank, to simulate unequal ranks. Batches are padded."""
 
     @field_validator("policy", "backend")
     @classmethod
@@ -133,18 +138,19 @@ class Guards(Section):
     """Distance of a spike from the median of the last losses, in multiples of their spread
     (default: 30)."""
     window: Annotated[int, Field(ge=16)] | None = None
-    """Number of last losses that a loss is compared with, at most (default: 64)."""
+    """Most losses that the median is taken of; the first 16 are not judged (default: 64)."""
     snapshots: Count | None = None
-    """Snapshots kept in host memory (default: 2)."""
+    """States kept in host memory (default: 2)."""
     every: Count | None = None
     """Optimizer steps between two snapshots (default: so that they take at most 0.25 % of the
-    time)."""
+    time). Several ranks use 100 unless this is set."""
     memory: Count | None = None
-    """Bytes that all snapshots of a process may take (default: half of the available memory)."""
+    """Most bytes of all snapshots of a process (default: half of the available memory)."""
     attempts: Count | None = None
-    """How often the training goes back for one place in the data (default: 3)."""
+    """How often it goes back for one place in the data before it gives up (default: 3)."""
     lower_lr: Factor | None = None
-    """Factor of the learning rate from the second attempt at one place on (default: 0.5)."""
+    """Factor of the learning rate from the second attempt at one place on; 1 keeps the rate
+    (default: 0.5)."""
 
 
 def _program_section(value: object) -> object:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
+from flodl.setting import Above, OneOf, Settings, Shares, UnfitError, Whole, how, setting, switch
+
 if TYPE_CHECKING:
     from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
+
+SETTINGS_VARIABLE = "FLODL_DDP"
+"""A ``ddp:`` section as JSON; settings that the program makes itself take precedence."""
+
+SIMULATION_VARIABLE = "FLODL_SIM_MS"
+"""Milliseconds per batch of each rank, separated by commas."""
+
+OF_ANY_TRAINING = {
+    "max_grad_norm": "max_grad_norm",
+    "checkpoint_every": "checkpoint_every",
+    "timeline": "record_timeline",
+}
+"""Keys of the section that any training has, and the names of its settings."""
 
 
 class Policy(StrEnum):
@@ -38,85 +54,137 @@ MODES = tuple(f"{b}-{p}" for b in Backend for p in Policy if p is not Policy.AUT
 """Backend and policy in one word."""
 
 
+def _hint(rank: int, ratio: float) -> tuple[int, float]:
+    return rank, ratio
+
+
+def _checked_hint(hint: tuple[int, float]) -> tuple[int, float]:
+    rank, ratio = hint
+    if rank < 0 or not ratio > 0:
+        raise UnfitError("it is (rank, ratio) with a ratio above 0")
+    return int(rank), ratio if ratio >= 1 else 1 / ratio
+
+
+def _overhead(part: float) -> float:
+    return min(max(float(part), 0.01), 0.50)
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DdpRunConfig:
+class DdpRunConfig(Settings):
     """How the ranks of a training share its work; the builder has a method for each field.
 
     Raises:
         ValueError: A value is out of its range, or two settings contradict each other.
     """
 
-    policy: Policy = Policy.AUTO
-    backend: Backend = Backend.NCCL
-    anchor: int = 10
-    """Batches of the slowest rank in a window, at the start."""
-    min_anchor: int | None = None
-    """Lower limit of the anchor; None: ``anchor``."""
-    max_anchor: int = 200
+    policy: Policy = setting(
+        Policy.AUTO, OneOf(Policy), takes="policy", kind="Policy | str", key="policy"
+    )
+    """When the ranks average: ``sync``, ``cadence``, ``async`` or ``auto``.
+
+    ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
+    weights during the next window. ``auto`` is ``sync`` if all devices have the same name, else
+    ``cadence``.
+    """
+    backend: Backend = setting(
+        Backend.NCCL, OneOf(Backend), takes="backend", kind="Backend | str", key="backend"
+    )
+    """Average with ``nccl`` on the GPUs, or with ``cpu`` through main memory."""
+    anchor: int = setting(10, Whole(), takes="batches", key="anchor", auto=True)
+    """Batches of the slowest rank between two averages, at first."""
+    min_anchor: int | None = setting(None, Whole(), takes="batches", usual="the anchor")
+    """Lower limit of the anchor."""
+    max_anchor: int = setting(
+        200, Whole(), takes="batches", key="max_anchor", form="NonNegativeInt"
+    )
     """Upper limit of the anchor."""
-    overhead_target: float = 0.10
-    """Communication ÷ computation above which windows become longer."""
-    speed_hint: tuple[int, float] | None = None
-    """``(rank, ratio)``: this rank is slower than the others by this ratio. A ratio below 1 is
-    replaced by its reciprocal."""
-    speeds: tuple[float, ...] | None = None
-    """Speed of each rank, relative to the others."""
-    max_batch_diff: int | None = None
-    """How many batches a rank may be ahead of another; 0: lockstep, None: no limit."""
-    max_overshoot: int | None = None
-    """ASYNC: batches a rank may train while an average is in progress; None: adapt the limit."""
-    divergence_threshold: float = 0.05
-    """Relative distance of a rank from the average that alerts the guard."""
+    overhead_target: float = setting(0.10, _overhead, takes="part", key="overhead_target")
+    """Part of the computing time that averages may take: 0.01 to 0.5.
+
+    Above it, windows become longer.
+    """
+    divergence_threshold: float = setting(
+        0.05, Above(), takes="distance", key="divergence_threshold"
+    )
+    """Relative distance from the average that makes windows shorter."""
     divergence_guard: bool = True
-    progressive_dispatch: bool | None = None
-    """True: hand out batches during an epoch. False: fix the shares at its start. None: True,
-    except for SYNC and with ``partition_ratios``."""
-    partition_ratios: tuple[float, ...] | None = None
-    """Fixed shares, one per rank; they turn balancing off."""
-    snapshot_timeout: float = 5.0
-    """Seconds to wait for a late rank before the average is skipped (backend CPU)."""
-    lr_scale_ratio: float = 0.0
-    """The learning rate is multiplied by ``1 + ratio · (W - 1)``; 0 changes nothing."""
-    lr_world: Literal["count", "effective"] = "count"
-    """W: ``count`` is the number of ranks, ``effective`` is ``(Σc)² / Σc²`` of their batches."""
-    average_optimizer_state: bool = False
-    outer_optimizer: OuterOptimizer | None = None
-    """Steps from the last average to the new one; None: take the new one."""
-    overlap: bool = False
-    """CADENCE: keep training while the average is in progress."""
-    stream_epochs: bool | None = None
-    """Let a window reach into the next epoch if nothing is due between the two. None: True,
-    except for SYNC."""
-    ranks: int | None = None
-    """Processes to start if no launcher did; None: one per usable GPU."""
-    max_restarts: int = 3
-    simulate_ms: tuple[float, ...] | None = None
-    """Pad every batch of a rank to this duration."""
-    simulate_speed: tuple[float, ...] | None = None
-    """Stretch the time of every batch by ``1 / speed``."""
-    simulate_sync_ms: float = 0.0
-    """Pad every averaging to this duration."""
+    """Whether to watch the distance between ranks; ``.no_divergence_guard()`` turns it off."""
+    max_batch_diff: int | None = setting(
+        None, Whole(0), takes="batches", key="max_batch_diff", usual="no limit"
+    )
+    """Batches a rank may be ahead of another; 0: lockstep."""
+    max_overshoot: int | None = setting(
+        None, Whole(0), takes="batches", key="max_overshoot", usual="adapts"
+    )
+    """With ``async``: batches a rank may train while an average arrives."""
+    snapshot_timeout: float = setting(5.0, Above(), takes="seconds", key="snapshot_timeout")
+    """With ``cadence`` and backend ``cpu``: seconds to wait for a late rank.
+
+    After them, all ranks skip the average together.
+    """
+    progressive_dispatch: bool | None = switch(None, key="progressive", auto=True, usual="auto")
+    """Hand out batches window by window.
+
+    False divides them at the start of an epoch. ``auto``, in Python None, does so for
+    ``sync`` and with ``partition_ratios``.
+    """
+    speed_hint: tuple[int, float] | None = setting(
+        None, _checked_hint, made=_hint, key="speed_hint", form="SpeedHint"
+    )
+    """Slow rank, and how many times slower than the others it is.
+
+    A ratio below 1 is replaced by its reciprocal.
+    """
+    speeds: tuple[float, ...] | None = setting(
+        None, Shares(), takes="speeds", kind="Sequence[float] | None"
+    )
+    """Speed of each rank, relative to the others; not together with ``speed_hint``."""
+    partition_ratios: tuple[float, ...] | None = setting(
+        None,
+        Shares(),
+        takes="ratios",
+        kind="Sequence[float] | None",
+        key="partition_ratios",
+        usual="by measured speed",
+    )
+    """Fixed share of the data for each rank. Nothing is balanced then."""
+    lr_scale_ratio: float = setting(0.0, takes="ratio", key="lr_scale_ratio")
+    """Multiply the learning rate by 1 + this × (ranks - 1)."""
+    lr_world: Literal["count", "effective"] = setting(
+        "count", OneOf(("count", "effective")), takes="world"
+    )
+    """What counts as ranks in the formula of ``lr_scale_ratio``.
+
+    ``count`` is their number, ``effective`` is ``(Σc)² / Σc²`` of their batches per window.
+    """
+    average_optimizer_state: bool = switch()
+    """Average the floating-point state of the optimizers, too; step counters take the maximum."""
+    outer_optimizer: OuterOptimizer | None = setting(None, takes="outer", usual="none")
+    """Step from the last average to the new one with this: ``Nesterov(0.7, 0.9)``, or your own."""
+    overlap: bool = switch()
+    """With ``cadence``: continue to train while an average is under way."""
+    stream_epochs: bool | None = switch(None, usual="yes, except for ``sync``")
+    """Let a window reach into the next epoch if nothing is due between the two."""
+    ranks: int | None = setting(
+        None, Whole(), takes="count", key="ranks", auto=True, usual="one per usable GPU"
+    )
+    """Processes to start if no launcher did."""
+    max_restarts: int = setting(3, Whole(0), takes="count", key="max_restarts")
+    """How often all ranks start again when one is lost after a first step."""
+    simulate_ms: tuple[float, ...] | None = setting(
+        None, Shares(), takes="ms", kind="Sequence[float] | None", key="simulate_ms"
+    )
+    """Milliseconds per batch of each rank, to simulate unequal ranks. Batches are padded."""
+    simulate_speed: tuple[float, ...] | None = setting(
+        None, Shares(), takes="speeds", kind="Sequence[float] | None"
+    )
+    """Speed of each rank, to simulate unequal ranks. Batches are stretched by ``1 / speed``."""
+    simulate_sync_ms: float = setting(0.0, takes="ms")
+    """Milliseconds to which averages are padded, to simulate a slow network."""
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "policy", _member(Policy, "policy", self.policy))
-        set_field(self, "backend", _member(Backend, "backend", self.backend))
-        set_field(self, "overhead_target", min(max(float(self.overhead_target), 0.01), 0.50))
-        for name in ("anchor", "max_anchor"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("min_anchor", "ranks"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("max_batch_diff", "max_overshoot", "max_restarts"):
-            _at_least(name, getattr(self, name), 0)
-        for name in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
-            set_field(self, name, _positive_numbers(name, getattr(self, name)))
-        set_field(self, "speed_hint", _checked_hint(self.speed_hint))
-        for name in ("divergence_threshold", "snapshot_timeout"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it must be greater than 0")
-        if self.lr_world not in ("count", "effective"):
-            raise ValueError(f"lr_world={self.lr_world!r}: use 'count' or 'effective'")
+        Settings.__post_init__(self)
         if self.speeds is not None and self.speed_hint is not None:
             raise ValueError(
                 "speeds and speed_hint both set the speeds of the ranks: leave one of them out"
@@ -168,27 +236,40 @@ class DdpRunConfig:
         return 1.0 + self.lr_scale_ratio * (world - 1.0)
 
 
+RANK_SETTINGS = frozenset(one.name for one in fields(DdpRunConfig))
+"""Names of the settings of ranks."""
+
+
+def rank_settings(settings: Mapping[str, Any]) -> DdpRunConfig:
+    """Return the settings of ranks that are among those of a training.
+
+    Raises:
+        ValueError: A value is out of its range, or two settings contradict each other.
+    """
+    return DdpRunConfig(**{name: settings[name] for name in settings.keys() & RANK_SETTINGS})
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DdpConfig:
-    """How ranks share a training with a loop that the user wrote."""
+class DdpConfig(Settings):
+    """How ranks share a training with a loop that the user wrote.
 
-    speed_hint: tuple[int, float] | None = None
+    Raises:
+        ValueError: A value is out of its range.
+    """
+
+    speed_hint: tuple[int, float] | None = setting(None, _checked_hint)
     """As in :class:`DdpRunConfig`."""
-    overhead_target: float = 0.10
-    max_anchor: int | None = None
+    overhead_target: float = setting(0.10, _overhead)
+    """As in :class:`DdpRunConfig`."""
+    max_anchor: int | None = setting(None, Whole(0))
     """None: windows adapt up to 200 batches of the slowest rank; 0: no windows; n: up to n."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = setting(None, Above())
+    """Clip the gradients of each step to this total 2-norm."""
     timeline: Any = None
     """A :class:`~flodl.Timeline` in which the exchanges are recorded."""
     average_optimizer_state: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "overhead_target", min(max(self.overhead_target, 0.01), 0.50))
-        object.__setattr__(self, "speed_hint", _checked_hint(self.speed_hint))
-        _at_least("max_anchor", self.max_anchor, 0)
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm={self.max_grad_norm!r}: it must be greater than 0")
+    """As in :class:`DdpRunConfig`."""
 
 
 def hinted_speeds(hint: tuple[int, float] | None, world_size: int) -> tuple[float, ...] | None:
@@ -234,67 +315,69 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
         word = str(given["mode"])
         if not word.startswith("solo-"):
             found["policy"], found["backend"] = mode_of(word)
-    for name in (f.name for f in fields(DdpRunConfig)):
-        if name in given:
-            found[name] = _from_text(name, given[name])
-    for name in ("anchor", "ranks"):
-        if given.get(name) == "auto":
-            del found[name]
-    if given.get("progressive", "auto") != "auto":
-        found["progressive_dispatch"] = _switch("progressive", given["progressive"])
     if given.get("no_divergence_guard"):
         found["divergence_guard"] = False
+    for one in fields(DdpRunConfig):
+        key = one.name if one.name in given else how(one).key
+        # `auto` stands for the default, except for the policy of this name.
+        if key in given and (given[key] != "auto" or key == "policy"):
+            found[one.name] = _from_text(key, given[key])
     return found
 
 
-def _from_text(name: str, value: Any) -> Any:
-    if name == "speed_hint":
+def _from_text(key: str, value: Any) -> Any:
+    if key == "speed_hint":
         if isinstance(value, str):
             rank, _, ratio = value.partition(":")
             return int(rank), float(ratio)
         if isinstance(value, Mapping):
             return int(value["slow_rank"]), float(value["ratio"])
-    if name in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
+    if key in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(float(part) for part in parts)
+    if key == "progressive" and not isinstance(value, bool):
+        if value not in ("true", "false"):
+            raise ValueError(f"progressive={value!r}: use auto, true or false")
+        return value == "true"
     return value
 
 
-def _switch(name: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return value == "true"
-    raise ValueError(f"{name}={value!r}: use auto, true or false")
+def of_any_training(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a ``ddp:`` section that any training has, by their names there."""
+    return {
+        name: section[key] for key, name in OF_ANY_TRAINING.items() if section.get(key) is not None
+    }
 
 
-def _member(kind: Any, name: str, value: object) -> Any:
+def settings_outside(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the settings of ranks, and those of any training, that the environment makes.
+
+    Raises:
+        ValueError: A variable is malformed.
+    """
+    text = environ.get(SETTINGS_VARIABLE, "")
     try:
-        return kind(value)
+        section = json.loads(text) if text else {}
+        found = settings_of(section) | of_any_training(section)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{SETTINGS_VARIABLE}={text!r} in the environment is not a ddp section: {error}"
+        ) from error
+    simulated = simulated_ms(environ)
+    return found if simulated is None else found | {"simulate_ms": simulated}
+
+
+def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] | None:
+    """Return the simulated milliseconds per batch of each rank, from the environment, or None.
+
+    Raises:
+        ValueError: The variable is not a list of numbers above 0.
+    """
+    text = environ.get(SIMULATION_VARIABLE, "")
+    try:
+        return Shares()(text.split(",")) if text else None
     except ValueError:
-        raise ValueError(f"{name}={value!r}: use one of {', '.join(kind)}") from None
-
-
-def _at_least(name: str, value: object, least: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: it must be an integer of at least {least}")
-
-
-def _positive_numbers(name: str, values: Any) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    numbers = tuple(float(value) for value in values)
-    if not numbers or not all(math.isfinite(value) and value > 0 for value in numbers):
-        raise ValueError(f"{name}={values!r}: it must be numbers above 0, one per rank")
-    return numbers
-
-
-def _checked_hint(hint: tuple[int, float] | None) -> tuple[int, float] | None:
-    if hint is None:
-        return None
-    rank, ratio = hint
-    if rank < 0 or not ratio > 0:
-        raise ValueError(f"speed_hint={hint!r}: it is (rank, ratio) with a ratio above 0")
-    return int(rank), ratio if ratio >= 1 else 1 / ratio
+        raise ValueError(
+            f"{SIMULATION_VARIABLE}={text!r}: give the milliseconds of a batch, one number above 0 "
+            "per rank, such as 40,100"
+        ) from None

@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-import torch
-import torch.utils.data
 from torch import nn
 
-from flodl.data.adapters import as_batch_data_set, is_iterable
-from flodl.data.iterable import check_epochs, settled_batch_size
-from flodl.data.loader import DataLoader, positive_integer
-from flodl.nn.amp import GradScaler
-from flodl.ranks.rank_settings import RankSettings
+from flodl.data.counts import positive_integer
+from flodl.data.loader import DataLoader
+from flodl.monitor.mlflow import MlflowSink
+from flodl.monitor.tensorboard import TensorBoardSink
+from flodl.monitor.wandb import WandbSink, run_identity
+from flodl.ranks.launch.current_group import is_first_rank
+from flodl.ranks.settings import (
+    RANK_SETTINGS,
+    DdpRunConfig,
+    of_any_training,
+    rank_settings,
+    settings_of,
+    settings_outside,
+)
+from flodl.train.observers.early_stop import EarlyStop, StopMode
+from flodl.train.observers.live_settings import LiveSetting
 from flodl.train.plan import TrainingPlan
 from flodl.train.repeat import repeat_wanted
 from flodl.train.run.own_state import lacking
 from flodl.train.run.resume import resume_source
-from flodl.train.settings.guard_settings import GuardSettings, settled_guards
-from flodl.train.settings.learning_rate_settings import RateSettings
-from flodl.train.settings.record_settings import RecordSettings
-from flodl.train.settings.setting_checks import (
-    check_batch_size,
-    check_files,
-    check_schedules,
-    factories,
-    is_first_rank,
-    takes,
-)
-from flodl.train.settings.setting_methods import callable_setting
-from flodl.train.step import ENGINES
-from flodl.train.step.precision import Precision, settled_precision
+from flodl.train.settings.compute import settled_computing
+from flodl.train.settings.data import settled_data
+from flodl.train.settings.methods import SettingMethods
+from flodl.train.settings.records import check_files
+from flodl.train.settings.user_parts import factories, takes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from torch import Tensor
+    import torch
 
-    from flodl.monitor import EpochMetrics
+    from flodl.monitor.timeline import Timeline
+    from flodl.monitor.wandb import Mode
+    from flodl.train.callbacks import Callback
     from flodl.train.handle import TrainerHandle
-    from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
-    from flodl.train.step.base import LossScaler, TrainFn
+    from flodl.train.observers.live_settings import Value
+    from flodl.train.plan import ModelFactory, OptimizerFactory
+    from flodl.train.settings.records import SinkFactory
+    from flodl.train.step.base import TrainFn
 
     Runner: TypeAlias = Callable[[TrainingPlan], TrainerHandle]
     """Carries out a plan, on one rank or several."""
 
 
 @final
-class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
+class TrainerBuilder(SettingMethods):
     """Collects the settings of a training; :meth:`run` passes them to a runner as one plan.
 
     Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
     one device and on many ranks; settings of ranks have no effect on one device.
+
+    The methods of this class take several values, or add to what is there. The others set one value
+    and are made from the fields of the settings.
     """
 
     def __init__(
@@ -66,40 +75,18 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         super().__init__()
         self._runner = runner
         self._given, model_factory, optimizer_factory = factories(model, optimizer)
-        self._settings: dict[str, Any] = {
+        self._settings |= {
             "model_factory": model_factory,
             "optimizer_factory": optimizer_factory,
             "train_fn": takes("train_fn", train_fn, "model", "batch"),
         }
 
-    def dataset(self, dataset: object) -> Self:
-        """Train on this data set.
-
-        * Tensors or arrays: ``(X, Y)``, ``{"x": X, "y": Y}``, a ``TensorDataset`` of torch, NumPy
-          arrays, or the data sets of :mod:`flodl.data`. They stay in memory.
-        * Samples with numbers, which can be read in any order: a ``DataSet``, a ``BatchDataSet``, a
-          map-style data set of torch, a ``Dataset`` of the ``datasets`` library. Each sample is
-          read once per epoch.
-        * On one device, data that can only be iterated. The batches of a ``DataLoader`` of torch
-          are handed over as they are, and so are those of any iterable with a function as
-          :meth:`batch_size`. Samples are put into batches in their order: those of an
-          ``IterableDataset``, of a streamed data set of the ``datasets`` library, or of a function
-          that returns an iterator. See :class:`~flodl.data.IterableLoader`.
-        """
-        return self._set("dataset", dataset)
-
-    def cache(self, most_bytes: bool | int = True) -> Self:
-        """Keep samples in memory once the first epoch has read them; later epochs reuse them.
-
-        A random transform in the data set then draws once per sample instead of once per epoch.
-
-        Args:
-            most_bytes: Limit on the memory of this host, for all its ranks together; True for half
-                of the available memory. Samples that do not fit are read in each epoch.
-        """
-        if not isinstance(most_bytes, bool):
-            positive_integer("cache", most_bytes)
-        return self._set("cache", most_bytes)
+    def _set(self, name: str, value: object) -> Self:
+        settings = self._settings | {name: value}
+        if name in RANK_SETTINGS:
+            rank_settings(settings)  # refuses what contradicts an earlier call
+        self._settings = settings
+        return self
 
     def batch_size(self, batch_size: int | Callable[[Any], int]) -> Self:
         """Set the samples per batch; the last batch of an epoch may be smaller.
@@ -116,18 +103,6 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         size = None if counts else positive_integer("batch_size", batch_size)
         return self._set("batch_size", size)
 
-    def num_epochs(self, num_epochs: int) -> Self:
-        """Set the number of passes through the data set."""
-        return self._set("num_epochs", positive_integer("num_epochs", num_epochs))
-
-    def seed(self, seed: int) -> Self:
-        """Seed torch's generators and the order of the samples; default 42."""
-        return self._set("seed", seed)
-
-    def device(self, device: torch.device | str) -> Self:
-        """Train on this device; default: the first usable CUDA device, else the CPU."""
-        return self._set("device", device)
-
     def loader_options(self, **options: object) -> Self:
         """Pass settings to the :class:`~flodl.data.DataLoader`, such as ``streaming=True``.
 
@@ -141,106 +116,6 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
                     f"{', '.join(sorted(_OWN_LOADER_SETTINGS))} have methods of their own"
                 )
         return self._set("loader_options", options)
-
-    def engine(self, name: str) -> Self:
-        """Choose the engine that computes the steps: auto, eager, compiled or cuda_graph.
-
-        ``"eager"``, the default, equals a plain loop bit for bit. The others give the same numbers
-        up to rounding. ``"auto"`` calls the program exactly as often as ``"eager"`` does. It
-        measures tunings during the steps of the training and keeps those that are faster. Later
-        runs of the program use its decision from their first step, so they repeat each other. The
-        tunings are:
-
-        - a fused optimizer step
-        - another memory layout of values between image layers
-        - another library for matrix products
-        - fewer threads
-
-        ``"auto"`` compiles only after :meth:`pure_step`.
-        """
-        return self._choose("engine", name, ENGINES)
-
-    def pure_step(self, on: bool = True) -> Self:
-        """Declare that a step changes only the model and the optimizer, so it may run on copies.
-
-        This lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few
-        more times, with copies of the model. Do not declare this if ``train_fn`` changes anything
-        else: a queue, a counter, a file, a second model.
-        """
-        return self._set("pure_step", bool(on))
-
-    def deterministic(self, on: bool = True) -> Self:
-        """Give the same bits in every run, with the eager engine and deterministic algorithms only.
-
-        No measurement decides anything, and neither does a decision kept from an earlier run. An
-        operation without a deterministic algorithm raises ``RuntimeError``.
-        """
-        return self._set("deterministic", bool(on))
-
-    def accumulate(self, batches: int) -> Self:
-        """Make one optimizer step from this many batches: the step uses their mean loss.
-
-        The last step of an epoch uses the remaining batches. Schedule and ``checkpoint_steps``
-        count optimizer steps.
-        """
-        return self._set("accumulate", positive_integer("accumulate", batches))
-
-    def autocast(self, dtype: torch.dtype) -> Self:
-        """Compute the forward pass in bfloat16 or float16, where torch considers that safe.
-
-        float16 adds a :class:`~flodl.GradScaler`, see :meth:`grad_scaler`.
-        """
-        return self._choose("autocast", dtype, (torch.bfloat16, torch.float16))
-
-    def precision(self, name: str, *, compare: bool = True) -> Self:
-        """Choose the precision of a step by name: bf16, fp16 or 32; the weights stay in float32.
-
-        ``bf16`` (or ``bf16-mixed``) and ``fp16`` (or ``16-mixed``) compute the forward pass and the
-        loss under :meth:`autocast`. Checkpoints do not change. bfloat16 is fast on GPUs since
-        Ampere, and on processors with AMX, ``avx512_bf16`` or ARM's ``bf16``. Other processors
-        emulate it slowly; a warning then says so.
-
-        A new training prints the loss of its first batch in this precision and in float32. For
-        that, ``train_fn`` runs twice more, before the first step. It gets copies of the model in
-        evaluation mode and of the batch. Random generators and buffers are restored.
-
-        Args:
-            name: ``"bf16"``, ``"fp16"``, ``"32"``, or one of Lightning's names for them.
-            compare: False leaves the comparison out, for a ``train_fn`` that changes anything else:
-                a queue, a counter, a file.
-
-        Raises:
-            ValueError: There is no such precision, or it needs weights of another type.
-        """
-        return self._set("precision", Precision.named(name, compares=compare))
-
-    def grad_scaler(self, scaler: LossScaler | torch.amp.GradScaler | None) -> Self:
-        """Scale the loss with this scaler; None turns scaling off, also in float16.
-
-        A ``torch.amp.GradScaler`` does what it does in a plain loop: the gradients are unscaled,
-        clipped with ``max_grad_norm`` and used. Checkpoints keep its state.
-
-        Raises:
-            ValueError: It lacks a method of a scaler.
-        """
-        lacking = [name for name in ("scale", "step", "update") if not hasattr(scaler, name)]
-        if scaler is not None and lacking:
-            raise ValueError(
-                f"grad_scaler={type(scaler).__name__}: it has no method {', '.join(lacking)}; give "
-                "a torch.amp.GradScaler or a flodl.GradScaler"
-            )
-        return self._set("scaler", scaler)
-
-    def ema(self, decay: float) -> Self:
-        """Average the weights over the steps, and evaluate with the average.
-
-        ``model.fdl`` of the run directory holds the average; ``last.fdl`` holds both. On the
-        handle, ``join()`` returns the weights of the last step and ``average()`` returns the
-        average.
-        """
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
-        return self._set("ema", float(decay))
 
     def state(self, name: str, value: object) -> Self:
         """Save the state of an object of the program in every checkpoint, and restore it.
@@ -273,36 +148,149 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
         states[name] = value
         return self
 
-    def epoch_fn(self, callback: Callable[[int, Worker], object]) -> Self:
-        """Call ``callback(epoch, worker)`` before each epoch; an error in it ends the training."""
-        return self._set("epoch_fn", callable_setting("epoch_fn", callback))
+    def callbacks(self, *callbacks: Callback) -> Self:
+        """Call the hooks of these callbacks; see :class:`~flodl.train.callbacks.Callback`.
 
-    def metrics_fn(self, callback: Callable[[EpochMetrics], object]) -> Self:
-        """Call ``callback(metrics)`` after each epoch; an error in it is only reported."""
-        return self._set("metrics_fn", callable_setting("metrics_fn", callback))
-
-    def eval_fn(self, callback: Callable[[Any], Mapping[str, float | Tensor]]) -> Self:
-        """Call ``callback(model)`` after each epoch, in eval mode and without gradients.
-
-        The values it returns join the scalars of the epoch. An error in it ends the training,
-        because a restart costs less than hours of training without these values.
+        Several calls add up.
         """
-        return self._set("eval_fn", callable_setting("eval_fn", callback))
+        return self._set("callbacks", (*self._settings.get("callbacks", ()), *callbacks))
 
-    def sharded(self, on: bool = True) -> Self:
-        """Let FSDP share the model among the ranks; the model factory calls ``fully_shard``.
+    def live_setting(self, name: str, default: Value, on_change: Callable[[Any], object]) -> Self:
+        """Declare a setting that ``fdl runs tell RUN set NAME=VALUE`` can change during training.
 
-        - Each rank trains on the data set it is given. Give each rank its own part of the data; all
-          parts must be equally long.
-        - FSDP averages the gradients. Besides, the ranks exchange only checkpoints, and what they
-          are asked for.
-        - For a checkpoint all ranks gather the tensors, and the lowest rank writes its run
-          directory. The file holds the buffers of the lowest rank, because FSDP does not share
-          buffers.
-        - A signal to one rank, an act of ``fdl runs tell``, and ``run.stop`` of a callback reach
-          all ranks. They act one step later, all after the same step.
+        ``on_change(value)`` is called between two optimizer steps, on every rank after the same
+        step, and before the first step of a resumed training if the value is not the default. A
+        ``ValueError`` in it refuses the value, on all ranks alike; another error ends the training.
+
+        Example::
+
+            .live_setting("temperature", 1.0, on_change=sampler.set_temperature)
+
+        Args:
+            name: Its name: letters, digits and underscores.
+            default: The value at the beginning: a number, a text, True or False.
+            on_change: Takes the new value, which has the type of the default.
+
+        Raises:
+            ValueError: The name is taken or not allowed, or the default has another type.
         """
-        return self._set("sharded", bool(on))
+        declared = self._settings.get("live_settings", ())
+        if any(one.name == name for one in declared):
+            raise ValueError(f"live_setting({name!r}): it is declared already")
+        return self._set("live_settings", (*declared, LiveSetting(name, default, on_change)))
+
+    def early_stop(
+        self,
+        metric: str = "loss",
+        *,
+        window: int = 5,
+        tolerance: float = 1e-3,
+        mode: StopMode = "stalled",
+        patience: int = 1,
+        higher_is_better: bool = False,
+    ) -> Self:
+        """End the training when the trend of a metric has settled.
+
+        See :class:`~flodl.train.observers.early_stop.EarlyStop`.
+        """
+        return self.callbacks(
+            EarlyStop(
+                metric,
+                window=window,
+                tolerance=tolerance,
+                mode=mode,
+                patience=patience,
+                higher_is_better=higher_is_better,
+            )
+        )
+
+    def tensorboard(self, folder: str | os.PathLike[str] | None = None) -> Self:
+        """Write metrics, curves and media for TensorBoard; needs the package ``tensorboard``.
+
+        Args:
+            folder: Folder for the event files of this run only; None for ``tensorboard/`` in the
+                run directory, or in the working directory without one.
+        """
+        return self._sink(
+            lambda run: TensorBoardSink(
+                folder or (run.path / "tensorboard" if run is not None else "tensorboard")
+            )
+        )
+
+    def mlflow(
+        self, store: str | os.PathLike[str] | None = None, *, experiment: str = "flodl"
+    ) -> Self:
+        """Log metrics, configuration and media to MLflow; needs the package ``mlflow``.
+
+        Args:
+            store: Tracking URI or folder; None for ``MLFLOW_TRACKING_URI`` or MLflow's default.
+            experiment: The experiment for the run.
+        """
+        return self._sink(lambda _: MlflowSink(store, experiment=experiment))
+
+    def wandb(
+        self,
+        project: str = "flodl",
+        *,
+        run_id: str | None = None,
+        entity: str | None = None,
+        mode: Mode | None = None,
+    ) -> Self:
+        """Log metrics, configuration and media to Weights & Biases; needs the package ``wandb``.
+
+        Local files are in ``wandb/`` in the run directory, or in the working directory without one.
+
+        Args:
+            project: The project of the run.
+            run_id: Identifies the run in its project; a run of this id is continued. None makes one
+                from the run directory, so ranks that are started again continue their run.
+            entity: User or team.
+            mode: ``online``, ``offline`` or ``disabled``; None for ``WANDB_MODE``, else online.
+        """
+        return self._sink(
+            lambda run: WandbSink(
+                project,
+                folder=None if run is None else run.path,
+                run_id=run_id or (None if run is None else run_identity(run.path)),
+                entity=entity,
+                mode=mode,
+            )
+        )
+
+    def _sink(self, make: SinkFactory) -> Self:
+        return self._set("sinks", (*self._settings.get("sinks", ()), make))
+
+    def timeline(self, timeline: Timeline | bool) -> Self:
+        """Mark epochs in this timeline, and with several ranks every exchange.
+
+        True makes a timeline of each rank for this training, samples its machine, and writes the
+        timeline of all ranks into the run directory.
+        """
+        if isinstance(timeline, bool):
+            return self._set("record_timeline", timeline)
+        return self._set("timeline", timeline)
+
+    def ddp(self, settings: DdpRunConfig | Mapping[str, Any]) -> Self:
+        """Take many settings of ranks at once.
+
+        Args:
+            settings: A configuration, which sets every setting, or a mapping with the keys of a
+                ``ddp:`` section. Values that are None are ignored.
+
+        Raises:
+            ValueError: A value is out of its range.
+        """
+        if isinstance(settings, DdpRunConfig):
+            found = {one.name: getattr(settings, one.name) for one in fields(settings)}
+        else:
+            found = settings_of(settings) | of_any_training(settings)
+        rank_settings(self._settings | found)
+        self._settings |= found
+        return self
+
+    def no_divergence_guard(self) -> Self:
+        """Let windows grow regardless of the distance between the ranks."""
+        return self._set("divergence_guard", False)
 
     def run(self) -> TrainerHandle:
         """Train, and return when the training is done.
@@ -330,50 +318,18 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings, GuardSettings):
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
             Terminated: SIGTERM, with exit code 143; SIGUSR1 in a SLURM job, with 138.
         """
-        self._settle_iterable()
-        missing = [name for name in _REQUIRED if name not in self._settings]
-        if missing:
-            calls = ", ".join(f".{name}(…)" for name in missing)
-            raise ValueError(f"Trainer.builder needs {calls} before .run()")
-        ranks, outside = self._rank_settings()
-        settings = {**outside, **self._settings, "distributed": ranks}
-        if not is_iterable(settings["dataset"]):
-            if settings.get("count_samples") is not None:
-                raise ValueError(
-                    f"batch_size is a function, but a {type(settings['dataset']).__name__} has "
-                    "samples and no batches: give .batch_size(…) a number"
-                )
-            samples = len(as_batch_data_set(settings["dataset"]))
-            drop_last = settings.get("loader_options", {}).get("drop_last", False)
-            check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
-        leads = is_first_rank()
-        if leads:
-            check_files(settings)
-        if settings.get("deterministic") and settings.get("engine", "eager") != "eager":
-            raise ValueError(
-                f"engine={settings['engine']!r} together with deterministic(): only the eager "
-                "engine repeats itself to the bit; leave one of the two out"
-            )
-        check_schedules(settings)
-        settings = settled_precision(settled_guards(settings))
-        if settings.get("autocast") == torch.float16 and "scaler" not in settings:
-            settings = {**settings, "scaler": GradScaler()}
-        plan = TrainingPlan(**settings)
+        plan = self._plan()
         if (repeat := repeat_wanted()) is not None:
             plan = repeat.applied(plan)
-        if self._given is not None and leads and resume_source(plan) is None:
+        if self._given is not None and is_first_rank() and resume_source(plan) is None:
             self._given.begin_run()
         return self._runner(plan)
 
-    def _settle_iterable(self) -> None:
-        """Take the batch size of a torch ``DataLoader``; refuse epochs that cannot be repeated."""
-        dataset = self._settings.get("dataset")
-        if is_iterable(dataset):
-            size = settled_batch_size(dataset, self._settings.get("batch_size"))
-            if size is not None or isinstance(dataset, torch.utils.data.DataLoader):
-                self._settings["batch_size"] = size
-            check_epochs(dataset, self._settings.get("num_epochs", 1))
+    def _plan(self) -> TrainingPlan:
+        settings = settled_data({**settings_outside(), **self._settings})
+        if is_first_rank():
+            check_files(settings)
+        return TrainingPlan.of(settled_computing(settings))
 
 
-_REQUIRED = ("dataset", "batch_size", "num_epochs")
 _OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed", "cache"}

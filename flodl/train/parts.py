@@ -16,13 +16,18 @@ from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
+from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.run.own_state import made
 from flodl.train.run.training_state import Parts
-from flodl.train.settings.part_checks import check_carried, check_closure, check_exchanged
-from flodl.train.settings.setting_checks import is_first_rank
-from flodl.train.settings.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
+from flodl.train.settings.part_checks import (
+    check_carried,
+    check_closure,
+    check_exchanged,
+    warn_of_single_sample,
+    warn_of_unfinished_schedule,
+)
 from flodl.train.step.learning_rate import make_schedule
 from flodl.train.step.loss_scaling import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule

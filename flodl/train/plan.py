@@ -5,35 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from flodl.ranks.settings import DdpRunConfig
+from flodl.ranks.settings import RANK_SETTINGS, DdpRunConfig, rank_settings
+from flodl.train.settings.compute import ComputeSettings
+from flodl.train.settings.data import DataSettings
+from flodl.train.settings.records import RecordSettings
 from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
-    from torch import Tensor
-
-    from flodl.monitor import EpochMetrics, Monitor, Sink
-    from flodl.monitor.timeline import Timeline
-    from flodl.train.callbacks import Callback
-    from flodl.train.observers.best_metric import Best
-    from flodl.train.observers.guards.settings import Guards
-    from flodl.train.observers.live_settings import LiveSetting
-    from flodl.train.run.run_directory import RunDirectory
-    from flodl.train.step.base import LossScaler, TrainFn
+    from flodl.train.step.base import TrainFn
     from flodl.train.step.learning_rate import Schedule, SteeredRate
-    from flodl.train.step.precision import Precision
-    from flodl.train.step.torch_schedule import SchedulerSettings
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
-    SinkFactory: TypeAlias = Callable[[RunDirectory | None], Sink]
     OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -103,62 +93,28 @@ class Worker:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingPlan:
-    """All settings of a training, checked; see ``TrainerBuilder`` for their meaning."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan(DataSettings, ComputeSettings, RecordSettings):
+    """All settings of a training, checked; ``TrainerBuilder`` has a method for each."""
 
     model_factory: ModelFactory
+    """``(device) -> module``, called once."""
     optimizer_factory: OptimizerFactory
+    """``(parameters) -> optimizer``, called once."""
     train_fn: TrainFn
-    dataset: Any
-    batch_size: int | None
-    """None if the data are batches that do not state one size."""
-    count_samples: Callable[[Any], int] | None = None
-    """Returns the number of samples of a batch; only for data that are batches."""
-    num_epochs: int
-    seed: int = 42
-    device: torch.device | str | None = None
-    loader_options: Mapping[str, Any] = field(default_factory=dict)
-    cache: bool | int = False
-    engine: str = "eager"
-    deterministic: bool = False
-    pure_step: bool = False
-    accumulate: int = 1
-    guards: Guards | None = None
-    autocast: torch.dtype | None = None
-    precision: Precision | None = None
-    scaler: LossScaler | torch.amp.GradScaler | None = None
-    scheduler: Callable[[int], Schedule] | None = None
-    lr_scheduler: SchedulerSettings | None = None
-    max_grad_norm: float | None = None
-    ema: float | None = None
-    epoch_fn: Callable[[int, Worker], object] | None = None
-    metrics_fn: Callable[[EpochMetrics], object] | None = None
-    eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None = None
-    callbacks: tuple[Callback, ...] = ()
-    states: Mapping[str, Any] = field(default_factory=dict)
-    live_settings: tuple[LiveSetting, ...] = ()
-    checkpoint_every: int = 1
-    checkpoint_steps: int | None = None
-    best: Best | None = None
-    checkpoint_fn: Callable[[int, Any], object] | None = None
-    resume: str | os.PathLike[str] | None = None
-    monitor: Monitor | None = None
-    live: tuple[int, str] | None = None
-    live_buttons: bool = False
-    sinks: tuple[SinkFactory, ...] = ()
-    histograms: int | None = None
-    timeline: Timeline | None = None
-    record_timeline: bool = False
-    progress: bool | None = None
-    run_dir: RunDirectory | None = None
-    trace: bool = True
-    every_digest: bool = False
-    """Take the digests of the trace after every step."""
-    most_steps: int | None = None
-    """Optimizer steps of the whole training after which it stops; None for no limit."""
-    sharded: bool = False
+    """``(model, batch) -> loss``."""
     distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
+    """How ranks share the work."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the plan of all settings of a builder, those of ranks among them.
+
+        Raises:
+            ValueError: A value is out of its range, or two settings contradict each other.
+        """
+        own = {name: value for name, value in settings.items() if name not in RANK_SETTINGS}
+        return cls(**own, distributed=rank_settings(settings))
 
 
 def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:

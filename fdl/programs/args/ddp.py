@@ -68,48 +68,52 @@ class DdpArgs(FdlArgs):
         help=f"Backend and policy in one word: {', '.join(NAMED_MODES)}; solo-N: device N alone",
     )
     policy: Literal["sync", "cadence", "async", "auto"] | None = _option(
-        help="When the ranks average; auto: sync on equal devices, else cadence [default: auto]"
+        help="When the ranks average: sync, cadence, async or auto [default: auto]"
     )
     backend: Literal["nccl", "cpu"] | None = _option(
-        help="Average on the GPUs, or through main memory [default: nccl]"
+        help="Average with nccl on the GPUs, or with cpu through main memory [default: nccl]"
     )
     anchor: str | None = _option(
         completer="echo auto",
-        help="Batches of the slowest rank between two averages, or auto [default: 10]",
+        help="Batches of the slowest rank between two averages, at first; or auto [default: 10]",
     )
     max_anchor: int | None = _option(help="Upper limit of the anchor [default: 200]")
     overhead_target: float | None = _option(
-        help="Share of the time that averaging may take, 0.01 to 0.5 [default: 0.1]"
+        help="Part of the computing time that averages may take: 0.01 to 0.5 [default: 0.1]"
     )
     divergence_threshold: float | None = _option(
-        help="Distance between ranks at which they average more often [default: 0.05]"
+        help="Relative distance from the average that makes windows shorter [default: 0.05]"
     )
     no_divergence_guard: bool = _option(help="Do not watch the distance between ranks")
     max_batch_diff: int | None = _option(
         help="Batches a rank may be ahead of another; 0: lockstep [default: no limit]"
     )
     max_overshoot: int | None = _option(
-        help="Batches a rank may train while an average arrives [default: adapts]"
+        help="With async: batches a rank may train while an average arrives [default: adapts]"
     )
     max_grad_norm: float | None = _option(
-        help="Scale longer gradients down to this length [default: no limit]"
+        help="Largest 2-norm of all gradients of a step [default: no limit]"
     )
     snapshot_timeout: float | None = _option(
-        help="Seconds to wait for a late rank; backend cpu only [default: 5]"
+        help="With cadence and backend cpu: seconds to wait for a late rank [default: 5]"
     )
-    checkpoint_every: int | None = _option(help="Epochs between two checkpoints")
+    checkpoint_every: int | None = _option(help="Epochs between two checkpoints [default: 1]")
     progressive: Literal["auto", "true", "false"] | None = _option(
-        help="Distribute an epoch's batches as ranks use them up [default: auto]"
+        help="Hand out batches window by window [default: auto]"
     )
-    speed_hint: str | None = _option(help="Slow rank and how many times slower it is: 1:2.5")
-    partition_ratios: list[float] = _option(help="Share of the data for each rank: 0.7,0.3")
+    speed_hint: str | None = _option(
+        help="Slow rank, and how many times slower than the others it is: 1:2.5"
+    )
+    partition_ratios: list[float] = _option(
+        help="Fixed share of the data for each rank, with commas [default: by measured speed]"
+    )
     lr_scale_ratio: float | None = _option(
-        help="How far the learning rate grows with the number of ranks [default: 0]"
+        help="Multiply the learning rate by 1 + this × (ranks - 1) [default: 0]"
     )
     timeline: bool = _option(help="Record what each rank does and when")
     ranks: str | None = _option(
         completer="echo auto",
-        help="Processes on this machine: a number, or auto for one per GPU",
+        help="Processes to start if no launcher did; or auto [default: one per usable GPU]",
     )
     nodes: str | None = _option(help="Machines that take part: 2, or 1:2 for one or two")
     rdzv: str | None = _option(help="host:port of the machine where all machines meet")
@@ -117,7 +121,7 @@ class DdpArgs(FdlArgs):
         help="How often all ranks start again when one is lost after a first step [default: 3]"
     )
     simulate_ms: list[float] = _option(
-        help="Simulate slow ranks: milliseconds per batch of each rank, such as 40,100"
+        help="Milliseconds per batch of each rank, to simulate unequal ranks, with commas"
     )
 
     # A method of its own, so that a program with more modes can replace it.

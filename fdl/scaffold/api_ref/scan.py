@@ -59,7 +59,7 @@ def scan(package: Path) -> Reference:
     entries = [
         entry
         for file, module in modules.items()
-        if file.endswith(".py")
+        if not file.endswith("/__init__.pyi")
         for entry in _entries(file, module, places)
         if not entry.is_empty
     ]
@@ -78,7 +78,7 @@ def module_of(file: str) -> str:
 
 def category(file: str) -> str:
     """The category of what a file defines: ``flodl/graph/builder.py`` is ``graph``."""
-    _, *folders, name = file.removesuffix(".py").split("/")
+    _, *folders, name = file.removesuffix("i").removesuffix(".py").split("/")
     for folder in folders:
         if folder in _FOLDERS:
             return folder
@@ -91,9 +91,11 @@ def _files(package: Path) -> Iterator[Path]:
     for folder, names, files in os.walk(package):
         names[:] = sorted(name for name in names if not _HIDDEN.fullmatch(name))
         for name in sorted(files):
-            is_shown = name.endswith(".py") and not _HIDDEN.fullmatch(name)
-            if name.startswith("__init__.py") or is_shown:
+            if name.startswith("__init__.py"):
                 yield Path(folder, name)
+            elif name.endswith(".py") and not _HIDDEN.fullmatch(name):
+                # The stub of a module shows what the module makes when it is imported.
+                yield Path(folder, f"{name}i" if f"{name}i" in files else name)
 
 
 def _read(file: Path, name: str) -> Module:

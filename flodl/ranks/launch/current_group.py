@@ -6,9 +6,11 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+from flodl.ranks.launch.launcher import detect
+
+if TYPE_CHECKING:
     from flodl.ranks.group import Group
 
 _joined: Group | None = None
@@ -30,3 +32,11 @@ def _leave() -> None:
     group, _joined = _joined, None
     if group is not None:
         group.close()
+
+
+def is_first_rank() -> bool:
+    """Whether this process is rank 0 or alone; only it reads and writes the files of a run."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    launched = detect(os.environ)
+    return launched is None or launched.rank == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, final
 
 from fdl.base.suggest import nearest
@@ -43,15 +43,14 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Decides which epoch is the best so far.
+    """Decides which epoch is the best so far."""
 
-    Attributes:
-        metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
-        higher_is_better: True if larger values are better, as with accuracy.
-    """
-
-    metric: str
+    metric: str = "loss"
+    """``"loss"`` for the mean loss of the epoch, else the name of a scalar, such as one that
+    ``eval_fn`` returns."""
+    _: KW_ONLY
     higher_is_better: bool = False
+    """True if larger values are better, as with accuracy."""
 
     def epoch(self, history: Sequence[EpochMetrics]) -> BestEpoch | None:
         """Return the best epoch so far; None if no epoch reported a finite value."""

@@ -108,9 +108,9 @@ class Reporter(Callback):
             self._plan.run_dir.attach(self._monitor)
         self._add_sinks(self._monitor)
         forget_ended()
-        if self._plan.live is not None:
+        if (live := self._plan.live) is not None:
             try:
-                self._monitor.serve(*self._plan.live, buttons=self._plan.live_buttons)
+                self._monitor.serve(live.port, live.host, buttons=live.buttons)
             except FlodlError as failure:
                 log.warning(f"there is no live page: {failure}")
 
@@ -134,8 +134,8 @@ class Reporter(Callback):
         if self._monitor is None:
             return
         steering.on_pause = self._tell_pause
-        page = self._monitor.live_page
-        if page is not None and self._plan.live_buttons:
+        page, live = self._monitor.live_page, self._plan.live
+        if page is not None and live is not None and live.buttons:
             page.steer(steering.post)
             steering.announce = page.acts
             page.acts(steering.state())

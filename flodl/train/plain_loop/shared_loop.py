@@ -22,8 +22,7 @@ from flodl.ranks.launch.current_group import this_group
 from flodl.ranks.launch.join import join
 from flodl.ranks.launch.launcher import detect
 from flodl.ranks.planning.elche import ElCheConfig
-from flodl.ranks.rank_settings import simulated_ms
-from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds
+from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
 from flodl.train.plain_loop.loop_windows import LoopWindows, Window
 from flodl.train.plain_loop.row_shares import Shares
 from flodl.train.plain_loop.scatter import Scatter

@@ -1,12 +1,14 @@
-"""A model, and perhaps its optimizer, that the program made before the training."""
+"""The model and the optimizer as a program gives them: functions, or finished parts."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakValueDictionary
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from flodl import log
@@ -14,7 +16,9 @@ from flodl import log
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch import Tensor, nn
+    from torch import Tensor
+
+    from flodl.train.plan import ModelFactory, OptimizerFactory
 
 _trained: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
 """Models of earlier trainings, by identity."""
@@ -90,6 +94,84 @@ class GivenParts:
     def __setstate__(self, parts: tuple[nn.Module, Optimizer | None]) -> None:
         # Tensors are sent as shared memory: without a copy all ranks would train the same weights.
         self._model, self._optimizer = copy.deepcopy(parts)
+
+
+def factories(
+    model: ModelFactory | nn.Module, optimizer: OptimizerFactory | Optimizer
+) -> tuple[GivenParts | None, ModelFactory, OptimizerFactory]:
+    """Return functions that make model and optimizer, from functions or finished parts.
+
+    Returns:
+        The finished parts, if any, and the two functions.
+
+    Raises:
+        ValueError: One of them is neither a part of a training nor a function that makes it.
+    """
+    made = optimizer if isinstance(optimizer, Optimizer) else None
+    if not isinstance(model, nn.Module):
+        if made is not None:
+            raise ValueError(
+                f"the optimizer is a {type(made).__name__}, made before the model, which a "
+                "function makes: give the model itself, or a function for the optimizer, too, "
+                f"such as {example(made)}"
+            )
+        _check_no_class(model)
+        return None, takes("model", model, "device"), takes("optimizer", optimizer, "parameters")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            "the parameters of the model have no values (device 'meta'): load its weights first, "
+            f"or give a function, such as lambda device: {type(model).__name__}(…)"
+        )
+    given = GivenParts(model, made)
+    if made is not None:
+        return given, given.model_on, given.optimizer_over
+    return given, given.model_on, takes("optimizer", optimizer, "parameters")
+
+
+def takes(name: str, function: Any, *arguments: str) -> Any:
+    """Return a function that can be called with these arguments.
+
+    Raises:
+        ValueError: It is not a function, or takes other arguments.
+    """
+    form = f"lambda {', '.join(arguments)}: …"
+    if not callable(function):
+        graph = getattr(function, "graph", None)
+        remedy = (
+            "give its .graph" if isinstance(graph, nn.Module) else f"it must be a {_WANTED[name]}"
+        )
+        raise ValueError(f"{name}={function!r:.80}: {remedy}, such as {form}")
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # written in C, or without a readable signature
+        return function
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        called = f"{name}({', '.join(arguments)})"
+        raise ValueError(
+            f"{name} cannot be called as {called} ({error}): write it as {form}"
+        ) from None
+    return function
+
+
+_WANTED = {
+    "model": "torch.nn.Module, or a function",
+    "optimizer": "function, or with a model that is given itself an optimizer",
+    "train_fn": "function",
+}
+
+
+def _check_no_class(model: Any) -> None:
+    """Refuse a class of modules: a call would pass the device as its first argument."""
+    if not (isinstance(model, type) and issubclass(model, nn.Module)):
+        return
+    first = next(iter(inspect.signature(model).parameters), None)
+    if first != "device":
+        raise ValueError(
+            f"the model is the class {model.__name__}: give a model, {model.__name__}(…), or a "
+            f"function, such as lambda device: {model.__name__}(…)"
+        )
 
 
 def example(optimizer: Optimizer) -> str:

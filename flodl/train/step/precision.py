@@ -44,7 +44,7 @@ class Precision:
     compares: bool = True
 
     @classmethod
-    def named(cls, name: object, *, compares: bool = True) -> Precision:
+    def named(cls, name: str, *, compare: bool = True) -> Precision:
         """Return the precision with one of the names that are in use.
 
         Raises:
@@ -52,8 +52,8 @@ class Precision:
         """
         if name in _WHOLE:
             raise ValueError(
-                f"precision={name!r} keeps the weights in {_WHOLE[str(name)]}: let the model "
-                f"function return model.to(torch.{_WHOLE[str(name)]}) and leave .precision out; "
+                f"precision={name!r} keeps the weights in {_WHOLE[name]}: let the model "
+                f"function return model.to(torch.{_WHOLE[name]}) and leave .precision out; "
                 "'bf16-mixed' keeps the weights in float32"
             )
         if name not in _NAMES:
@@ -61,26 +61,8 @@ class Precision:
                 f"precision={name!r}: it must be 'bf16' (bf16-mixed), 'fp16' (16-mixed) or "
                 "'32' (32-true)"
             )
-        found, autocast = _NAMES[str(name)]
-        return cls(found, autocast, compares and autocast is not None)
-
-
-def settled_precision(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with ``autocast`` as ``precision`` asks for it.
-
-    Raises:
-        ValueError: ``autocast`` was set to another type.
-    """
-    precision: Precision | None = settings.get("precision")
-    if precision is None:
-        return dict(settings)
-    given = settings.get("autocast", precision.autocast)
-    if given != precision.autocast:
-        raise ValueError(
-            f".precision({precision.name!r}) and .autocast({given}) contradict each other: leave "
-            "one of them out"
-        )
-    return {**settings, "autocast": precision.autocast}
+        found, autocast = _NAMES[name]
+        return cls(found, autocast, compare and autocast is not None)
 
 
 @final

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from flodl import log
 from flodl.errors import CheckpointError
@@ -30,20 +30,28 @@ SchedulerFactory: TypeAlias = Callable[[Any], Any]
 class SchedulerSettings:
     """The settings of a scheduler that a training will make.
 
-    Attributes:
-        factory: ``(optimizer) -> scheduler``.
-        interval: Whether it steps after each epoch or after each optimizer step.
-        monitor: The metric it steps with; None for none.
-
     Raises:
         ValueError: The settings contradict each other.
     """
 
     factory: SchedulerFactory
+    """``(optimizer) -> scheduler``; called once."""
     interval: Interval = "epoch"
+    """Step the scheduler after each ``"epoch"`` or after each optimizer ``"step"``."""
     monitor: str | None = None
+    """The metric for a ``ReduceLROnPlateau``: ``"loss"`` for the mean loss of the epoch, else the
+    name of a scalar, such as one that ``eval_fn`` returns."""
 
     def __post_init__(self) -> None:
+        given: object = self.factory
+        if isinstance(given, LRScheduler):
+            name = type(given).__name__
+            raise ValueError(
+                f"lr_scheduler got a {name} and needs a function that makes one: write "
+                f".lr_scheduler(lambda optimizer: {name}(optimizer, …))"
+            )
+        if not callable(given):
+            raise ValueError(f"lr_scheduler={given!r}: it must be a function")
         if self.interval not in get_args(Interval):
             raise ValueError(
                 f"lr_scheduler interval={self.interval!r}: use one of "

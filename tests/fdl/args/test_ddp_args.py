@@ -136,6 +136,7 @@ def test_the_defaults_in_the_help_are_those_of_the_framework():
     assert config.progressive_dispatch is None
     assert said.pop("max-overshoot") == "adapts"
     assert config.max_overshoot is None
+    assert said.pop("checkpoint-every") == "1"  # of every training
     assert said.keys() >= {"policy", "backend", "anchor", "max-anchor", "max-restarts"}
     for name, text in said.items():
         value = getattr(config, name.replace("-", "_"))

@@ -244,11 +244,12 @@ def test_settings_of_the_environment_are_weaker_than_those_of_the_program(
 ) -> None:
     monkeypatch.setenv("FLODL_DDP", json.dumps({"mode": "cpu-async", "anchor": 7, "ranks": 1}))
     described = Trainer.builder(linear, sgd, lambda net, batch: net(batch[0]).mean()).anchor(4)
-    settings, _ = described._rank_settings()
+    described.dataset(torch.zeros(4, 4)).batch_size(2).num_epochs(1)
+    settings = described._plan().distributed
     assert (settings.policy, settings.backend, settings.anchor) == ("async", "cpu", 4)
     monkeypatch.setenv("FLODL_DDP", "{")
     with pytest.raises(ValueError, match="FLODL_DDP"):
-        described._rank_settings()
+        described._plan()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

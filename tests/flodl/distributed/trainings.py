@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from flodl import Batch, EpochMetrics, Trainer
 from flodl.ranks.group import Group
 from flodl.train.plan import TrainingPlan
-from flodl.train.step.precision import settled_precision
 from flodl.train.training import carry_out
 
 
@@ -138,9 +137,8 @@ def train(
 
 def plan_of(described: Any) -> TrainingPlan:
     """The plan that a builder would carry out."""
-    ranks, outside = described._rank_settings()
-    settings = {**outside, **described._settings, "distributed": ranks}
-    return TrainingPlan(**settled_precision(settings))
+    plan: TrainingPlan = described._plan()
+    return plan
 
 
 def with_settings(plan: TrainingPlan, **changes: Any) -> TrainingPlan:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.errors import StateError
+from flodl.train.device_values import DeviceValues
 from flodl.train.metrics import (
     RecordedValues,
     ScalarLog,
@@ -19,7 +20,6 @@ from flodl.train.metrics import (
     recording_into,
     reduced,
 )
-from flodl.train.step.device_values import DeviceValues
 from flodl.train.step.losses import DeviceLossLog, HostLossLog
 
 from .programs import squared_error, training

@@ -9,52 +9,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self, final
 
+from flodl.setting import Settings, UnfitError, Whole, setting
+
 VARIABLE = "FLODL_GUARDS"
 """The ``guards:`` of a manifest as JSON; settings that the program makes itself take precedence."""
 
 
+def _spike(spike: Any) -> float:
+    if not (_is_number(spike) and 1 < spike < math.inf):
+        raise UnfitError("it must be a number above 1, or None")
+    return float(spike)
+
+
+def _factor(lower_lr: Any) -> float:
+    if not (_is_number(lower_lr) and 0 < lower_lr <= 1):
+        raise UnfitError("it must be above 0 and at most 1")
+    return float(lower_lr)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(least: int) -> Whole:
+    return Whole(least, "a whole number")
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guards:
+class Guards(Settings):
     """When a training goes back, and how far it may go.
-
-    Attributes:
-        spike: A loss is a spike if it is further above the median of the last losses than this many
-            times their spread. None looks for nan and infinities only. Above 1.
-        window: Most losses that the median is taken of; the first 16 of a training are not judged.
-            At least 16.
-        snapshots: States kept in host memory, the oldest is dropped first. At least 1.
-        every: Optimizer steps between two snapshots; None chooses the number so that they take at
-            most 0.25 % of the time. Several ranks then use 100.
-        memory: Most bytes of all snapshots of a process; None for half of the available memory.
-        attempts: How often it goes back for one place in the data before it gives up. At least 1.
-        lower_lr: Factor of the learning rate from the second attempt at one place on; above 0, at
-            most 1. 1 keeps the rate.
 
     Raises:
         ValueError: A value is out of its range.
     """
 
-    spike: float | None = 30.0
-    window: int = 64
-    snapshots: int = 2
-    every: int | None = None
-    memory: int | None = None
-    attempts: int = 3
-    lower_lr: float = 0.5
+    spoken = "guards({}={!r})"
 
-    def __post_init__(self) -> None:
-        for name, least in (("window", 16), ("snapshots", 1), ("attempts", 1)):
-            _whole(name, getattr(self, name), least)
-        for name in ("every", "memory"):
-            if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        if self.spike is not None and not (_is_number(self.spike) and 1 < self.spike < math.inf):
-            raise ValueError(f"guards(spike={self.spike!r}): it must be a number above 1, or None")
-        if not (_is_number(self.lower_lr) and 0 < self.lower_lr <= 1):
-            raise ValueError(
-                f"guards(lower_lr={self.lower_lr!r}): it must be above 0 and at most 1"
-            )
+    spike: float | None = setting(30.0, _spike, key="spike", form="Annotated[float, Field(gt=1)]")
+    """Distance of a spike from the median of the last losses, in multiples of their spread."""
+    window: int = setting(64, _whole(16), key="window")
+    """Most losses that the median is taken of; the first 16 are not judged."""
+    snapshots: int = setting(2, _whole(1), key="snapshots")
+    """States kept in host memory."""
+    every: int | None = setting(
+        None, _whole(1), key="every", usual="so that they take at most 0.25 % of the time"
+    )
+    """Optimizer steps between two snapshots. Several ranks use 100 unless this is set."""
+    memory: int | None = setting(
+        None, _whole(1), key="memory", usual="half of the available memory"
+    )
+    """Most bytes of all snapshots of a process."""
+    attempts: int = setting(3, _whole(1), key="attempts")
+    """How often it goes back for one place in the data before it gives up."""
+    lower_lr: float = setting(0.5, _factor, key="lower_lr", form="Factor")
+    """Factor of the learning rate from the second attempt at one place on; 1 keeps the rate."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -88,12 +97,3 @@ def guards_outside(environ: Mapping[str, str] = os.environ) -> Guards | None:
         raise ValueError(
             f"{VARIABLE}={text!r} in the environment does not describe guards: {error}"
         ) from error
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"guards({name}={value!r}): it must be a whole number of at least {least}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,89 @@
+"""Settings as data: the methods of the builder are those of the fields."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flodl.ranks.settings import DdpRunConfig
+from flodl.setting import how, texts
+from flodl.train.builder import TrainerBuilder
+from flodl.train.settings.methods import PARTS
+from flodl.train.settings.records import LivePage
+from scripts import settings
+from tests.flodl.train.programs import training
+from tests.rows import each_row
+
+PLAIN = [(part, one) for part in PARTS for one in fields(part) if one.name in part.__annotations__]
+
+
+def test_what_is_made_from_the_settings_is_up_to_date() -> None:
+    for name, text in settings.made().items():
+        assert Path(settings.ROOT, name).read_text(encoding="utf-8") == text, (
+            f"{name} is out of date: python scripts/settings.py"
+        )
+
+
+def test_every_field_has_a_text_and_every_text_reaches_its_method() -> None:
+    for part, one in PLAIN:
+        text = texts(part)[one.name]
+        assert text, one.name
+        if how(one).has_method:
+            method = getattr(TrainerBuilder, how(one).method or one.name)
+            assert text.partition(".")[0] in str(method.__doc__)
+
+
+def test_methods_have_signatures_and_texts_of_their_fields() -> None:
+    found = inspect.signature(TrainerBuilder.anchor)
+    assert str(found) == "(self, batches: 'int') -> 'Self'"
+    assert inspect.getdoc(TrainerBuilder.anchor) == (
+        "Batches of the slowest rank between two averages, at first (default: 10)."
+    )
+    assert list(inspect.signature(TrainerBuilder.guards).parameters)[:3] == ["self", "on", "spike"]
+    said = str(inspect.getdoc(TrainerBuilder.guards))
+    assert "    attempts: How often it goes back for one place" in said
+
+
+def test_a_value_is_checked_at_the_call_and_in_the_plan() -> None:
+    with pytest.raises(ValueError, match="anchor=0: it must be an integer of at least 1"):
+        training().anchor(0)
+    plan = training().anchor(3).seed(7)._plan()
+    assert (plan.distributed.anchor, plan.seed) == (3, 7)
+    with pytest.raises(ValueError, match="accumulate=0: it must be an integer of at least 1"):
+        replace(plan, accumulate=0)
+    with pytest.raises(FrozenInstanceError):
+        plan.seed = 3  # type: ignore[misc]
+
+
+@each_row(
+    ("call", "told"),
+    [
+        (lambda: training().anchor(), r"anchor\(\): missing a required argument: 'batches'"),
+        (lambda: training().anchor(1, 2), r"anchor\(\): too many positional arguments"),
+        (lambda: training().guards(often=3), r"guards\(\): got an unexpected keyword argument"),
+    ],
+)
+def test_a_call_with_other_arguments_is_a_type_error(call: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        call()
+
+
+def test_none_leaves_a_setting_as_if_it_was_not_called() -> None:
+    plan = training().max_grad_norm(None).checkpoint_steps(None).ema(None).speeds(None)._plan()
+    assert (plan.max_grad_norm, plan.checkpoint_steps, plan.ema) == (None, None, None)
+    assert plan.distributed == DdpRunConfig()
+
+
+def test_a_later_call_wins_and_keywords_are_names_of_arguments() -> None:
+    built = (
+        training().trace().trace(on=False).speed_hint(rank=1, ratio=0.5).live(port=0, buttons=True)
+    )
+    plan = built.autocast(dtype=torch.bfloat16)._plan()
+    assert (plan.trace, plan.distributed.speed_hint) == (False, (1, 2.0))
+    assert plan.live == LivePage(0, buttons=True)
+    assert training().ddp({"max_grad_norm": 1.0}).max_grad_norm(2.0)._plan().max_grad_norm == 2.0
