@@ -193,11 +193,3 @@ def _whole(steps: Sequence[int]) -> Steps:
     if isinstance(steps, range):
         return np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
     return np.asarray(steps, np.int64)
-
-
-def thinned_series(series: StepSeries, points: int) -> StepSeries:
-    """Return a piece of a curve with at most `points` points; see :func:`thinned`."""
-    if len(series.steps) <= max(5, points):
-        return series
-    steps, values = thinned(_whole(series.steps), np.asarray(series.values, float), points)
-    return replace(series, steps=steps.tolist(), values=values.tolist())

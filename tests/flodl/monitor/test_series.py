@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import EpochRecord, StepSeries, to_json
-from flodl.monitor.series import SeriesStore, thinned, thinned_series
+from flodl.monitor.series import SeriesStore, thinned
 from tests.rows import each_row
 
 
@@ -73,11 +73,6 @@ def test_thinning_keeps_ends_extremes_and_a_gap(values, points):
     original = dict(zip(steps.tolist(), values, strict=True))
     for step, value in zip(kept_steps.tolist(), kept.tolist(), strict=True):
         assert np.array_equal(original[step], value, equal_nan=True), "no point is invented"
-
-
-def test_a_short_piece_is_passed_on_as_it_is():
-    piece = StepSeries("loss", range(10), [1.0] * 10)
-    assert thinned_series(piece, 100) is piece
 
 
 class Watcher:

@@ -1,7 +1,8 @@
 "use strict";
 /* The metrics of a graph by epoch, as one chart. */
 
-function startPlot(found) {
+function startPlot({ series: found, unit }) {
+  place("unit").textContent = unit;
   const series = found.map(({ name, values }) => {
     const ys = values; // null stands for a value that is not finite
     const xs = ys.map((_, index) => index + 1);
@@ -16,4 +17,4 @@ function startPlot(found) {
   return chart;
 }
 
-const chart = startPlot(JSON.parse(place("data").textContent).series);
+const chart = startPlot(JSON.parse(place("data").textContent));
