@@ -167,6 +167,12 @@ class RunModel {
       if (!series) this.series.set(name, (series = new Series(name, "epoch")));
       series.add(record.epoch, value);
     }
+    (record.ranks?.each || []).forEach(({ loss, scalars }, rank) => {
+      for (const [name, value] of Object.entries({ loss, ...scalars })) {
+        const ranks = this.series.get(name)?.ranks;
+        if (ranks) (ranks[rank] ||= new Series(`${name} of rank ${rank}`, "epoch")).add(record.epoch, measured(value));
+      }
+    });
   }
 
   #curve(name) {
@@ -194,6 +200,8 @@ class Series {
     this.min = Infinity;
     this.max = -Infinity;
     this.detail = null;
+    /** The same of each rank, if there are several. */
+    this.ranks = [];
   }
 
   add(x, y) {
