@@ -26,7 +26,7 @@ from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.media.store import KEPT
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
-from flodl.monitor.notebook import Frame, card
+from flodl.monitor.notebook import Frame, summary
 from flodl.monitor.page_files import PageFilesSink
 from flodl.monitor.records import (
     STATUSES,
@@ -340,9 +340,9 @@ class Monitor(MediaMethods):
         return Frame(self.serve(0), height)
 
     def _repr_html_(self) -> str:
-        """Show the run as a card with its curves in a notebook."""
+        """Show the run as a summary with its curves in a notebook."""
         with self._lock:
-            return card(self._info, self._history, self._summary, self.url, self._folder)
+            return summary(self._info, self._history, self._summary, self.url, self._folder)
 
     def write_run(self, folder: str | os.PathLike[str]) -> None:
         """Write step curves, media and the files of the live page into the folder of a run."""

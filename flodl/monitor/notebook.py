@@ -1,4 +1,4 @@
-"""A run in a notebook: a card with its curves, or the live page in a frame."""
+"""A run in a notebook: a summary with its curves, or the live page in a frame."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Frame:
         return f'<iframe title="Live page" src="{escape(self.url)}" {size}></iframe>'
 
 
-def card(
+def summary(
     info: RunInfo,
     history: Sequence[EpochRecord],
     finish: Finish | None,
     url: str | None,
     folder: Path | None,
 ) -> str:
-    """Return a small card: what the run is, its first curves, and a link to its page or report.
+    """Return a small summary: what the run is, its first curves, and a link to its page or report.
 
     Args:
         info: The facts.

@@ -109,7 +109,7 @@ class TrainerHandle:
         return self._model
 
     def _repr_html_(self) -> str | None:
-        """Show the run as a card with its curves in a notebook; None without a monitor."""
+        """Show the run as a summary with its curves in a notebook; None without a monitor."""
         return self._monitor._repr_html_() if self._monitor is not None else None
 
     def live(self, height: int = 900) -> Frame:

@@ -133,7 +133,8 @@ class RunPage:
             name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
         }
         data = ",".join(f'"{name}":{text}' for name, text in texts.items())
-        title = " · ".join(filter(None, (str(facts.get("label") or "Training run"), facts["run"])))
+        names = (facts.get("label") or "Training run", facts.get("run"))
+        title = " · ".join(str(name) for name in names if name)
         return RUN_PAGE.text(title, f"{{{data}}}".replace("<", "\\u003c"), served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:

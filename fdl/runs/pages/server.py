@@ -189,7 +189,7 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection, and make room for another one."""
+        """Answer a connection, and make space for another one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -226,6 +226,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._drop_body()
         except (ValueError, OverflowError):
             answer = Refused(HTTPStatus.BAD_REQUEST, "the address cannot be read").answer
+        except (KeyError, TypeError, AttributeError):
+            text = "the files of the run are damaged, or of another version"
+            answer = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, text).answer
         with suppress(OSError):
             if isinstance(answer, Answer):
                 self._send(answer)

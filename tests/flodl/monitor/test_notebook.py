@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: a card, and the live page in a frame."""
+"""What a notebook shows of a run: a summary, and the live page in a frame."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tags(text):
     return found
 
 
-def test_a_card_shows_the_first_curves_and_says_how_far_the_run_is(monitor, clock):
+def test_a_summary_shows_the_first_curves_and_says_how_far_the_run_is(monitor, clock):
     monitor.set_identity(label="digits")
     assert "epoch 0 of 5" in monitor._repr_html_()
     for epoch, loss in enumerate([2.0, math.nan, 1.0, 0.5]):
@@ -53,7 +53,7 @@ def test_a_card_shows_the_first_curves_and_says_how_far_the_run_is(monitor, cloc
     assert "interrupted · " in monitor._repr_html_()
 
 
-def test_a_frame_shows_the_live_page_and_the_card_links_to_it(monitor):
+def test_a_frame_shows_the_live_page_and_the_summary_links_to_it(monitor):
     frame = monitor.live(500)
     assert frame.url == monitor.url
     [(tag, attributes)] = tags(frame._repr_html_())
@@ -64,7 +64,7 @@ def test_a_frame_shows_the_live_page_and_the_card_links_to_it(monitor):
     monitor.close()
 
 
-def test_the_result_of_a_training_is_shown_as_its_card(tmp_path, monkeypatch):
+def test_the_result_of_a_training_is_shown_as_its_summary(tmp_path, monkeypatch):
     from flodl.train import RunDirectory
 
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,7 @@ def test_the_result_of_a_training_is_shown_as_its_card(tmp_path, monkeypatch):
     assert "complete · epoch 1 of 1" in handle._repr_html_()
 
 
-def test_a_training_without_a_monitor_has_no_card():
+def test_a_training_without_a_monitor_has_no_summary():
     handle = training(epochs=1).monitor(None).run()
     assert handle._repr_html_() is None
     with pytest.raises(StateError, match="fdl runs ui"):

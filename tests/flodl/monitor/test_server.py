@@ -19,11 +19,12 @@ from urllib.request import urlopen
 import pytest
 
 from fdl.runs.pages.one import RunPage
-from fdl.runs.pages.server import Request, is_loopback
+from fdl.runs.pages.server import PageServer, Request, is_loopback
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from tests.rows import each_row
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -452,6 +453,65 @@ def test_media_have_a_list_records_and_images(served_media):
 )
 def test_what_a_run_does_not_have_is_not_found(served_media, path, says):
     assert get(served_media, path)[::2] == (404, f"404 Not Found: {says}\n")
+
+
+PROGRAM = """
+import sys
+from flodl.monitor import Monitor
+monitor = Monitor(2, terminal=False)
+monitor.log(0, 1.0, {"loss": 1.0})
+print(monitor.serve(0), monitor._folder, flush=True)
+sys.stdin.readline()
+monitor.finish()
+"""
+
+
+def test_the_end_of_the_program_is_shown_and_nothing_of_the_page_is_left():
+    argv = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        url, folder = child.stdout.readline().split()
+        with urlopen(f"{url}events") as stream:
+            child.stdin.write("\n")
+            child.stdin.close()
+            told = stream.read().decode()
+        assert child.wait(timeout=60) == 0
+    assert re.findall("event: (epoch|complete)", told) == ["epoch", "complete"]
+    wait_for(lambda: not Path(folder).exists())
+
+    def is_answered():
+        try:
+            urlopen(url).close()
+        except OSError:
+            return False
+        return True
+
+    wait_for(lambda: not is_answered())
+
+
+@each_row(
+    ("name", "content"),
+    [
+        ("page/records.jsonl", '{"type":"run"}\nnonsense\n{"type":"epoch"'),
+        ("page/now.json", '{"progress":7,"loads":3,"acts":[]}'),
+        ("media/index.json", '{"media":[{"kind":"image","name":"x","records":[{}]}]}'),
+        ("media/index.json", '{"media":7}'),
+        ("steps/index.json", '{"version":1,"curves":{"loss":"../../x","b":"gone"}}'),
+        ("timeline.json", "{"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line_and_harm_nobody(tmp_path, name, content):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with PageServer(RunPage(tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        paths = ("", "api/series", "api/media", "api/media?kind=image&name=x", "records.jsonl")
+        for path in (*paths, "image.png?name=x&step=1", "graph.svg", "timeline.json"):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            connection.request("GET", f"/{path}")
+            answer = connection.getresponse()
+            assert answer.read().count(b"\n") == 1 or answer.status == 200, path
+            connection.close()
+        server.shutdown()
 
 
 def test_a_page_without_buttons_is_told_the_ledger_and_no_acts(served):
