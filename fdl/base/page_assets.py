@@ -141,12 +141,7 @@ RUN_PAGE = Page(
     ("report.css", "media.css", "timeline.css"),
     served_scripts=("acts.js", "live.js"),
 )
-"""The page of one run: a report or a timeline if it is a file, the live page if it is served."""
-
-CURVES_PAGE = Page(
-    __package__ or "fdl.base", "page/run", "plot.html", ("plot.js",), ("report.css",)
-)
-"""A chart of some curves."""
+"""The page of one run: the live page if it is served; as a file a report, a timeline or curves."""
 
 
 def _digest(text: str) -> str:

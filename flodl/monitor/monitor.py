@@ -460,7 +460,7 @@ class Monitor(MediaMethods):
     def _position_by_log(self) -> tuple[int, int | None]:
         with self._lock:
             epochs = len(self._history)
-            return self._curves.last_step() + 1 or epochs, epochs
+            return self._curves.steps_done or epochs, epochs
 
     def _emit(self, records: Sequence[MediaRecord]) -> None:
         records = KNOWN.texts(list(records))

@@ -105,11 +105,6 @@ class LiveServer:
         """Whether a browser shows the page now."""
         return time.monotonic() - self._read < _READER_SECONDS
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the page is served."""
-        return self._process.poll() is None
-
     def steer(self, post: Post) -> None:
         """Let readers act on the training, if there are buttons.
 

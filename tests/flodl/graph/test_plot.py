@@ -43,7 +43,7 @@ def embedded(path):
     """The series in a page, by name."""
     text = path.read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    return {one["name"]: one["values"] for one in json.loads(data)["series"]}
+    return {one["name"]: one["values"] for one in json.loads(data)["curves"]}
 
 
 # --- The page --------------------------------------------------------------------------------

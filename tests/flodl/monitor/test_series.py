@@ -28,16 +28,6 @@ def test_pieces_become_one_curve_and_no_step_stands_twice():
     assert store.read("loss").steps[-1] == 3, "a refused call changes nothing"
 
 
-def test_a_range_reaches_one_point_beyond_either_end():
-    store = SeriesStore()
-    store.extend([StepSeries("loss", range(0, 100, 10), [float(n) for n in range(10)])])
-    assert store.read("loss", 25, 45).steps == [20, 30, 40, 50]
-    assert store.read("loss", 30, 40).steps == [20, 30, 40, 50]
-    assert store.read("loss", None, 5).steps == [0, 10]
-    assert store.read("loss", 85).steps == [80, 90]
-    assert store.read("loss", 500, 600).steps == [90]
-
-
 def test_memory_is_bounded_and_extremes_outlive_it():
     store = SeriesStore(limit=1000)
     peak = 12_345
