@@ -55,7 +55,7 @@ import selectors, socket, sys
 selector = selectors.DefaultSelector()
 for _ in range(int(sys.argv[2])):
     channel = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-    channel.sendall(b"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+    channel.sendall(f"GET {sys.argv[3]}events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n".encode())
     selector.register(channel, selectors.EVENT_READ)
 print("ready", flush=True)
 while selector.get_map():
@@ -243,7 +243,8 @@ class Training:
 
 def readers(stack: ExitStack, url: str, count: int) -> subprocess.Popen[bytes]:
     """Start a process with `count` connections to the event stream."""
-    argv = [sys.executable, "-c", READER, str(urlsplit(url).port), str(count)]
+    address = urlsplit(url)
+    argv = [sys.executable, "-c", READER, str(address.port), str(count), address.path]
     process = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE))
     stack.callback(process.kill)
     assert process.stdout is not None

@@ -142,7 +142,7 @@ def _mlflow(runs: Path, port: int) -> list[str]:
 
 
 def _fdl(runs: Path, port: int) -> list[str]:
-    return ["fdl", "runs", "ui", str(runs), "--no-open", "--port", str(port)]
+    return ["fdl", "runs", "ui", str(runs), "--no-open", "--no-token", "--port", str(port)]
 
 
 SUBJECTS = {

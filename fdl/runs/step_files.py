@@ -73,6 +73,12 @@ class StepFiles:
         """The number of points of a curve."""
         return self._size(f"{self._stems[name]}.f64") // (_POINT * _BYTES)
 
+    def points_from(self, name: str, start: int, count: int) -> Pieces:
+        """The points of a curve from its number ``start`` on, in about ``count`` pieces."""
+        points = self._numbers(f"{self._stems[name]}.f64", start * _POINT, _POINT)
+        # The last value is told as it is.
+        return _joined(merged(_of_points(points[:-_POINT]), count), _of_points(points[-_POINT:]))
+
     def epochs(self) -> Line:
         """Finished epochs by step."""
         return self._line("epochs")

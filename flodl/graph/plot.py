@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import csv
-import functools
-import html
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from string import Template
 from typing import TypeVar
 
-from fdl.base.page_assets import CHART_SCRIPTS, asset, read
+from fdl.base.page_assets import RUN_PAGE
 from fdl.base.suggest import nearest
 from flodl.files import write_text
 from flodl.graph.history import Point
@@ -61,10 +58,7 @@ def page(
         {"name": name, "values": [finite(float(value)) for value in values]}
         for name, values in series.items()
     ]
-    text = _shell().substitute(
-        title=html.escape(title), unit=html.escape(unit), data=to_json({"series": form})
-    )
-    write_text(path, text)
+    write_text(path, RUN_PAGE.text(title, to_json({"title": title, "unit": unit, "curves": form})))
 
 
 def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:
@@ -115,16 +109,3 @@ def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: flo
         parts.append(f"{printable}={format_metric(point.value)}")
     eta = f"  ETA {format_eta(left)}" if left > 0 else ""
     return "  ".join([*parts, f"[{format_duration(seconds)}{eta}]"])
-
-
-@functools.cache
-def _shell() -> Template:
-    """Return the page with style and scripts filled in; title, unit and data are still open."""
-    scripts = [*map(asset, CHART_SCRIPTS), read(__package__, "page/plot.js")]
-    style = asset("base.css") + read("flodl.monitor", "page/report.css")
-    shell = Template(read(__package__, "page/plot.html"))
-    script = "\n".join(f"<script>\n{text}</script>" for text in scripts)
-    # Dollar signs in style and scripts are not placeholders.
-    return Template(
-        shell.safe_substitute(style=style.replace("$", "$$"), scripts=script.replace("$", "$$"))
-    )

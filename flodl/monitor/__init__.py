@@ -22,6 +22,7 @@ from flodl.monitor.media import (
 )
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
+from flodl.monitor.page_files import PageFilesSink as PageFilesSink
 from flodl.monitor.records import (
     BestEpoch as BestEpoch,
     EpochMetrics as EpochMetrics,
@@ -42,14 +43,9 @@ from flodl.monitor.resources import (
 )
 from flodl.monitor.sink_delivery import Delivery as Delivery
 from flodl.monitor.sinks import (
-    BufferedSink as BufferedSink,
     CsvSink as CsvSink,
-    LedgerSink as LedgerSink,
     LogSink as LogSink,
-    MediaSink as MediaSink,
-    ProgressSink as ProgressSink,
     Sink as Sink,
-    StepSink as StepSink,
     TerminalSink as TerminalSink,
 )
 from flodl.monitor.step_files import StepFilesSink as StepFilesSink

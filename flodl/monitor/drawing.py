@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.records import EpochRecord, StepSeries
+from flodl.monitor.sinks import Sink
 
 
 @runtime_checkable
@@ -20,7 +21,7 @@ class Drawable(Protocol):
 
 
 @final
-class DrawingSink:
+class DrawingSink(Sink):
     """Draws a graph again when the run has progressed.
 
     Its :class:`Delivery` runs it on its own thread and limits it to a twentieth of the time,
@@ -53,9 +54,6 @@ class DrawingSink:
     def __str__(self) -> str:
         return "drawing of the graph"
 
-    def open(self, info: RunInfo) -> None:
-        """Do nothing: facts do not change the drawing."""
-
     def record(self, record: EpochRecord) -> None:  # noqa: ARG002 - any epoch has new node times
         """Note that there are new node times."""
         self._moved = self._profiled or self._moved
@@ -83,9 +81,6 @@ class DrawingSink:
                 self._failed = self._moved = True
             else:
                 self._failed = False
-
-    def finish(self, summary: Finish) -> None:
-        """Do nothing: the monitor requests the last drawing before the end."""
 
 
 def facts_of(model: Any) -> tuple[dict[str, str], dict[str, int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import math
 import os
-import secrets
+import shutil
+import tempfile
 import threading
 import time
 import weakref
@@ -18,11 +20,14 @@ from fdl.base.masking import KNOWN
 from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.drawing import Drawable, DrawingSink, facts_of
+from flodl.monitor.media.folder import MediaFolderSink
 from flodl.monitor.media.methods import MediaMethods
 from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.media.store import KEPT
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
+from flodl.monitor.notebook import Frame, summary
+from flodl.monitor.page_files import PageFilesSink
 from flodl.monitor.records import (
     STATUSES,
     BestEpoch,
@@ -35,9 +40,10 @@ from flodl.monitor.records import (
 )
 from flodl.monitor.report import HtmlSink
 from flodl.monitor.series import SeriesStore
-from flodl.monitor.server import LiveServer
+from flodl.monitor.server import LiveServer, check_port
 from flodl.monitor.sink_delivery import Delivery
-from flodl.monitor.sinks import CsvSink, LogSink, MediaSink, Sink, StepSink, TerminalSink
+from flodl.monitor.sinks import CsvSink, LogSink, Sink, TerminalSink
+from flodl.monitor.step_files import StepFilesSink
 from flodl.monitor.step_progress import Phase, StepProgress
 from flodl.monitor.system_load import LoadAverage
 
@@ -90,7 +96,8 @@ class Monitor(MediaMethods):
         self._files: dict[tuple[type[Sink], str], Delivery] = {}
         self._drawings: list[tuple[DrawingSink, Delivery]] = []
         self._server: LiveServer | None = None
-        self._session = secrets.token_hex(8)
+        self._folder: Path | None = None
+        self._is_temporary = False
 
     @property
     def prints(self) -> bool:
@@ -289,9 +296,9 @@ class Monitor(MediaMethods):
     def serve(self, port: int = 3000, host: str = "127.0.0.1", *, buttons: bool = False) -> str:
         """Serve the live page until :meth:`close` or the end of the program.
 
-        If `host` is not a loopback address, the whole network could read the run. The page's
-        address then contains a random token, and every path requires it. So it does with `buttons`,
-        which let readers act on a training of the Trainer.
+        A process of its own serves it from the files of the run, so readers cost the training
+        nothing. Without a run directory, the files are in a temporary folder. The page's address
+        contains a token of this user, and every path requires it.
 
         If the port is in use or not permitted, a warning is given and another port is used. If the
         host is not one of this machine, a warning is given and 127.0.0.1 is used.
@@ -299,26 +306,50 @@ class Monitor(MediaMethods):
         Args:
             port: 0 takes any free port.
             host: Address to listen on.
-            buttons: Show buttons that act on the training.
+            buttons: Show buttons that act on a training of the Trainer.
 
         Returns:
             The page's address; a second call returns that of the first.
 
         Raises:
-            StateError: The port is not one of 0 to 65535, or this machine cannot open a socket to
-                listen on.
+            StateError: The port is not one of 0 to 65535, or this machine cannot serve the page.
         """
         if self._server is None:
+            check_port(port)
+            folder = self._folder or Path(tempfile.mkdtemp(prefix="flodl-page-"))
+            if self._folder is None:
+                self._is_temporary = True
+                self.write_run(folder)
+                atexit.register(_remove, folder, self._is_served)
+            self.flush()
             self._server = LiveServer(
-                *(self._curves, self._media),
-                port=port,
-                host=host,
-                session=self._session,
-                buttons=buttons,
+                folder, port=port, host=host, buttons=buttons, temporary=self._is_temporary
             )
-            self.add_sink(self._server).flush(_FLUSH_TIMEOUT)
             self._print(lambda _: log.msg(f"  live page: {self.url}"))
         return self._server.url
+
+    def live(self, height: int = 900) -> Frame:
+        """Serve the live page and return it as a frame, which a notebook shows.
+
+        Args:
+            height: Pixels of the frame.
+
+        Raises:
+            StateError: This machine cannot serve the page.
+        """
+        return Frame(self.serve(0), height)
+
+    def _repr_html_(self) -> str:
+        """Show the run as a summary with its curves in a notebook."""
+        with self._lock:
+            return summary(self._info, self._history, self._summary, self.url, self._folder)
+
+    def write_run(self, folder: str | os.PathLike[str]) -> None:
+        """Write step curves, media and the files of the live page into the folder of a run."""
+        self._folder = Path(folder)
+        self.add_sink(StepFilesSink(self._folder / "steps"))
+        self.add_sink(MediaFolderSink(self._folder / "media", kept=self.media_kept))
+        self.add_sink(PageFilesSink(self._folder / "page"))
 
     @property
     def live_page(self) -> LiveServer | None:
@@ -334,11 +365,6 @@ class Monitor(MediaMethods):
         """Stop serving the live page and free its port; the run continues."""
         if self._server is not None:
             server, self._server = self._server, None
-            with self._lock:
-                for delivery in self._deliveries:
-                    if delivery.sink is server:
-                        delivery.detach()
-                self._deliveries = [one for one in self._deliveries if one.sink is not server]
             server.close()
 
     def watch(self, graph: Drawable) -> None:
@@ -361,8 +387,8 @@ class Monitor(MediaMethods):
             A handle with the number of dropped records and the reason if the sink was detached.
         """
         with self._lock:
-            curves = self._curves.snapshot() if isinstance(sink, StepSink) else ()
-            media = self._media.records() if isinstance(sink, MediaSink) else ()
+            curves = self._curves.snapshot() if hasattr(sink, "steps") else ()
+            media = self._media.records() if hasattr(sink, "media") else ()
             ledger, progress = self._ledger or None, self._progress
             delivery = Delivery(
                 sink, self._info, self._history, curves, ledger, progress=progress, media=media
@@ -434,7 +460,7 @@ class Monitor(MediaMethods):
     def _position_by_log(self) -> tuple[int, int | None]:
         with self._lock:
             epochs = len(self._history)
-            return self._curves.last_step() + 1 or epochs, epochs
+            return self._curves.steps_done or epochs, epochs
 
     def _emit(self, records: Sequence[MediaRecord]) -> None:
         records = KNOWN.texts(list(records))
@@ -465,9 +491,12 @@ class Monitor(MediaMethods):
         """Whether it draws a model: :meth:`watch` or :meth:`set_svg` was called."""
         return bool(self._drawings or self._info.svg)
 
+    def _is_served(self) -> bool:
+        return self._server is not None
+
     def _has_readers(self) -> bool:
         server = self._server
-        return server is not None and server.clients > 0
+        return server is not None and server.has_readers
 
     def _draw(self, deadline: float) -> None:
         for sink, delivery in self._drawings:
@@ -497,6 +526,12 @@ class Monitor(MediaMethods):
         except (OSError, ValueError) as error:  # the pipe's reader has ended, or stdout is closed
             self._terminal = None
             log.warning(f"monitor: no more lines on stdout, training continues: {error}")
+
+
+def _remove(folder: Path, is_served: Callable[[], bool]) -> None:
+    """Remove a temporary folder at the end of the program, unless a page still shows it."""
+    if not is_served():  # else the process of the page removes it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measured(metrics: MetricSource) -> EpochMetrics | None:

@@ -202,6 +202,11 @@ class RunInfo:
     svg: str = ""
     """Drawing of the model."""
 
+    @property
+    def title(self) -> str:
+        """The title of a page of the run."""
+        return " · ".join(part for part in (self.label or "Training run", self.run) if part)
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {

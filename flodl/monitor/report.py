@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from string import Template
-from typing import Any, final
+from typing import final
 
-from fdl.base.page_assets import CHART_SCRIPTS, asset, policy, read
+from fdl.base.page_assets import RUN_PAGE
 from flodl.files import replace_text
 from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
@@ -20,24 +17,6 @@ from flodl.monitor.media.store import KEPT, MediaStore
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.step_progress import StepProgress
-
-# In the order of their dependencies, after those of all pages.
-_SCRIPTS = (
-    "format.js",
-    "model.js",
-    "axis.js",
-    "spark.js",
-    "groups.js",
-    "progress.js",
-    "panels.js",
-    "media_plots.js",
-    "media.js",
-    "view.js",
-    "main.js",
-)
-
-# Only a served page can send requests; these come right before the start script.
-_SCRIPTS_WHEN_LIVE = (*_SCRIPTS[:-1], "acts.js", "live.js", _SCRIPTS[-1])
 
 POINTS_IN_FILE = 2000
 """Points per step curve in a page saved as a file."""
@@ -111,7 +90,7 @@ class HtmlSink:
             return
         points = min(POINTS_IN_FILE, _POINTS_IN_ALL // max(1, len(self._curves.names())))
         curves = self._curves.snapshot(points)
-        page = render(
+        page = _page(
             self._info,
             self._records,
             self._finish,
@@ -139,84 +118,28 @@ class HtmlSink:
             self.flush()
 
 
-def render(
+def _page(
     info: RunInfo,
     records: Sequence[str],
     finish: Finish | None,
     *,
-    series: Sequence[StepSeries] = (),
-    clock: tuple[Sequence[int], Sequence[float]] = ((), ()),
-    ledger: Mapping[str, float] | None = None,
-    progress: StepProgress | None = None,
-    loads: Sequence[str] = (),
-    media: str = "null",
-    live: Mapping[str, Any] | None = None,
+    series: Sequence[StepSeries],
+    clock: tuple[Sequence[int], Sequence[float]],
+    ledger: Mapping[str, float],
+    progress: StepProgress | None,
+    media: str,
 ) -> str:
-    """Return the page for a run.
-
-    Args:
-        info: The facts.
-        records: The epochs, each as JSON.
-        finish: The end of the run, if it has ended.
-        series: Step curves.
-        clock: Steps, and the seconds of the run at which they were logged.
-        ledger: Seconds by account.
-        progress: The position of the training.
-        loads: The newest loads of the machine, each as JSON.
-        media: Media as JSON, see :func:`embedded`; a served page loads them itself.
-        live: Settings of a served page to follow the run; None makes a self-contained page.
-    """
-    facts = info.as_json() if live is None else info.as_json() | {"svg": ""}
+    """Return the page; records and media are JSON already."""
     parts = {
-        "info": to_json(facts),
+        "info": to_json(info.as_json()),
         "records": f"[{','.join(records)}]",
         "series": to_json([one.as_json() for one in series]),
         "clock": to_json({"steps": clock[0], "seconds": clock[1]}),
         "progress": to_json(progress.as_json() if progress else None),
-        "loads": f"[{','.join(loads)}]",
-        "ledger": to_json({name: finite(seconds) for name, seconds in (ledger or {}).items()}),
+        "ledger": to_json({name: finite(seconds) for name, seconds in ledger.items()}),
         "media": media,
         "finish": to_json(finish.as_json() if finish else None),
-        "live": to_json(live),
         "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
     }
     data = ",".join(f'"{name}":{text}' for name, text in parts.items())
-    title = " · ".join(part for part in (info.label or "Training run", info.run) if part)
-    return _shell(live=live is not None).substitute(
-        title=html.escape(title), policy=csp(live=live is not None), data=f"{{{data}}}"
-    )
-
-
-@functools.cache
-def csp(*, live: bool) -> str:
-    """Return the page's content security policy: it allows only its own script and style.
-
-    Args:
-        live: Whether the page may also read from the server that it came from.
-    """
-    return policy(_scripts(live=live), _style(), served=live)
-
-
-@functools.cache
-def _shell(*, live: bool) -> Template:
-    """Return the page with style and scripts filled in; open: ``$title $policy $data``."""
-    scripts = "\n".join(f"<script>{text}</script>" for text in _scripts(live=live))
-    places = {"style": _style().replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
-    return Template(Template(_own_asset("report.html")).safe_substitute(places))
-
-
-@functools.cache
-def _scripts(*, live: bool) -> tuple[str, ...]:
-    own = _SCRIPTS_WHEN_LIVE if live else _SCRIPTS
-    texts = [*map(asset, CHART_SCRIPTS), *map(_own_asset, own)]
-    return tuple("\n" + text for text in texts)
-
-
-@functools.cache
-def _style() -> str:
-    texts = [asset("base.css"), *map(_own_asset, ("report.css", "media.css"))]
-    return "".join("\n" + text for text in texts)
-
-
-def _own_asset(name: str) -> str:
-    return read(__package__, f"page/{name}")
+    return RUN_PAGE.text(info.title, f"{{{data}}}")

@@ -75,28 +75,11 @@ class SeriesStore:
         with self._lock:
             return tuple(self._curves)
 
-    def last_step(self) -> int:
-        """Return the newest step of all curves; -1 without any."""
-        with self._lock:
-            ends = [int(curve.view()[0][-1]) for curve in self._curves.values() if curve.count]
-            return max(ends, default=-1)
-
-    def read(
-        self,
-        name: str,
-        first: int | None = None,
-        last: int | None = None,
-        points: int | None = None,
-    ) -> StepSeries:
-        """Return a part of a curve, thinned by :func:`thinned`.
-
-        With a range, the nearest point outside it is included at either end, so that a line drawn
-        through the points extends to the edge of the plot.
+    def read(self, name: str, points: int | None = None) -> StepSeries:
+        """Return a curve, thinned by :func:`thinned`.
 
         Args:
             name: An unknown name gives an empty curve.
-            first: First step; None for the beginning.
-            last: Last step; None for the end.
             points: Largest number of points; None for all.
         """
         with self._lock:
@@ -105,14 +88,12 @@ class SeriesStore:
                 return StepSeries(name, (), ())
             steps, values = curve.view()
         # Appending writes beyond the end of these views, and thinning makes new arrays.
-        low = 0 if first is None else max(0, int(np.searchsorted(steps, first, "left")) - 1)
-        high = len(steps) if last is None else int(np.searchsorted(steps, last, "right")) + 1
-        steps, values = thinned(steps[low:high], values[low:high], points)
+        steps, values = thinned(steps, values, points)
         return StepSeries(name, steps.tolist(), values.tolist())
 
     def snapshot(self, points: int | None = None) -> list[StepSeries]:
         """Return every curve, each thinned to `points`; the first one has the clock of all."""
-        curves = [self.read(name, points=points) for name in self.names()]
+        curves = [self.read(name, points) for name in self.names()]
         return [replace(one, clock=self.clock()) for one in curves[:1]] + curves[1:]
 
     def clock(self) -> tuple[list[int], list[float]]:
@@ -193,11 +174,3 @@ def _whole(steps: Sequence[int]) -> Steps:
     if isinstance(steps, range):
         return np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
     return np.asarray(steps, np.int64)
-
-
-def thinned_series(series: StepSeries, points: int) -> StepSeries:
-    """Return a piece of a curve with at most `points` points; see :func:`thinned`."""
-    if len(series.steps) <= max(5, points):
-        return series
-    steps, values = thinned(_whole(series.steps), np.asarray(series.values, float), points)
-    return replace(series, steps=steps.tolist(), values=values.tolist())

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from flodl import log
 from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
-from flodl.monitor.sinks import (
-    BufferedSink,
-    LedgerSink,
-    MediaSink,
-    ProgressSink,
-    Sink,
-    StepSink,
-)
+from flodl.monitor.sinks import Sink
 from flodl.monitor.step_progress import StepProgress
 from flodl.openmp import use_one_thread
 
@@ -26,35 +18,19 @@ CAPACITY = 4096
 MEDIA_CAPACITY = 256 * 2**20
 """Largest number of bytes of waiting media."""
 
-# Largest share of the time that a sink may spend on flushing, however large its file is.
 _FLUSH_SHARE = 1 / 20
+"""Largest share of the time that a sink may spend on flushing, however large its file is."""
 
-
-@dataclass(frozen=True)
-class _Work:
-    info: RunInfo | None
-    records: list[EpochRecord]
-    steps: list[Sequence[StepSeries]]
-    media: list[MediaRecord]
-    ledger: Mapping[str, float] | None
-    progress: StepProgress | None
-    finish: Finish | None
-    ticket: int
-    asked: bool
-
-    @property
-    def news(self) -> bool:
-        """Whether there is anything to flush."""
-        newest = (self.info, self.ledger, self.progress)
-        queued = self.records or self.steps or self.media
-        return any(one is not None for one in newest) or bool(queued)
+_ORDER = ("open", "record", "steps", "media", "ledger", "progress", "finish")
+"""The methods of a sink, in the order in which they get what is waiting."""
 
 
 class Delivery:
-    """Passes records to one sink through a bounded queue and its own daemon thread.
+    """Passes records to one sink through bounded queues and its own daemon thread.
 
-    Records, batches of steps and media that find the queue full are dropped and counted. A sink
-    that raises is reported once on stderr and gets nothing more.
+    Records, batches of steps and media that find their queue full are dropped and counted. Of the
+    facts, the ledger and the position, only the newest wait. A sink gets what it has a method for.
+    One that raises is reported once on stderr and gets nothing more.
 
     Args:
         sink: The receiver.
@@ -85,22 +61,23 @@ class Delivery:
         self.error: Exception | None = None
         """The exception of the sink, if it was detached because of one."""
         self._changed = threading.Condition()
-        self._info: RunInfo | None = info
-        self._records = deque(history)
+        self._methods = {name for name in _ORDER if callable(getattr(sink, name, None))}
         self._room = capacity + len(history)
-        self._wants_steps = isinstance(sink, StepSink)
-        self._steps: deque[Sequence[StepSeries]] = deque([steps] if steps else [])
-        self._wants_media = isinstance(sink, MediaSink)
-        self._media = deque(media)
         self._media_bytes = 0
-        self._wants_ledger = isinstance(sink, LedgerSink)
-        self._ledger = ledger
-        self._wants_progress = isinstance(sink, ProgressSink)
-        self._progress = progress if self._wants_progress else None
-        self._finish: Finish | None = None
+        missed: dict[str, list[Any]] = {
+            "open": [info],
+            "record": list(history),
+            "steps": [steps] if steps else [],
+            "media": list(media),
+            "ledger": [] if ledger is None else [ledger],
+            "progress": [] if progress is None else [progress],
+        }
+        self._waiting = {
+            name: values for name, values in missed.items() if values and name in self._methods
+        }
         self._asked = 0  # number of requested flushes
         self._served = 0  # number of completed ones
-        self._detached = self._done = False
+        self._done = False
         threading.Thread(target=self._run, name=f"flodl-sink-{self}", daemon=True).start()
 
     def __str__(self) -> str:
@@ -109,68 +86,31 @@ class Delivery:
 
     def inform(self, info: RunInfo) -> None:
         """Pass on changed facts; only the newest count."""
-        with self._changed:
-            self._info = info
-            self._changed.notify_all()
+        self._replace("open", info)
 
     def record(self, record: EpochRecord) -> None:
         """Pass on one epoch; returns at once."""
-        with self._changed:
-            if self._done:
-                return
-            if len(self._records) >= self._room:
-                self.dropped += 1
-                return
-            self._records.append(record)
-            self._changed.notify_all()
+        self._append("record", [record])
 
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Pass on pieces of curves, if the sink wants them; returns at once."""
-        if not self._wants_steps:
-            return
-        with self._changed:
-            if self._done:
-                return
-            if len(self._steps) >= self._room:
-                self.dropped += 1
-                return
-            self._steps.append(series)
-            self._changed.notify_all()
+        self._append("steps", [series])
 
     def media(self, records: Sequence[MediaRecord]) -> None:
         """Pass on media, if the sink wants them; returns at once."""
-        if not self._wants_media or not records:
-            return
-        with self._changed:
-            if self._done:
-                return
-            for record in records:
-                if len(self._media) >= self._room or self._media_bytes > MEDIA_CAPACITY:
-                    self.dropped += 1
-                    continue
-                self._media_bytes += record.size
-                self._media.append(record)
-            self._changed.notify_all()
+        self._append("media", records)
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
         """Pass on the seconds by account, if the sink wants them; only the newest count."""
-        if self._wants_ledger:
-            with self._changed:
-                self._ledger = seconds
-                self._changed.notify_all()
+        self._replace("ledger", seconds)
 
     def progress(self, progress: StepProgress) -> None:
         """Pass on the position, if the sink wants it; only the newest counts."""
-        if self._wants_progress:
-            with self._changed:
-                self._progress = progress
-                self._changed.notify_all()
+        self._replace("progress", progress)
 
     def finish(self, summary: Finish) -> None:
         """Pass on the end of the run; returns at once, see :meth:`join`."""
-        with self._changed:
-            self._finish = summary
-            self._changed.notify_all()
+        self._replace("finish", summary)
 
     def flush(self, timeout: float) -> bool:
         """Wait until the sink has made everything so far visible; return False on a timeout."""
@@ -185,10 +125,29 @@ class Delivery:
         with self._changed:
             return self._changed.wait_for(lambda: self._done, timeout)
 
-    def detach(self) -> None:
-        """Release the sink without sending it the end of the run; returns at once."""
+    def _replace(self, name: str, value: object) -> None:
+        """Let one value wait, instead of an older one of its kind."""
         with self._changed:
-            self._detached = True
+            if name in self._methods and not self._done:
+                self._waiting[name] = [value]
+                self._changed.notify_all()
+
+    def _append(self, name: str, values: Sequence[Any]) -> None:
+        """Let values wait behind those of their kind, as far as there is room."""
+        if name not in self._methods or not values:
+            return
+        with self._changed:
+            if self._done:
+                return
+            queue = self._waiting.setdefault(name, [])
+            for value in values:
+                is_heavy = name == "media" and self._media_bytes > MEDIA_CAPACITY
+                if len(queue) >= self._room or is_heavy:
+                    self.dropped += 1
+                    continue
+                queue.append(value)
+                if name == "media":
+                    self._media_bytes += value.size
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -202,79 +161,37 @@ class Delivery:
         finally:
             with self._changed:
                 self._done = True
-                self._records.clear()
-                self._steps.clear()
-                self._media.clear()
+                self._waiting.clear()
                 self._changed.notify_all()
 
     def _serve(self) -> None:
-        buffered = self.sink if isinstance(self.sink, BufferedSink) else None
+        flush = getattr(self.sink, "flush", None)
         unflushed, due = False, 0.0
         while True:
-            work = self._take(until=due if unflushed else None)
-            if self._detached:
+            work, ticket = self._take(until=due if unflushed else None)
+            for name in _ORDER:
+                for value in work.get(name, ()):
+                    getattr(self.sink, name)(value)
+            if "finish" in work:
                 return
-            self._hand_over(work)
-            if work.finish is not None:
-                self.sink.finish(work.finish)
-                return
-            if buffered is not None:
-                unflushed = unflushed or work.news
+            if flush is not None:
+                unflushed = unflushed or bool(work)
                 started = time.monotonic()
-                if unflushed and (work.asked or started >= due):
-                    buffered.flush()
+                if unflushed and (ticket > self._served or started >= due):
+                    flush()
                     ended = time.monotonic()
-                    due = ended + max(buffered.flush_seconds, (ended - started) / _FLUSH_SHARE)
+                    pause = getattr(self.sink, "flush_seconds", 0.0)
+                    due = ended + max(pause, (ended - started) / _FLUSH_SHARE)
                     unflushed = False
             with self._changed:
-                self._served = work.ticket
+                self._served = ticket
                 self._changed.notify_all()
 
-    def _hand_over(self, work: _Work) -> None:
-        if work.info is not None:
-            self.sink.open(work.info)
-        for record in work.records:
-            self.sink.record(record)
-        if isinstance(self.sink, StepSink):
-            for series in work.steps:
-                self.sink.steps(series)
-        if isinstance(self.sink, MediaSink):
-            for piece in work.media:
-                self.sink.media(piece)
-        if isinstance(self.sink, LedgerSink) and work.ledger is not None:
-            self.sink.ledger(work.ledger)
-        if isinstance(self.sink, ProgressSink) and work.progress is not None:
-            self.sink.progress(work.progress)
-
-    def _take(self, until: float | None) -> _Work:
-        """Wait for work, at most until a flush is due, and take all of it."""
+    def _take(self, until: float | None) -> tuple[dict[str, list[Any]], int]:
+        """Wait for work, at most until a flush is due; return all of it, and the flushes so far."""
         with self._changed:
             timeout = None if until is None else max(0.0, until - time.monotonic())
-            self._changed.wait_for(self._pending, timeout)
-            asked = self._asked > self._served
-            work = _Work(
-                info=self._info,
-                records=list(self._records),
-                steps=list(self._steps),
-                media=list(self._media),
-                ledger=self._ledger,
-                progress=self._progress,
-                finish=self._finish,
-                ticket=self._asked,
-                asked=asked,
-            )
-            self._info = self._ledger = self._progress = None
-            self._records.clear()
-            self._steps.clear()
-            self._media.clear()
+            self._changed.wait_for(lambda: self._waiting or self._asked > self._served, timeout)
+            work, self._waiting = self._waiting, {}
             self._media_bytes = 0
-            return work
-
-    def _pending(self) -> bool:
-        if self._detached:
-            return True
-        newest = (self._info, self._ledger, self._progress, self._finish)
-        if any(one is not None for one in newest):
-            return True
-        queued = self._records or self._steps or self._media
-        return bool(queued) or self._asked > self._served
+            return work, self._asked

@@ -7,7 +7,6 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
@@ -20,10 +19,8 @@ from flodl.monitor.formats import (
     format_metric,
     printable,
 )
-from flodl.monitor.media.records import MediaRecord
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.records import EpochRecord, Finish, RunInfo
 from flodl.monitor.resources import ResourceSample
-from flodl.monitor.step_progress import StepProgress
 
 
 @runtime_checkable
@@ -31,75 +28,39 @@ class Sink(Protocol):
     """A receiver of a run's records.
 
     A monitor calls the methods of a sink one after the other, from a thread for that sink only. An
-    exception detaches the sink; training continues.
+    exception detaches the sink; training continues. A late sink first gets what it has missed.
+    A sink that has further methods also receives:
+
+    =====================  ======================================================================
+    ``steps(series)``      pieces of the curves by step, as a sequence of ``StepSeries``
+    ``media(record)``      an image, histogram, text, table or curve
+    ``ledger(seconds)``    the seconds by account since the start of the run
+    ``progress(progress)`` the position of the training, about once a second
+    ``flush()``            a request to make everything so far visible to readers, at most once in
+                           ``flush_seconds``, an attribute
+    =====================  ======================================================================
     """
 
-    def open(self, info: RunInfo) -> None:
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - a sink may leave it out
         """Receive the facts of the run: before the first record, and again after every change."""
+        return
 
-    def record(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:  # noqa: ARG002 - a sink may leave it out
         """Receive one epoch."""
+        return
 
-    def finish(self, summary: Finish) -> None:
+    def finish(self, summary: Finish) -> None:  # noqa: ARG002 - a sink may leave it out
         """Receive the end of the run; nothing follows."""
-
-
-@runtime_checkable
-class StepSink(Protocol):
-    """A sink that also receives values within an epoch; adds one method to those of `Sink`."""
-
-    def steps(self, series: Sequence[StepSeries]) -> None:
-        """Receive the steps since the last call; a late sink first gets those the monitor kept."""
-
-
-@runtime_checkable
-class MediaSink(Protocol):
-    """A sink that also receives images, histograms, texts, tables and curves.
-
-    It adds one method to those of `Sink`.
-    """
-
-    def media(self, record: MediaRecord) -> None:
-        """Receive one record; a late sink first gets those that the monitor kept."""
-
-
-@runtime_checkable
-class LedgerSink(Protocol):
-    """A sink that also receives the time ledger; adds one method to those of `Sink`."""
-
-    def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Receive the seconds by account since the start of the run."""
-
-
-@runtime_checkable
-class ProgressSink(Protocol):
-    """A sink that also follows the steps of an epoch; adds one method to those of `Sink`."""
-
-    def progress(self, progress: StepProgress) -> None:
-        """Receive the position of the training, about once a second; earlier ones may be lost."""
-
-
-@runtime_checkable
-class BufferedSink(Sink, Protocol):
-    """A sink that collects records and makes them visible on request."""
-
-    flush_seconds: float
-    """Shortest time between two flushes during a run."""
-
-    def flush(self) -> None:
-        """Make everything recorded so far visible to readers."""
+        return
 
 
 @final
-class TerminalSink:
+class TerminalSink(Sink):
     """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL.
 
     On a terminal an epoch takes one row: what does not fit is left out, the last metrics first, and
     the row says how many. In a pipe the line is complete.
     """
-
-    def open(self, info: RunInfo) -> None:
-        """Do nothing: there is nothing to print yet."""
 
     def record(self, record: EpochRecord) -> None:
         """Print the epoch's line."""

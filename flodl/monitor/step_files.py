@@ -44,7 +44,8 @@ _TIME, _EPOCHS = "time", "epochs"
 class StepFilesSink:
     """Writes step curves into a folder; the module says in which format.
 
-    Only the time of a piece is known. The steps between two pieces are spread evenly. A folder
+    Only the time of a piece is known: that of the monitor, or else that of its arrival. The steps
+    between two pieces are spread evenly. A folder
     with curves is continued. A step that is trained again replaces the old end of its curve.
 
     Args:
@@ -53,7 +54,7 @@ class StepFilesSink:
         clock: Unix time in seconds.
     """
 
-    flush_seconds = 2.0
+    flush_seconds = 1.0
 
     def __init__(
         self,
@@ -72,10 +73,10 @@ class StepFilesSink:
     def __str__(self) -> str:
         return str(self._folder)
 
-    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the files hold only measurements
-        """Note when the first step began; read the index of a folder that is continued."""
+    def open(self, info: RunInfo) -> None:
+        """Note when the run began; read the index of a folder that is continued."""
         if self._opened is None:
-            self._opened = self._clock()
+            self._opened = info.started.timestamp()
             self._continue_folder()
 
     def record(self, record: EpochRecord) -> None:
@@ -93,7 +94,7 @@ class StepFilesSink:
             self._extend(
                 _TIME, "", [begins], [self._clock() if self._opened is None else self._opened]
             )
-        self._extend(_TIME, "", [ends], [self._clock()])
+        self._extend(_TIME, "", *self._moments(series, ends))
         for piece in series:
             if len(piece.steps):
                 self._extend("curve", piece.name, _counted(piece.steps), piece.values)
@@ -115,6 +116,12 @@ class StepFilesSink:
     def finish(self, summary: Finish) -> None:  # noqa: ARG002 - only measurements are written
         """Append the rest."""
         self.flush()
+
+    def _moments(self, series: Sequence[StepSeries], ends: int) -> tuple[list[int], list[float]]:
+        """Steps from 1, and when they were done."""
+        if self._opened is None or not (clock := series[0].clock)[0]:
+            return [ends], [self._clock()]
+        return [step + 1 for step in clock[0]], [self._opened + after for after in clock[1]]
 
     def _by_kind(self) -> list[tuple[str, _CurveFile]]:
         return [(kind, curve) for (kind, _), curve in self._files.items()]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import functools
 import heapq
-import html
 import io
 import json
 import math
@@ -13,16 +11,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from fdl.base.page_assets import asset, read
+from fdl.base.page_assets import RUN_PAGE
 from flodl.errors import DataError
 from flodl.files import write_text
 from flodl.monitor.records import finite, to_json
 from flodl.monitor.resources import GpuSnapshot
-from flodl.monitor.timeline_analysis import IDLE_BELOW_PCT, idle_gaps
-from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample, known_util
+from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample
 from flodl.monitor.timeline_store import SampleStore
 
 
@@ -40,13 +36,16 @@ def write_json(path: str | os.PathLike[str], content: TimelineContent) -> None:
 
     Missing folders are created; every record has its own line.
     """
+    write_text(path, _as_json(content) + "\n")
+
+
+def _as_json(content: TimelineContent) -> str:
     samples = ",\n".join(to_json(sample.as_json()) for sample in content.samples)
     events = ",\n".join(to_json(event.as_json()) for event in content.events)
     devices = {str(device): name for device, name in content.samples.names.items()}
-    write_text(
-        path,
+    return (
         f'{{"total_ms":{to_json(finite(content.total_ms))},"devices":{to_json(devices)},\n'
-        f'"samples":[\n{samples}],\n"events":[\n{events}]}}\n',
+        f'"samples":[\n{samples}],\n"events":[\n{events}]}}'
     )
 
 
@@ -172,90 +171,11 @@ def _event(form: Mapping[str, Any]) -> TimelineEvent:
     return TimelineEvent(float(form["t"]), EventKind(form["k"]), fields, _rank(form))
 
 
-SHORTEST_GAP_MS = 500.0
-"""Idle gaps of a GPU are hatched from this length on."""
-
-# In the order of their dependencies, after those of all pages.
-_SHARED_SCRIPTS = ("elements.js", "theme.js", "format.js")
-_SCRIPTS = ("page/format.js", *(f"timeline_page/{name}.js" for name in ("data", "lanes", "view")))
-
-
 def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title: str) -> None:
     """Write the page; missing folders are created.
 
     Raises:
         OSError: The file cannot be written; an existing one stays.
     """
-    data = to_json(_columns(content))
-    page = _shell().substitute(title=html.escape(title), data=data)
-    write_text(path, page)
-
-
-def _columns(content: TimelineContent) -> dict[str, Any]:
-    """Return the data of the page: one list per curve, which is short and quick to read."""
-    t: list[float] = []
-    cpu, used, total = [], [], []
-    gpus: dict[int, dict[str, list[Any]]] = {
-        device: {"util": [], "used": [], "total": []} for device in content.samples.names
-    }
-    for sample in content.samples.of():
-        t.append(sample.t_ms)
-        cpu.append(None if sample.cpu is None else finite(sample.cpu))
-        used.append(sample.ram and sample.ram[0])
-        total.append(sample.ram and sample.ram[1])
-        known = {gpu.device: gpu for gpu in sample.gpus}
-        for device, curves in gpus.items():
-            gpu = known.get(device)
-            curves["util"].append(gpu and known_util(gpu))
-            curves["used"].append(gpu and gpu.reserved)
-            curves["total"].append(gpu and gpu.total)
-    return {
-        "total_ms": finite(content.total_ms),
-        "idle_below": IDLE_BELOW_PCT,
-        "sample_count": len(content.samples),
-        "ranks": _ranks(content),
-        "t": t,
-        "cpu": cpu,
-        "ram": {"used": used, "total": total},
-        "gpus": [
-            {"device": device, "name": name, **gpus[device], "gaps": _gaps(t, gpus[device]["util"])}
-            for device, name in content.samples.names.items()
-        ],
-        "events": [event.as_json() for event in content.events],
-    }
-
-
-def _ranks(content: TimelineContent) -> list[dict[str, Any]]:
-    """Return how busy each rank was; empty for a single rank without such values."""
-    known = {*content.samples.ranks, *(one.rank for one in content.events if one.rank is not None)}
-    curves: dict[int | None, dict[str, list[Any]]] = {
-        rank: {"t": [], "busy": []} for rank in sorted(known)
-    }
-    for sample in content.samples:
-        if sample.busy is None and sample.rank is None:
-            continue
-        curve = curves.setdefault(sample.rank, {"t": [], "busy": []})
-        curve["t"].append(sample.t_ms)
-        curve["busy"].append(None if sample.busy is None else finite(sample.busy))
-    told = any(value is not None for curve in curves.values() for value in curve["busy"])
-    if len(curves) < 2 and not told:
-        return []
-    return [{"rank": rank or 0, **curve} for rank, curve in curves.items()]
-
-
-def _gaps(t: list[float], util: list[float | None]) -> list[list[float]]:
-    gaps = idle_gaps(zip(t, util, strict=True), IDLE_BELOW_PCT, SHORTEST_GAP_MS)
-    return [[gap.start_ms, gap.end_ms] for gap in gaps]
-
-
-@functools.cache
-def _shell() -> Template:
-    """Return the page with style and scripts filled in; open: ``$title`` and ``$data``."""
-    texts = [*map(asset, _SHARED_SCRIPTS), *(read(__package__, name) for name in _SCRIPTS)]
-    scripts = "\n".join(f"<script>\n{text}</script>" for text in texts)
-    style = asset("base.css") + read(__package__, "timeline_page/timeline.css")
-    # A dollar sign of a file begins no placeholder.
-    places = {"style": style.replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
-    return Template(
-        Template(read(__package__, "timeline_page/timeline.html")).safe_substitute(places)
-    )
+    data = f'{{"title":{to_json(title)},"timeline":{_as_json(content)}}}'
+    write_text(path, RUN_PAGE.text(title, data))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.monitor import EpochMetrics, Monitor
+    from flodl.monitor.notebook import Frame
     from flodl.train.observers.ema import WeightAverage
 
 
@@ -91,7 +92,9 @@ class TrainerHandle:
         devices: Sequence[str] = (),
         averages: int = 0,
         aborts: int = 0,
+        monitor: Monitor | None = None,
     ) -> None:
+        self._monitor = monitor
         self._model = model
         self._unread = deque(metrics)
         self._average = average
@@ -104,6 +107,26 @@ class TrainerHandle:
     def model(self) -> nn.Module:
         """The trained model itself, on its device; its modules have the modes of the training."""
         return self._model
+
+    def _repr_html_(self) -> str | None:
+        """Show the run as a summary with its curves in a notebook; None without a monitor."""
+        return self._monitor._repr_html_() if self._monitor is not None else None
+
+    def live(self, height: int = 900) -> Frame:
+        """Show the page of the run in a notebook where this is the last expression of a cell.
+
+        Args:
+            height: Pixels of the frame.
+
+        Raises:
+            StateError: The training had no monitor in this process, or the page cannot be served.
+        """
+        if self._monitor is None:
+            raise StateError(
+                "live(): the training had no monitor in this process; for one that ends, open "
+                "report.html in its run directory, or type: fdl runs ui"
+            )
+        return self._monitor.live(height)
 
     @property
     def stopped(self) -> str | None:

@@ -83,6 +83,7 @@ def _carried_out(
         devices=() if in_order and group.world_size == 1 else devices,
         averages=loop.versions,
         aborts=loop.aborts,
+        monitor=loop.run.monitor,
     )
 
 

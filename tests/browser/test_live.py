@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_a_run_is_followed_from_the_middle_through_a_broken_line_to_its_end(brow
     log(monitor, 3)
     monitor.log_steps([StepSeries("loss", [0, 1, 2], [3.0, 2.0, 1.0])])
     browser.evaluate("window.sameDocument = true")
-    assert monitor.serve(int(url.rsplit(":", 1)[1].strip("/"))) == url
+    assert monitor.serve(urlsplit(url).port) == url
     browser.wait_for("flodl.view.connection === 'live'")
     log(monitor, 4)
     browser.wait_for("flodl.model.records.length === 5 && flodl.model.curves.size === 1")
@@ -72,7 +73,7 @@ def test_a_run_is_followed_from_the_middle_through_a_broken_line_to_its_end(brow
 
 def test_another_run_behind_the_same_address_replaces_the_page(browser, monitor):
     log(monitor, 0, 1, 2)
-    port = int(monitor.serve(0).rsplit(":", 1)[1].strip("/"))
+    port = urlsplit(monitor.serve(0)).port
     browser.open(monitor.url)
     browser.wait_for("flodl.view.connection === 'live'")
     monitor.close()

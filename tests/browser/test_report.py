@@ -14,6 +14,7 @@ from flodl.monitor import (
     GpuSnapshot,
     Monitor,
     RankMetrics,
+    RankSummary,
     ResourceSample,
     Status,
 )
@@ -512,13 +513,36 @@ def test_ranks_have_a_table_of_their_own(browser, tmp_path):
 
     browser.open(report(tmp_path, 2, values=values))
     assert texts(browser, "#ranks tbody tr") == [
-        "0cuda:050071.4 %80020.0s0.4000",
-        "1cuda:120028.6 %32020.0snan",
+        "0cuda:050071.4 %80020.0s0.4000–epoch 2",
+        "1cuda:120028.6 %32020.0snan–epoch 2",
     ]
     assert texts(browser, "#ranks thead th")[4:6] == ["Samples/s", "Busy for"]
     (note,) = texts(browser, "#ranks .note")
     assert note.startswith("Last epoch · anchor 10 · 25 : 10 batches between two averages · exch")
+    assert [one["name"] for one in drawn(browser)] == ["loss"], "the curves of ranks are folded"
+    click(browser, ".ranks:not([hidden])")
+    curves = drawn(browser)
+    assert [one["name"] for one in curves] == ["loss of rank 0", "loss of rank 1", "loss"]
+    assert curves[1]["broken"] == [1, 2]
     assert browser.console == []
+
+
+def test_a_rank_that_is_gone_and_the_memory_of_each_are_shown(browser, tmp_path):
+    gpus = tuple(GpuSnapshot(n, "H200", 80.0, (60 + n) * GIB, 139 * GIB) for n in range(2))
+    load = ResourceSample(62.5, 5 * GIB, 24 * GIB, gpus)
+    sink = HtmlSink(tmp_path / "report.html")
+    sink.open(Monitor(2, terminal=False)._info)
+    for epoch in range(2):
+        ranks = [RankMetrics(0.5, {}, 800, 25, 1000.0, f"cuda:{rank}") for rank in range(3 - epoch)]
+        summary = RankSummary(tuple(ranks))
+        record = EpochRecord(epoch, 2, 1.0, (("loss", 0.5),), None, load, 1.0, ranks=summary)
+        sink.record(record)
+    sink.flush()
+    browser.open(tmp_path / "report.html")
+    rows = texts(browser, "#ranks tbody tr")
+    assert rows[1].endswith("61.0 GB / 139.0 GBepoch 2")
+    assert texts(browser, "#ranks tbody tr.bad-value") == [rows[2]]
+    assert rows[2].endswith("–epoch 1")
 
 
 def test_one_rank_has_no_table_of_ranks(browser, tmp_path):

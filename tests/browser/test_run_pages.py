@@ -19,6 +19,7 @@ from fdl.cli.commands.runs_ui import write_page
 from fdl.runs.find import search
 from fdl.runs.pages.cache import Cache
 from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def page_of(runs: Path, cache: Path) -> Iterator[str]:
     """The address of a page, while it is served."""
-    with PageServer(Catalog.of_places([runs], Cache(cache)), "runs/train") as server:
+    with PageServer(RunsPage(Catalog.of_places([runs], Cache(cache)), "runs/train")) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server.url

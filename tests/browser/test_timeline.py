@@ -373,6 +373,7 @@ def test_every_rank_has_a_lane(browser, tmp_path):
     point(browser, 8_000)
     assert rows(browser)["guard"] == "rank 1: guard rank 1, not finite"
     browser.evaluate("timeline.show(7000, 1000)")
+    browser.settle()
     point(browser, 7_850)
     assert rows(browser)["Rank 0"] == "80 % busy, wait 120ms"
     assert browser.console == []

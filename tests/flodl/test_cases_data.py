@@ -33,6 +33,7 @@ class EventStream:
 
     def __init__(self, url: str, last_id: str | None = None) -> None:
         parts = urlsplit(url)
+        self.ids: list[str] = []
         self.connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
         path = parts.path.rstrip("/") + "/events" + (f"?{parts.query}" if parts.query else "")
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
@@ -53,6 +54,7 @@ class EventStream:
                 continue
             if fields.get("event") == "epoch":
                 seen.append(("epoch", json.loads(fields["data"])["epoch"]))
+                self.ids.append(fields["id"])
             elif fields.get("event") == "complete":
                 seen.append(("complete", None))
             fields = {}
@@ -73,7 +75,7 @@ def test_whoever_connects_whenever_sees_every_epoch_once():
         for epoch in range(3, 5):
             monitor.log(epoch, 0.1, {"loss": 1.0})
         assert stream.until("epoch", 5) == [("epoch", number) for number in range(1, 6)]
-        again = EventStream(url, last_id="4")
+        again = EventStream(url, last_id=stream.ids[3])
         assert again.until("epoch") == [("epoch", 5)]
         monitor.finish()
         assert stream.until("complete") == [("complete", None)], "and none of the five again"

@@ -8,6 +8,7 @@ const HINT = "Click: show or hide. Double click, or Shift with click or Enter: o
 /** A chart of series: {name, unit, xs, ys, best, last, within(range)}; `options.smoothing` is 0 to 1. */
 class LineChart extends Chart {
   #log = false;
+  #showsRanks = false;
 
   constructor(title, focus, options) {
     const id = `chart-${(LineChart.count = (LineChart.count || 0) + 1)}`;
@@ -22,7 +23,8 @@ class LineChart extends Chart {
     this.description = element("p", { id: `${id}-text`, className: "unseen" });
     this.legend = new Legend((name) => this.#look(name), () => this.redraw());
     this.table = element("div", { className: "scroll chart-table", hidden: true, tabIndex: 0, role: "region", "aria-label": "The chart as a table" });
-    this.head.append(this.logButton, this.tableButton);
+    this.rankButton = button("ranks", () => this.#toggleRanks(), { className: "toggle ranks", hidden: true, "aria-pressed": "false", title: "Show the curve of each rank under the mean" });
+    this.head.append(this.rankButton, this.logButton, this.tableButton);
     this.area.before(this.description);
     this.card.append(this.legend.list, this.table);
     this.show(title, []);
@@ -41,6 +43,7 @@ class LineChart extends Chart {
     this.area.setAttribute("aria-valuemin", this.xs[0] ?? 0);
     this.area.setAttribute("aria-valuemax", this.xs[this.xs.length - 1] ?? 0);
     this.legend.offer(series.map((one) => one.name));
+    this.rankButton.hidden = !series.some((one) => one.ranks?.length > 1);
     this.redraw();
   }
 
@@ -57,16 +60,21 @@ class LineChart extends Chart {
     this.height = this.width > WIDE_PIXELS ? 300 : 240;
     const { range } = this.focus;
     const shown = this.#shown;
-    const lines = shown.map((one) => this.#line(one));
+    const lines = shown.flatMap((one) => [...this.#ranksOf(one), this.#line(one)]);
     this.#offerLog(lines.some(({ x, y }) => y.some((value, index) => value > 0 && Number.isFinite(value) && (!range || (x[index] >= range[0] && x[index] <= range[1])))));
     const log = this.#log && !this.logButton.disabled;
     this.paint(lines, { log, empty: !shown.length ? "all curves are hidden" : range ? "nothing in this range" : "no finite value" });
     if (!this.table.hidden) this.#fillTable();
   }
 
-  #line(series) {
+  /** The curves of the ranks, in the colour of their mean. */
+  #ranksOf({ name, ranks = [] }) {
+    return this.#showsRanks ? ranks.map((one) => ({ ...this.#line(one, name), width: 1, alpha: 0.5, best: null })) : [];
+  }
+
+  #line(series, colored = series.name) {
     const { xs, ys } = series.within(this.focus.range);
-    const { token, dash } = this.#look(series.name);
+    const { token, dash } = this.#look(colored);
     const weight = this.options.smoothing;
     const best = series.xs.length > 1 ? series.best : null;
     const parts = weight > 0 ? { y: smoothed(xs, ys, weight), raw: ys } : { y: ys };
@@ -123,6 +131,12 @@ class LineChart extends Chart {
 
   #toggleLog() {
     this.#log = !this.#log;
+    this.redraw();
+  }
+
+  #toggleRanks() {
+    this.#showsRanks = !this.#showsRanks;
+    this.rankButton.setAttribute("aria-pressed", String(this.#showsRanks));
     this.redraw();
   }
 

@@ -33,26 +33,39 @@ def ui(
     open: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser")
     ] = True,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token/--no-token",
+            help="Let only those read who know the address; without, every user of this machine",
+        ),
+    ] = True,
 ) -> int:
     """Show many runs on one page in the browser, until Ctrl-C.
 
-    The page is for this machine only and changes no run. Runs that are training are updated.
+    The page is for this machine only and changes no run. Runs that are training are updated. The
+    address contains a token, which is kept in a file that only you can read.
 
     Raises:
         FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
     """
     from fdl.runs.browser import show
     from fdl.runs.pages.catalog import Catalog
+    from fdl.runs.pages.many import RunsPage
     from fdl.runs.pages.server import PageServer
+    from fdl.runs.pages.token import page_token
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)
     catalog = Catalog.of_places(searched)
-    with PageServer(catalog, title, port) as server:
+    page = RunsPage(catalog, title)
+    with PageServer(page, port, token=page_token() if token else "") as server:
         # The browser needs longer to start than most runs need to be read.
         catalog.start()
         output.write(sys.stdout, f"{server.url}\n")
         sys.stdout.flush()
+        if not token:
+            output.note("without a token, every user and program of this machine can read the runs")
         output.note("Ctrl-C ends the page")
         if open:
             # The program may wait until its browser is closed, and the page is served meanwhile.

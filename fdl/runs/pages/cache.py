@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _FILE = "run-pages.sqlite3"
-_SCHEMA = 3
+_SCHEMA = 4
 _MOST = 20_000
 """Runs that are kept; the cache is emptied when it holds more."""
 

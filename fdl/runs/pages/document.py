@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import functools
-import html
 import json
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.masking import KNOWN
-from fdl.base.page_assets import CHART_SCRIPTS, asset, policy, read
+from fdl.base.page_assets import Page
 from fdl.runs.pages.catalog import reports
 from fdl.runs.pages.curves import AXES, Request, curve
 from fdl.version import __version__
@@ -22,24 +19,29 @@ if TYPE_CHECKING:
     from fdl.runs.pages.catalog import Entry
     from fdl.runs.pages.curves import Axis
 
-# In the order of their dependencies, after those of all pages.
-_SCRIPTS = (
-    "base.js",
-    "format.js",
-    "state.js",
-    "source.js",
-    "filter.js",
-    "model.js",
-    "plot.js",
-    "lines.js",
-    "chart.js",
-    "curves.js",
-    "table.js",
-    "parallel.js",
-    "scatter.js",
-    "differences.js",
-    "details.js",
-    "main.js",
+_PAGE = Page(
+    __package__ or "fdl.runs.pages",
+    "page",
+    "page.html",
+    (
+        "base.js",
+        "format.js",
+        "state.js",
+        "source.js",
+        "filter.js",
+        "model.js",
+        "plot.js",
+        "lines.js",
+        "chart.js",
+        "curves.js",
+        "table.js",
+        "parallel.js",
+        "scatter.js",
+        "differences.js",
+        "details.js",
+        "main.js",
+    ),
+    ("page.css",),
 )
 
 _POINTS_PER_CURVE = 1500
@@ -103,38 +105,9 @@ def _doubles(column: list[float]) -> bytes:
 def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
     # `<` begins no tag inside a JSON string when it is written as an escape.
     data = KNOWN.text(json.dumps(content, ensure_ascii=False, allow_nan=False))
-    data = data.replace("<", "\\u003c")
-    return _shell().substitute(title=html.escape(title), policy=csp(served=served), data=data)
+    return _PAGE.text(title, data.replace("<", "\\u003c"), served=served)
 
 
-@functools.cache
-def csp(*, served: bool) -> str:
-    """The content security policy of the page: it allows only its own script and style.
-
-    Args:
-        served: Whether the page may also read from the server that it came from.
-    """
-    return policy([_script()], _style(), served=served)
-
-
-@functools.cache
-def _shell() -> Template:
-    """The page with style and script filled in; open: ``$title $policy $data``."""
-    places = {
-        name: text.replace("$", "$$") for name, text in (("style", _style()), ("script", _script()))
-    }
-    return Template(Template(_own_asset("page.html")).safe_substitute(places))
-
-
-@functools.cache
-def _script() -> str:
-    return "\n" + "\n".join([*map(asset, CHART_SCRIPTS), *map(_own_asset, _SCRIPTS)])
-
-
-@functools.cache
-def _style() -> str:
-    return "\n" + asset("base.css") + _own_asset("page.css")
-
-
-def _own_asset(name: str) -> str:
-    return read(__package__, f"page/{name}")
+def csp() -> str:
+    """The content security policy of the page that is served."""
+    return _PAGE.policy(served=True)

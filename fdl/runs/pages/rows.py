@@ -34,6 +34,9 @@ _READ = (
     REPORT,
     f"{FOLDER}/index.json",
 )
+PAGE = "page"
+"""The folder of a run from which its own page is served."""
+
 _LONGEST_TEXT = 2000
 
 
@@ -68,6 +71,7 @@ def row(run: Run) -> dict[str, Any]:
         "tags": tags,
         "note": note,
         "has_report": (run.path / REPORT).is_file(),
+        "has_page": (run.path / PAGE / "records.jsonl").is_file(),
         "config": _config(run),
         "environment": {name: _short(value) for name, value in environment_to_compare(run).items()},
         "metrics": _measured(run),

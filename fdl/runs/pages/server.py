@@ -1,36 +1,41 @@
-"""A server for the page of many runs: it listens on this machine only, and only reads."""
+"""The server of the pages: who may read, how requests are answered, and streams of events.
+
+It is the same for the page of one run and for that of many. It reads files, and a training that is
+watched has it in a process of its own.
+"""
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
 import json
-import math
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fdl.base.errors import FdlError
 from fdl.base.masking import KNOWN
-from fdl.base.own_files import open_own
-from fdl.runs.pages.curves import AXES, Request, packed
-from fdl.runs.pages.document import csp, served
-from fdl.runs.run import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fdl.runs.pages.catalog import Catalog, Entry
-    from fdl.runs.pages.curves import Axis
+    from collections.abc import Mapping
 
 ADDRESS = "127.0.0.1"
+TOKEN_HEADER = "X-Flodl-Token"
+MOST_CONNECTIONS = 1000
+LONGEST_BODY = 4096
+STALLED_SECONDS = 30.0
+"""A client that neither sends nor reads for this time is cut off."""
+_GOODBYE_SECONDS = 0.5
+
 _JSON = "application/json; charset=utf-8"
-_HTML = "text/html; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-_BINARY = "application/octet-stream"
-_MOST_PIECES = 10_000
-_PATIENCE_SECONDS = 0.5
-"""How long a page waits for rows of runs that are being read."""
+HTML = "text/html; charset=utf-8"
 _SAFE = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -40,11 +45,49 @@ _SAFE = (
 )
 
 
+class Request(NamedTuple):
+    """A request that was let in.
+
+    Attributes:
+        path: Decoded, without the token; begins with a slash.
+        query: All values of each parameter.
+        last_id: The last event that a reader of a stream has.
+        body: What a POST sends; None for a GET.
+    """
+
+    path: str
+    query: Mapping[str, list[str]]
+    last_id: str = ""
+    body: bytes | None = None
+
+    def text(self, name: str, default: str = "") -> str:
+        """The last value of a parameter."""
+        return self.query.get(name, [default])[-1]
+
+    def number(self, name: str) -> int | None:
+        """A parameter as a number; None if it is absent.
+
+        Raises:
+            Refused: It is not a whole number.
+        """
+        if name not in self.query:
+            return None
+        try:
+            return int(self.text(name)[:20])
+        except ValueError:
+            text = f"{name}={self.text(name):.40}: not a whole number"
+            raise Refused(HTTPStatus.BAD_REQUEST, text) from None
+
+    def below(self, path: str) -> Request:
+        """The same request for a part of the site."""
+        return self._replace(path=path)
+
+
 class Answer(NamedTuple):
     """What a request is answered with."""
 
     body: bytes
-    kind: str
+    kind: str = _JSON
     policy: str = "default-src 'none'"
     status: HTTPStatus = HTTPStatus.OK
 
@@ -54,94 +97,158 @@ class Refused(Exception):  # noqa: N818 - a regular answer, not an error of the 
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
-        self.answer = Answer(f"{text}\n".encode(), _TEXT, status=status)
+        body = f"{status.value} {status.phrase}: {text}\n"
+        self.answer = Answer(body.encode("utf-8", "replace"), _TEXT, status=status)
+
+
+def in_json(content: object) -> Answer:
+    """An answer in JSON, without secrets."""
+    return Answer(KNOWN.text(json.dumps(content, ensure_ascii=False)).encode("utf-8", "replace"))
+
+
+class Pages(Protocol):
+    """What a server serves."""
+
+    def answer(self, request: Request, closing: threading.Event) -> Answer | Iterator[bytes]:
+        """The answer to a request: a whole one, or the parts of a stream until it is closing.
+
+        Raises:
+            Refused: The request cannot be answered.
+        """
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves a catalog until it is closed.
+    """Serves pages until it is closed. Each connection has a thread; their number is limited.
 
     Args:
-        catalog: The runs.
-        title: What the page is called.
+        pages: What it serves.
         port: The port; 0 takes a free one.
+        host: The address to listen on.
+        token: Begins every path, so that only those can read who know the address. Without one,
+            every user and every program of this machine can read, and only they.
+        acts: Whether pages may ask for something with POST.
 
     Raises:
         FdlError: The port cannot be used.
     """
 
     daemon_threads = True
+    request_queue_size = 256
 
-    def __init__(self, catalog: Catalog, title: str, port: int = 0) -> None:
-        self.catalog = catalog
-        self.title = title
+    def __init__(
+        self,
+        pages: Pages,
+        port: int = 0,
+        *,
+        host: str = ADDRESS,
+        token: str = "",
+        acts: bool = False,
+    ) -> None:
+        self.pages = pages
+        self.host = host
+        self.token = token
+        self.acts = acts
+        self.closing = threading.Event()
+        self._open = 0
+        self._changed = threading.Condition()
         try:
-            super().__init__((ADDRESS, port), _Handler)
-        except (OSError, OverflowError) as problem:
+            if not 0 <= port <= 65535:  # the system would reduce it modulo 65536
+                raise OverflowError("ports are 0 to 65535")
+            found = socket.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            self.address_family, *_, address = found[0]
+            super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+        except (OSError, OverflowError, UnicodeError) as problem:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise FdlError(
                 f"port {port} of this machine cannot be used: {reason}",
                 hint="fdl runs ui takes a free port without --port",
             ) from None
 
+    def server_bind(self) -> None:
+        """Bind without asking the network for the name of this machine."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.host, self.server_address[1]
+
     @property
     def url(self) -> str:
         """The address of the page."""
-        return f"http://{ADDRESS}:{self.server_port}/"
+        name = self.host
+        if name in ("", "0.0.0.0", "::"):  # noqa: S104 - chosen by the user, protected by the token
+            name = socket.gethostname() or ADDRESS
+        name = f"[{name}]" if ":" in name else name
+        return f"http://{name}:{self.server_port}/" + (f"{self.token}/" if self.token else "")
 
-    @property
-    def hosts(self) -> set[str]:
-        """The names under which a browser of this machine reaches the server."""
-        return {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, or hang up if there are too many."""
+        if self._open >= MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._count(1)
+        super().process_request(request, client_address)
 
-    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
-        """The answer to a request that was let in.
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and make space for another one."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._count(-1)
 
-        Raises:
-            Refused: The request cannot be answered.
-        """
-        if path == "/":
-            return Answer(served(self.title).encode(), _HTML, csp(served=True))
-        if path == "/runs":
-            since = int(_number(query, "since", -1))
-            return _json(self.catalog.changes(since, _PATIENCE_SECONDS))
-        if path == "/curves":
-            request = _request(query)
-            entries = self.catalog.by_ids(_ids(query.get("runs", "")))
-            return Answer(packed(entries, request, band=query.get("band") == "1"), _BINARY)
-        word, _, name = path.strip("/").partition("/")
-        if word.isdecimal() and name == REPORT:
-            return _report(self.catalog.by_ids({int(word[:9])}))
-        raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+    def server_close(self) -> None:
+        """Free the port and end all streams; readers get a moment to take the last events."""
+        super().server_close()
+        self.closing.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, _GOODBYE_SECONDS)
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._open += more
+            self._changed.notify_all()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: a browser may close a connection at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Lets in requests of this machine's own pages, and answers them."""
+    """Lets in requests that may read, and answers them."""
 
-    timeout = 60
+    timeout = STALLED_SECONDS
     server: PageServer
 
     def do_GET(self) -> None:
         """Answer a request."""
         try:
-            self._admit()
-            address = urlsplit(self.path)
-            query = parse_qs(address.query, keep_blank_values=True, max_num_fields=20)
-            answer = self.server.answer(address.path, {key: one[-1] for key, one in query.items()})
+            answer = self.server.pages.answer(self._admitted(), self.server.closing)
         except Refused as refusal:
             answer = refusal.answer
+            self._drop_body()
         except (ValueError, OverflowError):
             answer = Refused(HTTPStatus.BAD_REQUEST, "the address cannot be read").answer
-        with suppress(ConnectionError):
-            self._send(answer)
+        except (KeyError, TypeError, AttributeError):
+            text = "the files of the run are damaged, or of another version"
+            answer = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, text).answer
+        with suppress(OSError):
+            if isinstance(answer, Answer):
+                self._send(answer)
+            else:
+                self._stream(answer)
+
+    do_POST = do_GET  # noqa: N815 - the name that the library calls
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the terminal is the user's."""
 
-    def _admit(self) -> None:
-        """Refuse what a foreign page asks.
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is not a request that is answered here."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST are answered here"
+        with suppress(OSError):
+            self._send(Refused(HTTPStatus(code), message or explain or "not HTTP").answer)
+
+    def _admitted(self) -> Request:
+        """The request, if its sender may read.
 
         A foreign page can make its own name point to this machine (DNS rebinding). Its requests
         then have that name as Host. A request across origins names its origin.
@@ -150,67 +257,114 @@ class _Handler(BaseHTTPRequestHandler):
         if len(hosts) > 1 or not self.path.startswith("/"):
             raise Refused(HTTPStatus.BAD_REQUEST, "name one host, in the header Host only")
         host = hosts[0] if hosts else ""
-        if host not in self.server.hosts:
-            raise Refused(HTTPStatus.FORBIDDEN, "this page is for browsers of its own machine")
         origin = self.headers.get("Origin")
         if origin is not None and origin != f"http://{host}":
-            raise Refused(HTTPStatus.BAD_REQUEST, "another site may not read this page")
+            raise Refused(HTTPStatus.BAD_REQUEST, f"Origin: {origin:.80} is not this page")
+        length = self._length()
+        target = urlsplit(self.path)
+        path = self._path(unquote(target.path) or "/")
+        name = _without_port(host)
+        if is_loopback(self.server.host) and not is_loopback(name):
+            text = f"Host: {host:.80} is not this machine; open http://127.0.0.1 or localhost"
+            raise Refused(HTTPStatus.FORBIDDEN, text)
+        body = None
+        if self.command == "POST":
+            self._admit_act(path, host, origin)
+            body = self.rfile.read(length)
+        query = parse_qs(target.query, keep_blank_values=True, max_num_fields=1000)
+        return Request(path, query, self.headers.get("Last-Event-ID", ""), body)
+
+    def _length(self) -> int:
+        text = self.headers.get("Content-Length", "0")
+        if not (text.isascii() and text.isdigit()) or "Transfer-Encoding" in self.headers:
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "state the size as Content-Length")
+        if int(text[:12]) > LONGEST_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too long")
+        return int(text)
+
+    def _drop_body(self) -> None:
+        """Take what a refused request sends, or the system would discard the answer with it."""
+        self.connection.settimeout(1)
+        with suppress(OSError, ValueError):
+            self.rfile.read(min(int(self.headers.get("Content-Length", "0")), 1 << 16))
+
+    def _path(self, path: str) -> str:
+        """The path without the token."""
+        if not self.server.token:
+            return path
+        _, given, *rest = path.split("/", 2)
+        if not _same(given, self.server.token):
+            text = "wrong or missing token; open the whole address that was printed"
+            raise Refused(HTTPStatus.FORBIDDEN, text)
+        if not rest:
+            raise Refused(HTTPStatus.NOT_FOUND, "the address ends with a slash")
+        return f"/{rest[0]}"
+
+    def _admit_act(self, path: str, host: str, origin: str | None) -> None:
+        """Check a request that acts on a training.
+
+        It needs the token in a header, where no other page can put it. Host must name this page,
+        and an Origin must be there: a foreign page has its own name in them.
+        """
+        if not self.server.acts or path != "/api/act":
+            text = "nothing is posted here; .live(buttons=True) lets readers act on a training"
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, text)
+        if not self.server.token or not _same(
+            self.headers.get(TOKEN_HEADER, ""), self.server.token
+        ):
+            raise Refused(HTTPStatus.FORBIDDEN, f"wrong or missing token in {TOKEN_HEADER}")
+        name = _without_port(host)
+        own = (self.server.host, socket.gethostname())
+        if not (is_loopback(name) or _is_address(name) or name in own):
+            raise Refused(HTTPStatus.FORBIDDEN, f"Host: {host:.80} is not this page")
+        if origin is None:
+            raise Refused(HTTPStatus.FORBIDDEN, "Origin is missing; acts come from the page itself")
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "an act is application/json")
 
     def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in _SAFE:
-            self.send_header(name, value)
-        self.send_header("Content-Type", answer.kind)
-        self.send_header("Content-Security-Policy", answer.policy)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
+        length = ("Content-Length", str(len(answer.body)))
+        policy = ("Content-Security-Policy", answer.policy)
+        self._head(answer.status, ("Content-Type", answer.kind), length, policy)
         self.wfile.write(answer.body)
 
+    def _stream(self, parts: Iterator[bytes]) -> None:
+        self._head(HTTPStatus.OK, ("Content-Type", "text/event-stream"))
+        for part in parts:
+            self.wfile.write(part)
 
-def _json(content: object) -> Answer:
-    return Answer(KNOWN.text(json.dumps(content, ensure_ascii=False)).encode(), _JSON)
+    def _head(self, status: HTTPStatus, *fields: tuple[str, str]) -> None:
+        self.close_connection = True
+        self.request_version = self.protocol_version  # also answer what is not HTTP in HTTP
+        self.send_response(status)
+        for name, value in (*fields, *_SAFE):
+            self.send_header(name, value)
+        self.end_headers()
 
 
-def _report(found: Sequence[Entry]) -> Answer:
-    """A run's report. It may come from anywhere, so it must not read what this server offers."""
+def is_loopback(host: str) -> bool:
+    """Whether a name or address always means this machine."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
     try:
-        with open_own(found[0].path / REPORT) as stream:
-            body = stream.read()
-    except (IndexError, OSError):
-        raise Refused(HTTPStatus.NOT_FOUND, "this run has no report") from None
-    return Answer(body, _HTML, "sandbox allow-scripts allow-downloads")
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
-def _request(query: Mapping[str, str]) -> Request:
-    axis = query.get("axis", "step")
-    if axis not in AXES:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"axis is one of {', '.join(AXES)}")
-    known: dict[str, Axis] = {"step": "step", "epoch": "epoch", "time": "time", "wall": "wall"}
-    return Request(
-        query.get("metric", ""),
-        known[axis],
-        max(2, min(_MOST_PIECES, int(_number(query, "count", 1000)))),
-        _number(query, "first", -math.inf),
-        _number(query, "last", math.inf),
-    )
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
-def _number(query: Mapping[str, str], name: str, default: float) -> float:
-    if name not in query:
-        return default
-    value = float(query[name])
-    if math.isnan(value):
-        raise ValueError(name)
-    return value
+def _without_port(host: str) -> str:
+    return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
 
 
-def _ids(text: str) -> set[int]:
-    """Numbers of runs as text: ``0-3,7``."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if high - low > 100_000:
-            raise ValueError(text)
-        found.update(range(low, high + 1))
-    return found
+def _is_address(name: str) -> bool:
+    """Whether it is an address and not a name, which a foreign page could let point anywhere."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -13,15 +13,17 @@ from typing import Any, final
 from flodl.files import replace_text, replacing
 from flodl.monitor.media.records import Image, MediaRecord, Text
 from flodl.monitor.media.store import KEPT, MOST_BYTES, MediaStore
-from flodl.monitor.records import EpochRecord, Finish, RunInfo
+from flodl.monitor.records import Finish
+from flodl.monitor.sinks import Sink
 
 INDEX = "index.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._ -]")
 _LONGEST_PART = 80
+_FACTS = ("width", "height", "count", "left_out")
 
 
 @final
-class MediaFolderSink:
+class MediaFolderSink(Sink):
     """Writes each record as a file, and removes those that are no longer kept.
 
     ========================================  ==================================================
@@ -55,12 +57,6 @@ class MediaFolderSink:
 
     def __str__(self) -> str:
         return str(self._folder)
-
-    def open(self, info: RunInfo) -> None:
-        """Do nothing: the folder contains only media."""
-
-    def record(self, record: EpochRecord) -> None:
-        """Do nothing: the folder contains only media."""
 
     def media(self, record: MediaRecord) -> None:
         """Keep a record for the next flush."""
@@ -126,7 +122,7 @@ class MediaFolderSink:
         if kind == "histogram":
             entry["file"] = _histograms(name)
         entry["records"] = [
-            {key: one[key] for key in ("step", "epoch", "file") if key in one}
+            {key: one[key] for key in ("step", "epoch", "file", *_FACTS) if key in one}
             for one in (self._earlier or {}).get((kind, name), [])
         ]
         for record in self._store.of(kind, name):
@@ -134,6 +130,11 @@ class MediaFolderSink:
             one: dict[str, Any] = {"step": record.step, "epoch": epoch}
             if (path := self._file(record)) is not None:
                 one["file"] = path.relative_to(self._folder).as_posix()
+            # What the file itself does not say.
+            if isinstance(record.content, Image):
+                one |= record.content.facts()
+            elif isinstance(record.content, Text) and record.content.left_out:
+                one["left_out"] = record.content.left_out
             entry["records"].append(one)
         return entry
 

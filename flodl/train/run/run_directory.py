@@ -14,7 +14,7 @@ from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text
-from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink, StepFilesSink
+from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.ranks.launch.launcher import detect
 from flodl.train.run.launch_record import IDENTITY, earlier_run, job_record, launch_record
@@ -85,6 +85,7 @@ class RunDirectory:
     ``training.log``          the lines of the terminal
     ``media/``                images, histograms, texts, tables and curves, if there are any
     ``report.html``           the report page
+    ``page/``                 what the live page shows; see :class:`flodl.monitor.PageFilesSink`
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
     ``model.fdl``             the trained model; only if the run is complete
@@ -350,9 +351,8 @@ class RunDirectory:
         monitor.set_metadata(self._metadata)
         monitor.add_sink(CsvSink(self.path / "metrics.csv"))
         monitor.add_sink(LogSink(self.path / "training.log"))
-        monitor.add_sink(MediaFolderSink(self.path / "media", kept=monitor.media_kept))
         monitor.add_sink(HtmlSink(self.path / "report.html", media_kept=monitor.media_kept))
-        monitor.add_sink(StepFilesSink(self.path / "steps"))
+        monitor.write_run(self.path)
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:
         """Add facts to ``environment.json`` during the run.

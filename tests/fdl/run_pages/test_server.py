@@ -19,7 +19,9 @@ from benchmarks.many_runs import make_runs
 from fdl.base.errors import FdlError
 from fdl.runs.pages.cache import Cache
 from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
+from flodl.monitor import Monitor
 from tests.fdl.run_directory.trails import trail
 
 HOSTILE = "</script><script>window.stolen=1</script>"
@@ -29,7 +31,7 @@ HOSTILE = "</script><script>window.stolen=1</script>"
 def server(tmp_path: Path) -> Iterator[PageServer]:
     make_runs(tmp_path / "runs", 2, 1000)
     catalog = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache"))
-    with PageServer(catalog, HOSTILE) as made:
+    with PageServer(RunsPage(catalog, HOSTILE)) as made:
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         yield made
@@ -104,7 +106,7 @@ def test_a_report_opens_in_a_sandbox(server):
     [
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example:{port}"}, 403),
-        ({"Host": "127.0.0.1"}, 403),
+        ({"Host": "127.0.0.1", "Origin": "http://127.0.0.1:{port}"}, 400),
         ({"Host": "localhost:{port}", "Origin": "http://evil.example"}, 400),
         ({"Host": "localhost:{port}", "Origin": "http://127.0.0.1:{port}"}, 400),
         ({"Host": "localhost:{port}", "Origin": "null"}, 400),
@@ -141,7 +143,7 @@ def test_pages_of_this_machine_are_let_in(server):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_nothing_but_reading_is_possible(server, method):
-    assert ask(server, "/runs", method)[0] == 501
+    assert ask(server, "/runs", method)[0] == 405
 
 
 def test_only_this_machine_is_listened_to(server):
@@ -154,10 +156,10 @@ def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(FdlError, match=f"port {port} of this machine cannot be used") as error:
-            PageServer(Catalog.of_places([tmp_path]), "", port)
+            PageServer(RunsPage(Catalog.of_places([tmp_path]), ""), port)
     assert "free port" in error.value.hint
     with pytest.raises(FdlError, match="port 70000"):
-        PageServer(Catalog.of_places([tmp_path]), "", 70_000)
+        PageServer(RunsPage(Catalog.of_places([tmp_path]), ""), 70_000)
 
 
 def test_a_served_run_is_not_changed(server, tmp_path):
@@ -171,18 +173,25 @@ def test_a_served_run_is_not_changed(server, tmp_path):
     assert content() == before
 
 
-def test_the_command_prints_its_address_and_ends_with_ctrl_c(project):
+@pytest.mark.parametrize("flags", [[], ["--no-token"]], ids=["token", "no token"])
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(project, flags):
     folder = project({"fdl.yml": "output: {dir: out}\n"})
     trail(folder / "out" / "2026-01-31T10-00-00")
-    words = [sys.executable, "-m", "fdl", "runs", "ui", "--no-open"]
+    words = [sys.executable, "-m", "fdl", "runs", "ui", "--no-open", *flags]
     with subprocess.Popen(
         words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline()
-        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", address)[1]
+        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{22}/|)\n", address).groups()
+        assert bool(token) is not bool(flags)
+        if token:
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+            connection.request("GET", "/runs")
+            assert connection.getresponse().status == 403
+            connection.close()
         connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
-        connection.request("GET", "/runs")
+        connection.request("GET", f"/{token}runs")
         assert json.loads(connection.getresponse().read())["rows"][0]["path"] == (
             "out/2026-01-31T10-00-00"
         )
@@ -190,7 +199,26 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(project):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
-    assert err == "Ctrl-C ends the page\n"
+    open_to = "without a token, every user and program of this machine can read the runs\n"
+    assert err == f"{open_to if flags else ''}Ctrl-C ends the page\n"
+
+
+def test_the_page_of_one_run_is_served_beside_the_others(server, tmp_path):
+    run = next(path for path in (tmp_path / "runs").iterdir() if "08-17" in path.name)
+    monitor = Monitor(3, terminal=False)
+    monitor.set_identity(label="digits", run=run.name)
+    monitor.write_run(run)
+    monitor.log(0, 1.0, {"loss": 0.5})
+    monitor.finish()
+    rows = json.loads(ask(server, "/runs?since=-1")[2])["rows"]
+    [number] = [row["id"] for row in rows if row["has_page"]]
+    status, headers, body = ask(server, f"/{number}/")
+    assert (status, "connect-src 'self'" in headers["Content-Security-Policy"]) == (200, True)
+    assert b"digits" in body
+    events = ask(server, f"/{number}/events")[2].decode()
+    assert re.findall("event: (epoch|complete)", events) == ["epoch", "complete"]
+    other = 1 - number
+    assert ask(server, f"/{other}/")[0] == 503, "this run has no such files"
 
 
 def test_a_comparison_is_written_as_one_file(fdl, project):

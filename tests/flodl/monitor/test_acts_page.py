@@ -60,7 +60,7 @@ def post(url: str, body: str, path: str = "api/act", **changes: str | None) -> t
 
 def test_the_page_itself_may_act(served: Monitor, asked: list[Any]) -> None:
     assert served.url is not None
-    assert post(served.url, json.dumps(WISH)) == (200, '{"ok":true}')
+    assert post(served.url, json.dumps(WISH)) == (200, '{"ok": true}')
     assert asked == [WISH]
 
 
@@ -104,7 +104,7 @@ def test_a_page_without_buttons_takes_no_acts() -> None:
         url = monitor.serve(0)
         assert monitor.live_page is not None
         monitor.live_page.steer(lambda *_: pytest.fail("it was asked"))
-        assert post(url, json.dumps(WISH), X_Flodl_Token="")[0] == 405
+        assert post(url, json.dumps(WISH))[0] == 405
     finally:
         monitor.close()
 

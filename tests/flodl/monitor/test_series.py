@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import EpochRecord, StepSeries, to_json
-from flodl.monitor.series import SeriesStore, thinned, thinned_series
+from flodl.monitor.series import SeriesStore, thinned
 from tests.rows import each_row
 
 
@@ -26,16 +26,6 @@ def test_pieces_become_one_curve_and_no_step_stands_twice():
     with pytest.raises(ValueError, match="'x': 2 steps and 1 values; pass one value per step"):
         store.extend([StepSeries("loss", [4], [1.0]), StepSeries("x", [0, 1], [1.0])])
     assert store.read("loss").steps[-1] == 3, "a refused call changes nothing"
-
-
-def test_a_range_reaches_one_point_beyond_either_end():
-    store = SeriesStore()
-    store.extend([StepSeries("loss", range(0, 100, 10), [float(n) for n in range(10)])])
-    assert store.read("loss", 25, 45).steps == [20, 30, 40, 50]
-    assert store.read("loss", 30, 40).steps == [20, 30, 40, 50]
-    assert store.read("loss", None, 5).steps == [0, 10]
-    assert store.read("loss", 85).steps == [80, 90]
-    assert store.read("loss", 500, 600).steps == [90]
 
 
 def test_memory_is_bounded_and_extremes_outlive_it():
@@ -73,11 +63,6 @@ def test_thinning_keeps_ends_extremes_and_a_gap(values, points):
     original = dict(zip(steps.tolist(), values, strict=True))
     for step, value in zip(kept_steps.tolist(), kept.tolist(), strict=True):
         assert np.array_equal(original[step], value, equal_nan=True), "no point is invented"
-
-
-def test_a_short_piece_is_passed_on_as_it_is():
-    piece = StepSeries("loss", range(10), [1.0] * 10)
-    assert thinned_series(piece, 100) is piece
 
 
 class Watcher:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,8 @@ def index(folder: Path) -> dict:
 
 def trained(folder: Path, first: int, count: int, clock: Clock, **more: object) -> None:
     """A training of one epoch that logs its loss in two pieces, ten seconds each."""
-    monitor = Monitor(1, terminal=False)
-    delivery = monitor.add_sink(StepFilesSink(folder, clock=clock, **more))
+    monitor = Monitor(1, terminal=False, clock=clock)
+    delivery = monitor.add_sink(StepFilesSink(folder, **more))
     assert delivery.flush(10)
     for start in (first, first + count // 2):
         clock.now += 10
@@ -59,7 +60,9 @@ def test_a_reader_finds_points_blocks_times_and_epochs(tmp_path):
     assert blocks[:, :2].tolist() == [[1, BLOCK], [BLOCK + 1, 2 * BLOCK]]
     assert blocks[0, 2:4].tolist() == [1 / BLOCK, 1.0], "lowest and highest"
     assert blocks[0, 4] == pytest.approx(points[:BLOCK, 1].mean())
-    assert numbers(tmp_path / "steps", "time-0").tolist() == [[0, 1000], [150, 1010], [300, 1020]]
+    times = numbers(tmp_path / "steps", "time-0")
+    assert (times - [0, times[0, 1]]).round(3).tolist() == [[0, 0], [150, 10], [300, 20]]
+    assert times[0, 1] == pytest.approx(time.time(), abs=60), "in seconds since 1970"
     assert numbers(tmp_path / "steps", "epochs-0").tolist() == [[300, 1]]
 
 

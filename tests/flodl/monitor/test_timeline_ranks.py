@@ -209,11 +209,8 @@ def test_the_page_holds_a_curve_per_rank(tmp_path):
     merge_timelines([of_rank(0), of_rank(1, late=2.0)]).save_html(tmp_path / "t.html")
     text = (tmp_path / "t.html").read_text("utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    form = json.loads(data)
-    assert form["sample_count"] == 20
-    assert len(form["t"]) == 10
-    assert [(one["rank"], one["t"][:2]) for one in form["ranks"]] == [
-        (0, [0.0, 100.0]),
-        (1, [2.0, 102.0]),
-    ]
-    assert form["ranks"][0]["busy"] == [80.0] * 10
+    samples = json.loads(data)["timeline"]["samples"]
+    assert len(samples) == 20
+    times = [[one["t"] for one in samples if one["r"] == rank][:2] for rank in (0, 1)]
+    assert times == [[0.0, 100.0], [2.0, 102.0]]
+    assert [one["busy"] for one in samples] == [80.0] * 20

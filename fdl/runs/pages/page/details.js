@@ -45,9 +45,11 @@ class DetailsPanel {
     const settings = Object.entries(run.config).map(([name, [value, origin]]) => [name, formatSetting(value), origin]);
     const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatMeasured(one.last), `best ${formatMeasured(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
     const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
-    const report = run.report ? element("a", { className: "button", href: run.report, target: "_blank", rel: "noopener", textContent: "Open the report" }) : element("p", { className: "note", textContent: "This run has no report." });
+    const link = (href, text) => element("a", { className: "button", href, target: "_blank", rel: "noopener", textContent: text });
+    const links = [run.page && link(run.page, "Open the page of this run"), run.report && link(run.report, "Open the report")].filter(Boolean);
+    if (!links.length) links.push(element("p", { className: "note", textContent: "This run has no report." }));
     place("details-body").replaceChildren(
-      report,
+      element("p", { className: "links" }, ...links),
       factTable("Facts", facts),
       ...(metrics.length ? [factTable("Metrics", metrics)] : []),
       ...(settings.length ? [factTable("Settings and where they were set", settings)] : []),

@@ -17,7 +17,10 @@ class Served {
   async runs() {
     const reply = await this.#ask(`runs?since=${this.#version}`);
     const found = await reply.json();
-    for (const row of found.rows) row.report = row.has_report ? `${row.id}/report.html` : null;
+    for (const row of found.rows) {
+      row.report = row.has_report ? `${row.id}/report.html` : null;
+      row.page = row.has_page ? `${row.id}/` : null;
+    }
     const fresh = found.version !== this.#version || found.more !== this.isReading;
     this.isReading = found.more;
     this.total = found.total;

@@ -75,7 +75,7 @@ class RunTable {
   }
 
   json() {
-    const runs = this.#order.map(({ text, id, has_report, report, ...run }) => ({
+    const runs = this.#order.map(({ text, id, has_report, has_page, report, page, ...run }) => ({
       ...run,
       config: Object.fromEntries(Object.entries(run.config).map(([name, [value, origin]]) => [name, { value, origin }])),
     }));

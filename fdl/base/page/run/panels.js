@@ -90,13 +90,14 @@ function rankParts(records) {
   const many = records.filter((record) => record.ranks);
   if (!many.length) return [];
   const sums = [];
-  for (const { ranks } of many) {
+  for (const { ranks, gpus, epoch } of many) {
     ranks.each.forEach((one, rank) => {
       const sum = (sums[rank] ||= { batches: 0, samples: 0, busy: 0 });
       sum.batches += one.batches;
       sum.samples += one.samples;
       sum.busy += one.busy_ms || 0;
-      Object.assign(sum, { loss: measured(one.loss), device: one.device });
+      const memory = gpus?.find(({ device }) => one.device === `cuda:${device}`);
+      Object.assign(sum, { loss: measured(one.loss), device: one.device, memory, epoch });
     });
   }
   const batches = sums.reduce((sum, one) => sum + one.batches, 0);
@@ -108,8 +109,13 @@ function rankParts(records) {
     one.busy > 0 ? formatCount((1000 * one.samples) / one.busy) : DASH,
     formatDuration(one.busy / 1000),
     formatMetric(one.loss),
+    one.memory ? `${formatBytes(one.memory.reserved)} / ${formatBytes(one.memory.total)}` : DASH,
+    `epoch ${one.epoch}`,
   ]);
-  const table = numberTable("What each rank did", ["Rank", "Device", "Batches", "Share of batches", "Samples/s", "Busy for", "Last loss"], rows);
+  const heads = ["Rank", "Device", "Batches", "Share of batches", "Samples/s", "Busy for", "Last loss", "Memory", "Last seen"];
+  const table = numberTable("What each rank did", heads, rows);
+  const newest = many[many.length - 1].epoch;
+  sums.forEach(({ epoch }, rank) => table.tBodies[0].rows[rank].classList.toggle("bad-value", epoch < newest));
   const scroll = element("div", { className: "scroll", tabIndex: 0 }, table);
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Table of ranks");

@@ -21,6 +21,7 @@ class RunAxis extends Axis {
     made.unit = "time";
     made.xs = times(series.xs);
     made.best = series.best && { ...series.best, x: times([series.best.x])[0] };
+    made.ranks = series.ranks.map((one) => this.of(one));
     const { detail } = series;
     made.detail = detail && { range: times(detail.range), xs: times(detail.xs), ys: detail.ys };
     return made;

@@ -9,17 +9,24 @@ class LiveFeed {
   #view;
   #source = null;
   #failed = 0;
+  /** Behind which record of the run the stream goes on. */
+  #place;
 
-  constructor(model, view, session) {
+  constructor(model, view, { session, after }) {
     this.#model = model;
     this.#view = view;
     this.#session = session;
+    this.#place = after;
     view.detail = (names, range) => this.#detail(names, range);
   }
 
   start() {
-    const source = (this.#source = new EventSource(`events?after=${this.#model.received}`));
-    const on = (kind, take) => source.addEventListener(kind, (event) => take(JSON.parse(event.data), event));
+    const source = (this.#source = new EventSource(`events?after=${this.#place}`));
+    const on = (kind, take) =>
+      source.addEventListener(kind, (event) => {
+        this.#place = Number(event.lastEventId) || this.#place;
+        take(JSON.parse(event.data));
+      });
     source.addEventListener("open", () => {
       this.#failed = 0;
       this.#view.connect("live");
@@ -32,12 +39,11 @@ class LiveFeed {
       if (info.session !== this.#session) window.location.reload();
       else this.#model.open(info);
     });
-    on("epoch", (record, event) => this.#model.receive(Number(event.lastEventId), record));
+    on("epoch", (record) => this.#model.record(record));
     on("steps", ({ series, clock }) => this.#model.addSteps(series, clock));
     on("progress", (progress) => this.#model.setProgress(progress));
     on("media", () => this.#view.media.refresh());
     on("ledger", (ledger) => this.#model.setLedger(ledger));
-    on("load", (load) => this.#model.addLoad(load));
     on("acts", (state) => this.#view.acts?.show(state));
     on("drawing", ({ version }) => this.#model.setDrawing(version));
     on("complete", (summary) => {

@@ -100,7 +100,7 @@ class RunView {
     if (any("info")) this.#details();
     if (any("info", "drawing")) this.#drawing();
     if (any("info", "heading", "epochs", "progress")) this.#strip.render();
-    const slow = any("info", "heading", "epochs", "ledger", "loads", "progress");
+    const slow = any("info", "heading", "epochs", "ledger", "progress");
     dirty.clear();
     if (!slow) return;
     const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();

@@ -37,7 +37,7 @@ class RunModel {
     this.following = false;
   }
 
-  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger loads progress drawing. */
+  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger progress drawing. */
   watch(listener) {
     this.#listeners.push(listener);
   }
@@ -53,7 +53,7 @@ class RunModel {
     for (const one of series) this.#curve(one.name).append(one.steps, one.values);
     this.ledger = ledger;
     this.summary = finish;
-    for (const kind of ["info", "epochs", "steps", "ledger", "loads", "progress"]) this.#changed(kind);
+    for (const kind of ["info", "epochs", "steps", "ledger", "progress"]) this.#changed(kind);
   }
 
   open(info) {
@@ -61,16 +61,6 @@ class RunModel {
     const metadata = JSON.stringify(info.metadata);
     this.#changed(metadata === this.#known ? "heading" : "info");
     this.#known = metadata;
-  }
-
-  /** Epochs that were received; a stream goes on after them. */
-  get received() {
-    return this.records.length;
-  }
-
-  /** Take the record of a stream that has this number; one that is known already changes nothing. */
-  receive(number, record) {
-    if (number === this.received + 1) this.record(record);
   }
 
   record(record) {
@@ -94,18 +84,14 @@ class RunModel {
   setProgress(progress) {
     this.progress = progress;
     this.heardAt = performance.now();
+    this.loads.push(progress);
+    if (this.loads.length > MOST_LOADS) this.loads.shift();
     this.#changed("progress");
   }
 
   setLedger(ledger) {
     this.ledger = ledger;
     this.#changed("ledger");
-  }
-
-  addLoad(load) {
-    this.loads.push(load);
-    if (this.loads.length > MOST_LOADS) this.loads.shift();
-    this.#changed("loads");
   }
 
   setDrawing(version) {
@@ -164,6 +150,13 @@ class RunModel {
   }
 
   #take(record) {
+    // A run that was started again in its folder repeats the epochs after its checkpoint.
+    const repeated = this.records.findIndex(({ epoch }) => epoch >= record.epoch);
+    if (repeated >= 0) {
+      const before = this.records.splice(0).slice(0, repeated);
+      this.series.clear();
+      for (const one of before) this.#take(one);
+    }
     this.records.push(record);
     for (const name of Object.keys(record.metrics)) record.metrics[name] = measured(record.metrics[name]);
     const own = ["lr", "grad_norm"].filter((name) => name in record);
@@ -174,6 +167,12 @@ class RunModel {
       if (!series) this.series.set(name, (series = new Series(name, "epoch")));
       series.add(record.epoch, value);
     }
+    (record.ranks?.each || []).forEach(({ loss, scalars }, rank) => {
+      for (const [name, value] of Object.entries({ loss, ...scalars })) {
+        const ranks = this.series.get(name)?.ranks;
+        if (ranks) (ranks[rank] ||= new Series(`${name} of rank ${rank}`, "epoch")).add(record.epoch, measured(value));
+      }
+    });
   }
 
   #curve(name) {
@@ -201,6 +200,8 @@ class Series {
     this.min = Infinity;
     this.max = -Infinity;
     this.detail = null;
+    /** The same of each rank, if there are several. */
+    this.ranks = [];
   }
 
   add(x, y) {

@@ -116,20 +116,69 @@ class RankData {
   }
 }
 
+/** Times in which a GPU is used less than this percentage for so long are hatched. */
+const [IDLE_BELOW, SHORTEST_GAP_MS] = [5, 500];
+
+/** From the first idle sample to the next busy one, or to the last one; unknown use is not idle. */
+function gapsOf(t, util) {
+  const gaps = [];
+  let start = null;
+  for (let index = 0; index <= t.length; index++) {
+    const isIdle = index < t.length && util[index] !== null && util[index] < IDLE_BELOW;
+    if (isIdle) start ??= t[index];
+    else if (start !== null) {
+      gaps.push([start, t[Math.min(index, t.length - 1)]]);
+      start = null;
+    }
+  }
+  return gaps.filter(([from, to]) => to - from >= SHORTEST_GAP_MS);
+}
+
+/** The curves of each GPU, from the samples of one rank. */
+function gpusOf(devices, samples, t) {
+  return Object.entries(devices).map(([device, name]) => {
+    const known = samples.map(({ gpus }) => gpus.find(({ d }) => d === Number(device)));
+    const column = (key) => known.map((gpu) => gpu?.[key] ?? null);
+    const util = column("u");
+    return { device: Number(device), name, util, used: column("va"), total: column("vt"), gaps: gapsOf(t, util) };
+  });
+}
+
+/** How busy each rank was; nothing for a single rank without such values. */
+function busyOf(samples, events) {
+  const ranks = new Set([...samples, ...events].map(({ r }) => r).filter((rank) => rank !== undefined));
+  const found = new Map([...ranks].sort((a, b) => a - b).map((rank) => [rank, { rank, t: [], busy: [] }]));
+  for (const { r, t, busy } of samples) {
+    if (r === undefined && busy === undefined) continue;
+    if (!found.has(r)) found.set(r, { rank: r ?? 0, t: [], busy: [] });
+    found.get(r).t.push(t);
+    found.get(r).busy.push(busy ?? null);
+  }
+  const curves = [...found.values()];
+  return curves.length > 1 || curves.some(({ busy }) => busy.some((value) => value !== null)) ? curves : [];
+}
+
 class TimelineData {
+  /** Takes what a timeline saves as JSON. */
   constructor(raw) {
-    const { t, events } = raw;
+    const { samples, events, devices } = raw;
+    // Ranks on one machine have all measured the same load.
+    const first = samples.reduce((least, { r }) => Math.min(least, r ?? Infinity), Infinity);
+    const own = samples.filter(({ r }) => r === undefined || r === first);
+    const t = own.map((sample) => sample.t);
     this.t = t;
-    this.cpu = t.length && raw.cpu.some((value) => value !== null) ? raw.cpu : null;
-    this.ram = raw.ram.total.some((value) => value !== null) ? raw.ram : null;
-    this.gpus = raw.gpus;
-    this.idleBelow = raw.idle_below;
+    const cpu = own.map((sample) => sample.cpu);
+    this.cpu = cpu.some((value) => value !== null) ? cpu : null;
+    const [used, total] = [0, 1].map((index) => own.map(({ ram }) => ram?.[index] ?? null));
+    this.ram = total.some((value) => value !== null) ? { used, total } : null;
+    this.gpus = gpusOf(devices, own, t);
     this.events = events;
     const lastSample = t.length ? t[t.length - 1] : 0;
     const lastEvent = events.length ? events[events.length - 1].t : 0;
     this.end = Math.max(raw.total_ms || 0, lastSample, lastEvent, 1);
-    this.sampleCount = raw.sample_count;
-    this.ranks = raw.ranks.map((rank) => new RankData(rank, events, raw.ranks.length, this.end));
+    this.sampleCount = samples.length;
+    const busy = busyOf(samples, events);
+    this.ranks = busy.map((rank) => new RankData(rank, events, busy.length, this.end));
     this.many = this.ranks.length > 1;
     // Ranks train the same epochs: those of the first one that tells of them stand for all.
     this.epochs = spansOf(ofFirst(events, "epoch_start"), "epoch_start", "epoch_end", this.end);

@@ -4,22 +4,39 @@
 const SHORTEST_VIEW_MS = 5;
 
 class TimelineView {
-  #pending = false;
   #drag = null;
+  #title = element("h2", { id: "lanes-title", textContent: "Timeline" });
+  /** Draw in the next frame. */
+  later = soon(() => this.draw());
 
-  constructor(data) {
-    this.data = data;
+  /** Shows a timeline, as it is saved, in a section of the page. */
+  constructor(host, raw) {
+    const data = (this.data = new TimelineData(raw));
     this.lanes = lanesOf(data);
     this.from = 0;
     this.to = data.end;
     this.moment = null;
-    this.stage = place("stage");
-    this.readout = place("readout");
-    this.sheet = new Sheet(place("canvas"));
-    this.stage.setAttribute("aria-valuemin", 0);
-    this.stage.setAttribute("aria-valuemax", Math.round(data.end));
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
+    const slider = { role: "slider", "aria-orientation": "horizontal", "aria-labelledby": "lanes-title", "aria-describedby": "lanes-help" };
+    this.stage = element("div", { id: "stage", className: "stage", tabIndex: 0, ...slider, "aria-valuemin": "0", "aria-valuemax": String(Math.round(data.end)) }, this.canvas, this.readout);
+    this.sheet = new Sheet(this.canvas);
+    host.replaceChildren(...this.#parts());
+    host.hidden = false;
     this.#listen();
     this.draw();
+  }
+
+  #parts() {
+    const { data } = this;
+    const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.happened.length} events`];
+    const acts = [["+", "zoom-in", "Zoom in", () => this.zoom(1 / 1.5)], ["−", "zoom-out", "Zoom out", () => this.zoom(1.5)], ["Fit", "fit", "Show everything", () => this.show(0, data.end)]];
+    const tools = acts.map(([text, id, name, act]) => button(text, act, { id, title: name, "aria-label": name }));
+    const head = element("div", { className: "section-head" }, this.#title, element("p", { id: "timeline-facts", className: "note", textContent: facts.join(" · ") }), element("div", { className: "lane-tools", role: "group", "aria-label": "View" }, ...tools));
+    const help = "Arrow keys move along the time, plus and minus zoom, 0 shows everything, Escape leaves the moment. The figures of the whole timeline are in the tables below.";
+    const keys = [["←"], ["→", "move"], ["+"], ["−", "zoom"], ["0", "fit"]].flatMap(([key, text]) => [element("kbd", { textContent: key }), text ? ` ${text} ` : " "]);
+    const lanes = element("div", { className: "card lanes" }, element("p", { id: "lanes-help", className: "unseen", textContent: help }), this.stage, legendOf(this.lanes), element("p", { className: "hint", "aria-hidden": "true" }, ...keys, element("span", { textContent: "drag to pan, Ctrl + wheel to zoom" })));
+    return [head, lanes, element("div", { className: "lane-tables" }, loadTable(data), eventTable(data))];
   }
 
   /** Show [from, from + length], kept within the timeline. */
@@ -44,15 +61,6 @@ class TimelineView {
     const at = this.moment ?? (this.from + this.to) / 2;
     this.moment = Math.min(this.data.end, Math.max(0, at + step));
     this.show(this.from + step, this.to - this.from);
-  }
-
-  later() {
-    if (this.#pending) return;
-    this.#pending = true;
-    requestAnimationFrame(() => {
-      this.#pending = false;
-      this.draw();
-    });
   }
 
   draw() {
@@ -121,24 +129,13 @@ class TimelineView {
     });
     stage.addEventListener("blur", () => this.#leave());
     stage.addEventListener("keydown", (event) => this.#press(event));
-    for (const [id, act] of Object.entries(this.#acts())) place(id).addEventListener("click", act);
-    startTheme(place("theme"), () => this.later());
     new ResizeObserver(() => {
       if (stage.clientWidth !== this.width) this.later();
     }).observe(stage);
   }
 
-  #acts() {
-    return {
-      "zoom-in": () => this.zoom(1 / 1.5),
-      "zoom-out": () => this.zoom(1.5),
-      fit: () => this.show(0, this.data.end),
-    };
-  }
-
   #press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const acts = this.#acts();
     const moves = {
       ArrowLeft: () => this.pan(-0.05),
       ArrowRight: () => this.pan(0.05),
@@ -146,10 +143,10 @@ class TimelineView {
       PageDown: () => this.pan(0.5),
       Home: () => this.pan(-Infinity),
       End: () => this.pan(Infinity),
-      "+": acts["zoom-in"],
-      "=": acts["zoom-in"],
-      "-": acts["zoom-out"],
-      0: acts.fit,
+      "+": () => this.zoom(1 / 1.5),
+      "=": () => this.zoom(1 / 1.5),
+      "-": () => this.zoom(1.5),
+      0: () => this.show(0, this.data.end),
       Escape: () => this.#leave(),
     };
     if (!Object.hasOwn(moves, event.key)) return;
@@ -188,16 +185,14 @@ function statistics(values) {
   return count ? { count, mean: sum / count, most } : null;
 }
 
-function fillTable(id, header, rows) {
-  const table = place(id);
-  const head = header.map((text) => element("th", { scope: "col" }, text));
-  const body = rows.map(([name, ...cells]) =>
-    element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((text) => element("td", {}, text))),
-  );
-  table.append(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
+/** A table of numbers on a card. */
+function cardTable(id, name, title, heads, rows) {
+  const table = Object.assign(numberTable(title, heads, rows), { id });
+  const scroll = element("div", { className: "card scroll", tabIndex: 0, role: "region", "aria-label": title }, table);
+  return element("div", {}, element("h3", { textContent: name }), scroll);
 }
 
-function fillLoad(data) {
+function loadTable(data) {
   const row = (name, values, show, idle = [DASH, DASH]) => {
     const found = statistics(values);
     return [name, ...(found ? [show(found.mean), show(found.most)] : [DASH, DASH]), ...idle];
@@ -212,7 +207,7 @@ function fillLoad(data) {
     rows.push(row(name, rank.busy, formatPercent, waits));
   }
   for (const gpu of data.gpus) {
-    const below = gpu.util.filter((value) => value !== null && value < data.idleBelow).length;
+    const below = gpu.util.filter((value) => value !== null && value < IDLE_BELOW).length;
     const known = gpu.util.filter((_, index) => gpu.used[index] !== null).length;
     const gone = gpu.gaps.reduce((sum, [start, end]) => sum + end - start, 0);
     const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${lengthText(gone)}` : "none";
@@ -221,10 +216,10 @@ function fillLoad(data) {
     rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
   }
   if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
-  fillTable("load", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
+  return cardTable("load", "Load", "Load of the machine over the whole timeline", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
 }
 
-function fillEvents(data) {
+function eventTable(data) {
   const lengths = (spans) => spans.map((span) => span.last?.ms ?? span.end - span.start);
   const row = (name, values) => {
     const found = statistics(values);
@@ -243,11 +238,11 @@ function fillEvents(data) {
     rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms)) : [name, String(found.length), DASH, DASH, DASH]);
   }
   if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
-  fillTable("events", ["Event", "Count", "Mean", "Longest", "Total"], rows);
+  return cardTable("events", "Events", "Events of the whole timeline by kind", ["Event", "Count", "Mean", "Longest", "Total"], rows);
 }
 
 /** One entry for each colour and form on the page. */
-function fillLegend(lanes) {
+function legendOf(lanes) {
   const entries = new Map();
   for (const [token, form, text] of lanes.flatMap((lane) => lane.legend())) {
     const key = `${token} ${form}`;
@@ -259,18 +254,5 @@ function fillLegend(lanes) {
     swatch.style.setProperty("--ink", `var(--${token})`);
     return element("li", {}, swatch, element("span", {}, [...texts].join(", ")));
   });
-  place("legend").replaceChildren(...items);
+  return element("ul", { id: "legend", className: "legend", "aria-label": "Colours and forms" }, ...items);
 }
-
-function startTimeline() {
-  const data = new TimelineData(JSON.parse(place("data").textContent));
-  const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.happened.length} events`];
-  place("facts").textContent = facts.join(" · ");
-  fillLoad(data);
-  fillEvents(data);
-  const view = new TimelineView(data);
-  fillLegend(view.lanes);
-  return view;
-}
-
-const timeline = startTimeline();

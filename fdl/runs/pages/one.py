@@ -1,0 +1,362 @@
+"""The page of one run as it is served, from the files in the run's folder.
+
+A training writes what the page shows into the folder ``page`` of its run:
+
+- ``records.jsonl`` only grows: the facts of the run, its epochs and its end.
+- ``now.json`` is replaced: the position of the training, the ledger, the load of the machine.
+- ``graph.svg`` is the drawing of the model.
+
+A place in ``records.jsonl`` is the id of an event. A reader that comes back names the last one, so
+it gets each record once. Step curves and media have folders of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fdl.base.own_files import inside, open_own
+from fdl.base.page_assets import RUN_PAGE
+from fdl.runs.json_file import read_json
+from fdl.runs.pages.media import media_answer
+from fdl.runs.pages.rows import PAGE as FOLDER
+from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
+from fdl.runs.step_files import Pieces, StepFiles
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
+
+TIMELINE = "timeline.json"
+POINTS = 2000
+"""Points of a curve, unless a reader asks for another number."""
+
+_MOST_POINTS = 20_000
+_POINTS_OF_NEWS = 400
+_MOMENTS = 1000
+_LOOK_SECONDS = 0.2
+_SILENT_SECONDS = 15.0
+"""Longest silence of a stream: keeps proxies from closing it and detects readers that are gone."""
+
+_EVENTS = {"run": "info", "epoch": "epoch", "finish": "complete"}
+_FACTS = ("progress", "ledger")
+
+
+class Line(NamedTuple):
+    """One record: its kind, its JSON, and the place in the file behind it."""
+
+    kind: str
+    text: str
+    end: int
+
+
+class RunPage:
+    """The page of one run.
+
+    Args:
+        run: The folder of the run.
+        acts: What a training offers to the readers of its page, and how they ask for it.
+        asked: Called whenever somebody reads.
+    """
+
+    def __init__(
+        self, run: Path, acts: Acts | None = None, asked: Callable[[], None] = lambda: None
+    ) -> None:
+        self._run = run
+        self._folder = run / FOLDER
+        self._acts = acts
+        self._asked = asked
+
+    def answer(self, request: Request, closing: threading.Event) -> Answer | Iterator[bytes]:
+        """The answer to a request that was let in.
+
+        Raises:
+            Refused: The request cannot be answered.
+        """
+        self._asked()
+        path = request.path
+        if request.body is not None and self._acts is not None:
+            self._acts.post(request.body)
+            return in_json({"ok": True})
+        if path == "/":
+            return Answer(self._page().encode(), HTML, RUN_PAGE.policy(served=True))
+        if path == "/events":
+            after = request.last_id or request.text("after")
+            known = int(after[:18]) if after.isascii() and after.isdigit() else 0
+            return self._stream(known, closing)
+        if path == "/graph.svg":
+            return self._drawing()
+        if path == f"/{TIMELINE}":
+            return Answer(self._content(TIMELINE))
+        if path == "/records.jsonl":
+            body = "".join(f"{line.text}\n" for line in self._lines(0))
+            return Answer(body.encode(), "application/jsonl")
+        if path == "/api/series":
+            return in_json(self._series(request))
+        if path in ("/api/media", "/image.png"):
+            return media_answer(self._run, request)
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
+
+    def _page(self) -> str:
+        lines = self._lines(0)
+        info = _newest(lines, "run")
+        if info is None:
+            text = "the run has no page yet, or another program wrote it; try again"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        now = self._now()
+        facts = json.loads(info.text)
+        files = StepFiles.read(self._run)
+        parts = {
+            "info": facts,
+            "series": [_whole(files, name, POINTS) for name in files.names],
+            "clock": _clock(files),
+            "progress": now.get("progress"),
+            "loads": now.get("loads") or [],
+            "ledger": now.get("ledger") or {},
+            "live": {
+                "session": now.get("session"),
+                "drawing": now.get("drawing") or 0,
+                "buttons": self._acts is not None,
+                "after": lines[-1].end,
+                "timeline": (self._run / TIMELINE).is_file(),
+            },
+        }
+        finish = _end(lines)
+        listed = {
+            "records": f"[{','.join(line.text for line in lines if line.kind == 'epoch')}]",
+            "finish": finish.text if finish else "null",
+        }
+        texts = listed | {
+            name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
+        }
+        data = ",".join(f'"{name}":{text}' for name, text in texts.items())
+        names = (facts.get("label") or "Training run", facts.get("run"))
+        title = " · ".join(str(name) for name in names if name)
+        return RUN_PAGE.text(title, f"{{{data}}}".replace("<", "\\u003c"), served=True)
+
+    def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
+        """The events of a run: its facts, the records behind a place, and what happens then."""
+        yield b"retry: 1000\n\n"
+        lines = self._lines(0)
+        place = after if not lines or after <= lines[-1].end else 0
+        end = _end(lines)
+        news = _News(self._run)
+        if info := _newest(lines, "run"):
+            yield self._event(info, with_id=False)
+        silent = 0.0
+        ended = False
+        while True:
+            part = b""
+            for line in lines:
+                if line.end > place and (line.kind != "finish" or line is not end):
+                    part += self._event(line)
+            if end is not None:
+                closing.wait(_LOOK_SECONDS)  # curves and media have files of their own
+                yield part + b"".join(news.take(self._now())) + self._event(end)
+                return
+            place = max([place, *(line.end for line in lines)])
+            part += b"".join(news.take(self._facts()))
+            silent = 0.0 if part else silent + _LOOK_SECONDS
+            if not part and silent >= _SILENT_SECONDS:
+                part, silent = b": \n\n", 0.0
+            if part:
+                yield part
+            if ended:
+                return
+            ended = closing.wait(_LOOK_SECONDS)
+            self._asked()
+            lines = self._lines(place)
+            end = _end(lines)
+
+    def _event(self, line: Line, *, with_id: bool = True) -> bytes:
+        text = line.text
+        if line.kind == "run":
+            text = json.dumps(json.loads(text) | {"session": self._now().get("session")})
+        return _event(_EVENTS[line.kind], text, line.end if with_id else None)
+
+    def _facts(self) -> dict[str, Any]:
+        acts = {"acts": self._acts.state} if self._acts is not None and self._acts.state else {}
+        return self._now() | acts
+
+    def _now(self) -> dict[str, Any]:
+        return read_json(self._folder / "now.json") or {}
+
+    def _lines(self, start: int) -> list[Line]:
+        """The records behind a place; a line that is still being written is left out."""
+        data = self._content(FOLDER, "records.jsonl", start=start)
+        found = []
+        for raw in data.splitlines(keepends=True):
+            start += len(raw)
+            try:
+                text = raw.decode().strip()
+                content = json.loads(text) if raw.endswith(b"\n") else None
+            except ValueError:
+                continue
+            if isinstance(content, dict) and content.get("type") in _EVENTS:
+                found.append(Line(content["type"], text, start))
+        return found
+
+    def _content(self, *names: str, start: int = 0) -> bytes:
+        """A file of the run from a place on; nothing if it is missing."""
+        try:
+            with open_own(inside(self._run, *names)) as stream:
+                stream.seek(start)
+                return stream.read()
+        except OSError:
+            return b""
+
+    def _drawing(self) -> Answer:
+        body = self._content(FOLDER, "graph.svg")
+        if not body:
+            raise Refused(HTTPStatus.NOT_FOUND, "this run has no drawing of its model")
+        # A drawing opened on its own may use styles, but not run scripts or fetch anything.
+        policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+        return Answer(body, "image/svg+xml", policy)
+
+    def _series(self, request: Request) -> dict[str, Any]:
+        files = StepFiles.read(self._run)
+        wanted = request.query.get("name")
+        if not wanted:
+            return {"names": files.names, "clock": _clock(files)}
+        for name in wanted:
+            if name not in files.names:
+                raise Refused(HTTPStatus.NOT_FOUND, f"there is no curve {name:.80}")
+        points = min(_MOST_POINTS, request.number("points") or POINTS)
+        first, last = request.number("from"), request.number("to")
+        if first is None and last is None:
+            return {"series": [_whole(files, name, points) for name in wanted]}
+        # The steps of the files count from 1, those of the page from 0.
+        ends = (-math.inf if first is None else first + 1, math.inf if last is None else last + 1)
+        parts = {name: files.pieces(name, points, *ends) for name in wanted}
+        return {"series": [_curve(name, pieces) for name, pieces in parts.items()]}
+
+
+class Acts:
+    """What a training offers to the readers of its page.
+
+    Args:
+        ask: Passes a request on; returns why it is refused, or nothing.
+    """
+
+    def __init__(self, ask: Callable[[str], str]) -> None:
+        self._ask = ask
+        self.state: dict[str, Any] = {}
+
+    def post(self, body: bytes) -> None:
+        """Ask the training for something.
+
+        Raises:
+            Refused: It does not understand it.
+        """
+        if problem := self._ask(body.decode("utf-8", "replace")):
+            raise Refused(HTTPStatus.BAD_REQUEST, problem)
+
+
+class _News:
+    """What of a run has changed since the last look, apart from its records."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._told: dict[str, Any] = {}
+        self._media = self._media_mark()
+        self._places = _sizes(StepFiles.read(run))
+
+    def take(self, facts: dict[str, Any]) -> Iterator[bytes]:
+        """The events that tell of it."""
+        for name in (*_FACTS, "acts"):
+            if name in facts and self._told.get(name) != facts[name]:
+                self._told[name] = facts[name]
+                yield _event(name, json.dumps(facts[name]))
+        drawing = facts.get("drawing") or 0
+        if self._told.get("drawing") != drawing:
+            self._told["drawing"] = drawing
+            yield _event("drawing", json.dumps({"version": drawing}))
+        if self._media != (mark := self._media_mark()):
+            self._media = mark
+            yield _event("media", "{}")
+        files = StepFiles.read(self._run)
+        series = []
+        for name, size in _sizes(files).items():
+            before = self._places.get(name, 0)
+            # A curve that was thinned has fewer points than before, and none that are new.
+            if size > before:
+                series.append(_curve(name, files.points_from(name, before, _POINTS_OF_NEWS)))
+            self._places[name] = size
+        if series:
+            yield _event("steps", json.dumps({"series": series, "clock": _clock(files, last=True)}))
+
+    def _media_mark(self) -> tuple[int, int]:
+        try:
+            found = (self._run / "media" / "index.json").stat()
+        except OSError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_size
+
+
+def _sizes(files: StepFiles) -> dict[str, int]:
+    return {name: files.size(name) for name in files.names}
+
+
+def _event(kind: str, data: str, number: int | None = None) -> bytes:
+    """One server-sent event; the data are JSON on one line."""
+    label = "" if number is None else f"id: {number}\n"
+    return f"event: {kind}\n{label}data: {data}\n\n".encode("utf-8", "backslashreplace")
+
+
+def _newest(lines: Sequence[Line], kind: str) -> Line | None:
+    return next((line for line in reversed(lines) if line.kind == kind), None)
+
+
+def _end(lines: Sequence[Line]) -> Line | None:
+    """The end of the run; None if it goes on, also if it was started again in its folder."""
+    last = next((line for line in reversed(lines) if line.kind in ("run", "finish")), None)
+    return last if last is not None and last.kind == "finish" else None
+
+
+def _whole(files: StepFiles, name: str, points: int) -> dict[str, Any]:
+    """A whole curve, with its last value."""
+    size = files.size(name)
+    # A piece with a range becomes two points.
+    made = _curve(name, files.pieces(name, points if size <= points else (points - 1) // 2))
+    end = _curve(name, files.points_from(name, size - 1, 1))
+    if end["steps"] and (not made["steps"] or made["steps"][-1] < end["steps"][-1]):
+        made["steps"] += end["steps"]
+        made["values"] += end["values"]
+    return made
+
+
+def _curve(name: str, pieces: Pieces) -> dict[str, Any]:
+    """A curve as points with rising steps from 0: two of a piece that has a range."""
+    steps: list[float] = []
+    values: list[float | str] = []
+    at = pieces.steps
+    quarter = (at[-1] - at[0]) / max(1, len(at) - 1) / 4 if at else 0.0
+    rows = zip(at, pieces.low, pieces.high, pieces.mean, pieces.broken, strict=True)
+    for step, low, high, mean, broken in rows:
+        if low < high:
+            steps += [step - 1 - quarter, step - 1 + quarter]
+            values += [low, high]
+        else:
+            steps.append(step - 1)
+            values.append("nan" if math.isnan(mean) else mean)
+        if broken and low < high:
+            steps.append(step - 1 + 1.5 * quarter)
+            values.append("nan")
+    whole = [int(step) if float(step).is_integer() else round(step, 3) for step in steps]
+    return {"name": name, "steps": whole, "values": values}
+
+
+def _clock(files: StepFiles, *, last: bool = False) -> dict[str, list[float]]:
+    """Steps, and the seconds of the run at which they were recorded."""
+    line = files.seconds()
+    if not line:
+        return {"steps": [], "seconds": []}
+    every = max(1, -(-len(line.at) // _MOMENTS))
+    places = range(len(line.at) - 1, 0, -every)[: 1 if last else None][::-1]
+    return {
+        "steps": [line.at[place] - 1 for place in places],
+        "seconds": [line.values[place] - line.values[0] for place in places],
+    }

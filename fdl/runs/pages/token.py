@@ -1,0 +1,33 @@
+"""The token in the addresses of pages: one per user, in a file that only this user can read."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from contextlib import suppress
+
+from fdl.runs.pages.cache import folder
+
+_FILE = "page-token"
+
+
+def page_token() -> str:
+    """The token of this user; a new one if there is none, or if others could have read it.
+
+    Where it cannot be kept, each call gives another token.
+    """
+    file = folder() / _FILE
+    with suppress(OSError, ValueError):
+        if file.stat().st_mode & 0o077 == 0 or os.name == "nt":
+            known = file.read_text(encoding="ascii").strip()
+            if re.fullmatch(r"[\w-]{22,}", known):
+                return known
+    made = secrets.token_urlsafe(16)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_name(f"{_FILE}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(f"{made}\n")
+        fresh.replace(file)
+    return made
