@@ -7,10 +7,15 @@ import sys
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.manifest.builtins import RESERVED
-from fdl.manifest.inspect.document import explanation, explanation_json, listing, records
-from fdl.manifest.inspect.manifest import Report
-from fdl.manifest.inspect.screen import terminal_columns
-from fdl.plan.inspect.command import behind_environment, resolved
+from fdl.manifest.inspect.document import (
+    explanation,
+    explanation_json,
+    listing,
+    records,
+    terminal_columns,
+)
+from fdl.manifest.inspect.field import Report
+from fdl.plan.inspect import behind_environment, resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +77,7 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
 
 
 def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str]) -> list[Field]:
-    from fdl.manifest.inspect.path import parse
+    from fdl.manifest.inspect.field import parse
     from fdl.manifest.source import shown
 
     path, report = parse(asked), _report(project)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.cli.help.pages import Ask
+    from fdl.cli.help import Ask
     from fdl.cli.prepass import Invocation
     from fdl.manifest.discover import Found
     from fdl.manifest.select.command import Selection
@@ -181,7 +181,7 @@ def _from_manifest(found: Found | None, invocation: Invocation, host: Host | Non
         if code is not None:
             return code
     if invocation.work.on and not invocation.help:
-        from fdl.run.batch.start import run as run_there
+        from fdl.run.batch.slurm import run as run_there
 
         return run_there(found, env, invocation, host)
     if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
@@ -294,7 +294,7 @@ def _report(unknown: Selection) -> int:
     from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
     from fdl.base.suggest import nearest
     from fdl.manifest.builtins import BUILTINS
-    from fdl.manifest.select.above import of_the_project_above
+    from fdl.manifest.select.command import of_the_project_above
 
     level, token = unknown.level, unknown.name
     is_flag = token.startswith("-")
@@ -359,7 +359,8 @@ def _project_help(found: Found | None, env: str | None = None) -> int:
 def _print_page(page: Selection | None, project: Project | None, ask: Ask | None = None) -> None:
     """Print a help page that was asked for; only with ``ask`` programs are asked in turn."""
     from fdl.base import output
-    from fdl.cli.help import render, terminal_width
+    from fdl.base.layout import terminal_width
+    from fdl.cli.help import render
     from fdl.programs.schema import known
 
     width = terminal_width(sys.stdout)

@@ -91,7 +91,7 @@ def scan(argv: Sequence[str]) -> Invocation:
             helped = len(found.tokens)
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
     if found.help:
-        from fdl.manifest.argument_words import ALL_GROUPS
+        from fdl.manifest.words import ALL_GROUPS
         from fdl.programs.parameters.parameter import help_word
 
         word = help_word(argv[:end])

@@ -3,17 +3,20 @@
 Imported on the warm path: yaml is loaded only when a file has to be read.
 """
 
+# pathlib would add to the start of a command.
+# ruff: noqa: PTH118, PTH120, PTH123
 from __future__ import annotations
+
+import os
 
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import SHORTEST_WHOLE, is_distinct
 from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
-from fdl.manifest.slips import slips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fdl.manifest.discover import Found
     from fdl.manifest.node import Node, Removed
@@ -95,7 +98,6 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     content = _content(found.path, key.overlays.values(), stamps)
     manifest = Manifest(content.node, found, env, content.layers, content.removed)
     if write_cache:
-        from fdl.manifest import editor_copy
         from fdl.manifest.secrecy import texts
 
         # The cache is another file than the one that the user protects.
@@ -103,7 +105,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
             cache.store(key, content, stamps)
         else:
             cache.remove(key)
-        editor_copy.keep(found.path)
+        keep_schema(found.path)
     return manifest
 
 
@@ -136,7 +138,7 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
     from fdl.manifest.check import check
     from fdl.manifest.layers import stack
     from fdl.manifest.overlay import combine
-    from fdl.manifest.read import read
+    from fdl.manifest.source import read
 
     def layer(file: str) -> Node:
         stamps.append(cache.stamp(file))
@@ -148,3 +150,102 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
     node, removed = combine(layers)
     check(node, whole=True)
     return cache.Content(node, tuple(one.file for one in layers), removed)
+
+
+# An entry with one of these is a command of its own, added on purpose.
+_COMPLETE = ("description", "run", "path", "entry")
+
+
+def slips(root: Node, overlays: Collection[str]) -> list[str]:
+    """Warnings about commands that only an overlay has, and whose name is close to another one.
+
+    Args:
+        root: The merged manifest.
+        overlays: The files that were laid over it.
+    """
+    commands = root.get("commands")
+    if commands is None or not overlays:
+        return []
+    added = {
+        name: spec
+        for name, spec in commands.mapping.items()
+        if spec.file in overlays and not any(spec.get(key) for key in _COMPLETE)
+    }
+    return _warnings(added, [name for name in commands.mapping if name not in added])
+
+
+def _warnings(added: dict[str, Node], others: Collection[str]) -> list[str]:
+    if not added or not others:
+        return []
+    from fdl.base.suggest import nearest
+    from fdl.manifest.source import shown
+
+    found = []
+    for name, spec in added.items():
+        # Commands such as gpu1 and gpu2 are not slips of each other.
+        words = [other for other in others if _letters(other) != _letters(name)]
+        if close := nearest(name, words, 2 if len(name) > 4 else 1):
+            found.append(
+                f"{shown(spec.file)}:{spec.key_line}:{spec.key_column}: the command `{name}` is "
+                f"new and has no description; did you mean `{close}`?"
+            )
+    return found
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name if not letter.isdigit())
+
+
+def empty(key: str, known: Sequence[str] = ()) -> str:
+    """What to do about a key without a value.
+
+    Args:
+        key: The key.
+        known: The keys that there are.
+    """
+    from fdl.base.suggest import nearest
+
+    for mark, end in ((":", ", with a space after the colon"), ("=", "")):
+        name, _, value = key.partition(mark)
+        if name and value:
+            return f"write `{name}: {value}`{end}"
+    close = nearest(key, [name for name in known if name != key])
+    meant = f"did you mean `{close}`? " if close else ""
+    return f"{meant}write a value; `null` removes an inherited one"
+
+
+PLACE = ".fdl/manifest.schema.json"
+"""The path that a manifest's first lines can give to the editor. fdl keeps the file up to date."""
+
+_HEADER = f"# yaml-language-server: $schema={PLACE}"
+
+
+def keep_schema(manifest: str) -> None:
+    """Write or update the copy beside a manifest, if the manifest's first lines name it.
+
+    A failure is ignored: the manifest works without the copy.
+    """
+    if _HEADER not in (line.strip() for line in _lines(manifest, 4096)):
+        return
+    from fdl.manifest.json_schema import as_json
+
+    directory = os.path.dirname(manifest)
+    target = os.path.join(directory, *PLACE.split("/"))
+    if "".join(_lines(target)) != as_json():
+        from contextlib import suppress
+
+        from fdl.base.own_files import put_own
+        from fdl.manifest.cache import make_folder
+
+        with suppress(OSError):
+            make_folder(os.path.dirname(target))
+            put_own(directory, target, as_json().encode())
+
+
+def _lines(file: str, size: int = -1) -> list[str]:
+    """The first lines of a file, or all; none if it cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.readlines(size)
+    except (OSError, ValueError):
+        return []

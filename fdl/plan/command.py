@@ -6,7 +6,7 @@ Imported on the warm path.
 from __future__ import annotations
 
 from fdl.base.errors import UsageError
-from fdl.manifest.select.classify import RUN
+from fdl.manifest.select.level import RUN
 from fdl.plan.planner import IN_CONTAINER, UNCHECKED, Planner
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
     level = planner.with_values(level, preset)
     schema = known(level, keep=planner.keeps)
     if schema is None:
-        from fdl.plan.empty import refuse_empty
+        from fdl.plan.generate import refuse_empty
 
         refuse_empty(level, preset)
     else:
@@ -75,7 +75,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         check_tail(takes, made.tail, command, level.typed(), presets, env)
     plan = planner.entry(level, preset, tail, schema)
     if schema is not None and schema.foreign:
-        from fdl.plan.unchecked import note
+        from fdl.plan.check import note
 
         said = note(takes, level, preset)
         plan.notes += [said] if said else []

@@ -209,7 +209,7 @@ class Planner(Record):
         sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
         if not any(section and _refers(section) for section in sections):
             return level
-        from fdl.manifest.variables.fill import finder, with_values
+        from fdl.manifest.variables import finder, with_values
 
         scopes = (*level.scopes, *nodes[1:])
         variables = self.host.variables
@@ -244,7 +244,7 @@ class Planner(Record):
         shell, mine = self.host.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
-            from fdl.manifest.variables.env import variables
+            from fdl.manifest.variables import variables
 
             settled = variables(scopes, self.root, shell, mine)
         for variable in settled:

@@ -11,7 +11,7 @@ from fdl.base.errors import FdlError
 from fdl.base.resume_option import RESUME, without_resume
 from fdl.base.secrets import REDACTED
 from fdl.base.shell_words import join
-from fdl.manifest.select.classify import PRESET
+from fdl.manifest.select.level import PRESET
 from fdl.plan.planner import Planner, here
 from fdl.plan.torchrun import read
 from fdl.runs.find import levels, shortened

@@ -8,10 +8,9 @@ from pathlib import Path
 from fdl.base.errors import ManifestError, ScaffoldError
 from fdl.manifest.discover import EXAMPLES, NAMES
 from fdl.manifest.inspect.layer import is_only_change, lookup
-from fdl.manifest.inspect.spans import Layout, Span, json_layout, yaml_layout
-from fdl.manifest.inspect.splice import NewValue, candidates
+from fdl.manifest.inspect.splice import Layout, NewValue, Span, candidates, json_layout, yaml_layout
 from fdl.manifest.node import Node
-from fdl.manifest.read import parse
+from fdl.manifest.source import parse
 
 _COMMANDS = "commands"
 

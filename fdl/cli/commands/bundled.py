@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.cli.help import render, terminal_width
+from fdl.base.layout import terminal_width
+from fdl.cli.help import render
 from fdl.manifest.select.project import Project
 from fdl.plan.planner import Host, hand_down
 from fdl.plan.probe import learn

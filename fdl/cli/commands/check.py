@@ -17,7 +17,7 @@ from fdl.manifest.builtins import RESERVED
 from fdl.manifest.layers import environments
 from fdl.manifest.node import relative
 from fdl.manifest.select.project import Project
-from fdl.manifest.select.survey import BROKEN, survey
+from fdl.manifest.select.walk import BROKEN, survey
 from fdl.plan.command import plan_of
 from fdl.programs.schema import known
 

@@ -67,7 +67,7 @@ def set_(
         FdlError: The change would not take effect, would break the manifest, or cannot be made
             without touching anything else; nothing is written then.
     """
-    from fdl.plan.inspect.edit import prepare
+    from fdl.plan.edit import prepare
 
     change = prepare(ctx.obj, field, value, where=where, line=for_)
     if dry_run:

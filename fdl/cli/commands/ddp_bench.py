@@ -50,8 +50,8 @@ def ddp_bench(
             raise bundled.not_installed()
         return start(call, NAME, bundle.MODULES[NAME], words, dry_run=call.dry_run)
     if call.invocation.help:
-        from fdl.manifest.select.classify import PRESET
         from fdl.manifest.select.command import LEVEL, Selection
+        from fdl.manifest.select.level import PRESET
 
         preset, word = _preset(found, words), call.invocation.help_word
         kind = PRESET if preset else LEVEL
@@ -83,7 +83,7 @@ def _plan(call: Call, bench: Level, words: list[str]) -> Plan:
 
 def _preset(bench: Level, arguments: list[str]) -> str | None:
     """The preset that the first word names, or None."""
-    from fdl.manifest.select.classify import PRESET
+    from fdl.manifest.select.level import PRESET
 
     name = arguments[0] if arguments else ""
     return name if name in bench.commands and bench.kind(name) == PRESET else None

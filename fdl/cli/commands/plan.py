@@ -13,7 +13,7 @@ from fdl.cli.commands.verb import Group, Json, Open
 
 if TYPE_CHECKING:
     from fdl.cli.commands.verb import Call
-    from fdl.plan.inspect.command import Command
+    from fdl.plan.inspect import Command
 
 verbs = Group()
 
@@ -80,7 +80,7 @@ def plan(
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
             that are asked for make no sense.
     """
-    from fdl.plan.inspect.command import look_at
+    from fdl.plan.inspect import look_at
 
     if not command:
         raise UsageError("no command is given", hint="fdl plan train --ranks 2")
@@ -123,7 +123,7 @@ def _simulate(
 ) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
     from fdl.cli.commands.module import start
-    from fdl.plan.inspect.command import look_at
+    from fdl.plan.inspect import look_at
 
     command = look_at(call, words)
     arguments = ["--simulate", milliseconds]

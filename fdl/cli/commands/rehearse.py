@@ -51,7 +51,7 @@ def rehearse(
     Raises:
         FdlError: The words name no training, or the program has no Trainer.
     """
-    from fdl.plan.inspect.command import behind_environment
+    from fdl.plan.inspect import behind_environment
 
     call: Call = ctx.obj
     project, words = behind_environment(call, command or [])
@@ -101,7 +101,7 @@ def _check(plan: Plan) -> None:
     Raises:
         UsageError: The command is not a program with flodl, or runs in a container.
     """
-    from fdl.plan.imports import uses_flodl
+    from fdl.plan.heap import uses_flodl
 
     typed = f"fdl {' '.join(plan.command)}"
     if plan.kind != "entry" or not uses_flodl(plan):

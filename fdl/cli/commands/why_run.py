@@ -37,7 +37,7 @@ def why_run(
     Raises:
         FdlError: The words name nothing that runs, or an input does not exist.
     """
-    from fdl.plan.inspect.command import behind_environment
+    from fdl.plan.inspect import behind_environment
     from fdl.run.jobs.start import chain_of
 
     call: Call = ctx.obj

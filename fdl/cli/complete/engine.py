@@ -4,20 +4,20 @@ It follows the same way as a call: global flags, environment, built-in or manife
 arguments. Imported on the warm path.
 """
 
-# pathlib would double the start-up time of a completion.
+# pathlib would add to the start of a command.
 # ruff: noqa: PTH109, PTH121
 from __future__ import annotations
 
 import os
 
 from fdl.base.errors import FdlError
-from fdl.cli.complete.flags import add_global
-from fdl.cli.complete.offer import OTHERWISE, Offer
-from fdl.manifest.builtins import BUILTINS, HIDDEN, PROGRAMS
+from fdl.cli.complete.offer import OTHERWISE, Offer, add_global
+from fdl.manifest.builtins import BUILTINS, HIDDEN, PROGRAMS, RESERVED
+from fdl.manifest.select.level import PATH, PRESET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fdl.cli.prepass import Invocation
     from fdl.manifest.discover import Found
@@ -185,7 +185,6 @@ class _Place:
             self._offer.add_all((name, f"Environment of fdl.{name}") for name in names)
 
     def _add_commands(self, project: Project, level: Level) -> None:
-        from fdl.cli.complete.commands import listed
 
         for name, _, text in listed(level, project, describe=self._describe):
             self._offer.add(name, text)
@@ -194,7 +193,6 @@ class _Place:
         """Offer commands behind ``--jobs N``: every word is one, ``folder/name`` below a folder."""
         if current.startswith("-") or any(word.startswith("-") for word in self._tokens):
             return
-        from fdl.cli.complete.commands import listed
 
         *folders, _ = current.split("/")
         level, rest = project.descend(folders)
@@ -252,7 +250,7 @@ class _Place:
         return look_up(completer, Asked(project, before, text))
 
     def _add_of_manifest(self, project: Project, current: str) -> None:
-        from fdl.manifest.select.classify import RUN
+        from fdl.manifest.select.level import RUN
 
         level, rest = project.descend(self._tokens)
         if rest and rest[0] in level.commands:
@@ -314,7 +312,7 @@ class _Place:
     ) -> None:
         """Offer what a schema declares; the snippets of its completers run at the level's place."""
         from fdl.cli.complete.arguments import Arguments
-        from fdl.cli.complete.snippet import values
+        from fdl.cli.complete.offer import values
 
         place = (level.manifest.directory, level.root)
         parameters = schema.parameters if schema else ()
@@ -323,7 +321,7 @@ class _Place:
 
     def _add_groups(self, schema: Schema | None) -> None:
         """Offer the words that may stand behind a help flag."""
-        from fdl.manifest.argument_words import ALL_GROUPS
+        from fdl.manifest.words import ALL_GROUPS
         from fdl.programs.parameters.parameter import groups_of
 
         collapsed = schema.collapsed if schema else {}
@@ -386,3 +384,46 @@ def _unless_here(directory: str) -> str:
         return "" if os.path.samefile(directory, os.getcwd()) else directory
     except OSError:
         return ""
+
+
+def listed(
+    level: Level, project: Project, *, describe: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and description of the commands of a level, in file order.
+
+    Broken and unreachable ones are left out. A path command without a description has that of the
+    manifest it leads to.
+    """
+    for name, spec in level.commands.items():
+        if name.startswith("-") or (not level.names and name in RESERVED):
+            continue
+        try:
+            kind = level.kind(name)
+            folder = level.child_directory(name)
+        except FdlError:
+            continue
+        if kind == PRESET and not level.entry:
+            continue
+        text = (spec.text("description") or "") if describe else ""
+        if kind == PATH:
+            below = _below(folder, project, describe=describe and not text)
+            if below is None:
+                continue
+            text = text or below
+        yield name, kind, text
+
+
+def _below(directory: str, project: Project, *, describe: bool) -> str | None:
+    """What the manifest of a folder says about itself; None when there is no manifest.
+
+    Only what is known without parsing YAML: every folder that has not been used yet would make
+    the whole list wait.
+    """
+    from fdl.manifest.discover import find_in
+    from fdl.manifest.load import known
+
+    found = find_in(directory)
+    if found is None:
+        return None
+    manifest = known(found, project.env) if describe else None
+    return (manifest.node.text("description") or "") if manifest else ""

@@ -4,12 +4,15 @@ A selection is a value: nothing is planned, started, printed or written here. He
 ``config show``, ``why`` and completion read it. Imported on the warm path.
 """
 
+# pathlib would add to the start of a command.
+# ruff: noqa: PTH120
 from __future__ import annotations
 
-from fdl.base.errors import ManifestError
+import os
+
+from fdl.base.errors import FdlError, ManifestError
 from fdl.base.light_record import Record
-from fdl.manifest.select.classify import PRESET, RUN
-from fdl.manifest.select.level import enter, require_entry, require_reader
+from fdl.manifest.select.level import PRESET, RUN, enter, require_entry, require_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from fdl.manifest.load import Manifest
     from fdl.manifest.select.level import Level
+
 
 LEVEL = "level"
 """The kind of a selection that names no run command and no preset, but a level and its entry."""
@@ -122,7 +126,7 @@ def select(
 
 def _page(level: Level, group: str, words: Sequence[str] = ()) -> Selection:
     """The page of a level; of a level with a program, also the page of a group of its options."""
-    from fdl.manifest.argument_words import ALL_GROUPS
+    from fdl.manifest.words import ALL_GROUPS
 
     has_groups = level.entry and level.names
     if group in ("", ALL_GROUPS) or has_groups:
@@ -146,3 +150,18 @@ def _end(level: Level, tail: list[str]) -> Selection:
         if level.commands
         else "add `entry: python main.py`, or commands",
     )
+
+
+def of_the_project_above(level: Level, word: str) -> str:
+    """The hint that a word is a command of the project above; empty if it is not."""
+    from fdl.manifest.discover import find
+    from fdl.manifest.load import load
+
+    try:
+        found = find(os.path.dirname(level.root))
+        commands = load(found, write_cache=False).node.get("commands") if found else None
+    except FdlError:
+        return ""
+    if found is None or commands is None or word not in commands.mapping:
+        return ""
+    return f"`{word}` is a command of the project in {found.directory}: type it there"

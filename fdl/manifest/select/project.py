@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fdl.manifest.load import Manifest
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.level import Level
-    from fdl.manifest.select.nested import Place
+    from fdl.manifest.select.walk import Place
 
 
 class Project:
@@ -124,7 +124,7 @@ class Project:
 
         With ``cached``, read no YAML: below a folder that has not been used yet, do not search.
         """
-        from fdl.manifest.select.nested import below
+        from fdl.manifest.select.walk import below
 
         found: dict[str, list[Place]] = {}
         try:
@@ -151,7 +151,7 @@ class Project:
             if env == LOCAL or any(overlay_file(directory, env) for directory in read):
                 continue
             if known := self.nested().get(env):
-                from fdl.manifest.select.nested import misplaced
+                from fdl.manifest.select.walk import misplaced
 
                 raise misplaced(env, what, known, self.directory)
 
@@ -168,8 +168,8 @@ class Project:
         Raises:
             FdlError: A manifest on the way is broken, or the environment has no overlay for it.
         """
-        from fdl.manifest.select.classify import RUN
         from fdl.manifest.select.command import select
+        from fdl.manifest.select.level import RUN
 
         selected = select(
             self.level(), tokens, self.child, help_wanted=help_wanted, help_word=help_word
@@ -200,7 +200,7 @@ class Project:
         from fdl.manifest.select.level import require_reader, unread
 
         if unread(level):
-            from fdl.manifest.select.nested import below
+            from fdl.manifest.select.walk import below
 
             found = (under.level for under in below(level, self.child))
             require_reader(level, [*towards, *filter(None, found)])
@@ -265,7 +265,7 @@ def base_commands(found: Found, *, write_cache: bool) -> list[str]:
         node = load(found, write_cache=write_cache).node
     except ManifestError:
         # It may need its overlay to be whole; the names are there without.
-        from fdl.manifest.read import read
+        from fdl.manifest.source import read
 
         node = read(found.path)
     commands = node.get("commands")

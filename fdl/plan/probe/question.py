@@ -24,8 +24,7 @@ from fdl.base.masking import KNOWN
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
 from fdl.manifest.node import origin
-from fdl.manifest.select.classify import SECTIONS
-from fdl.manifest.select.level import Level
+from fdl.manifest.select.level import SECTIONS, Level
 from fdl.plan.planner import Host, Planner, here
 from fdl.plan.redaction import hidden_texts
 from fdl.plan.value import Plan

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from fdl.manifest.ddp import NAMED_MODES, is_endpoint, node_range, solo_device
+from fdl.manifest.words import NAMED_MODES, is_endpoint, node_range, solo_device
 from fdl.programs.args._base import FdlArgs
 from fdl.programs.args._fields import option
 from fdl.programs.args._record import DEFAULT

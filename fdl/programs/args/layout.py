@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fdl.base.layout import Page, Row
-from fdl.manifest.argument_words import ALL_GROUPS
+from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.parameters.layout import argument_rows, option_tables, slots
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
 from fdl.base.secrets import REDACTED
-from fdl.manifest.argument_words import ALL_GROUPS
+from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.parameters.parameter import UNSET, choice_text, group_word, groups_of
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ Imported by every built-in command: nothing beyond our own light modules.
 
 from __future__ import annotations
 
-from fdl.manifest.argument_words import RESERVED_LONG
+from fdl.manifest.words import RESERVED_LONG
 from fdl.programs.parameters.parameter import UNSET, is_number
 
 TYPE_CHECKING = False

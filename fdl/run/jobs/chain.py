@@ -13,9 +13,7 @@ from fdl.manifest.select.command import Selection
 from fdl.manifest.select.level import Level
 from fdl.manifest.select.project import Project
 from fdl.plan.value import Plan
-from fdl.run.freshness.digests import Digests
-from fdl.run.freshness.patterns import Patterns
-from fdl.run.freshness.rule import Rule
+from fdl.run.freshness import Digests, Patterns, Rule
 
 MakePlan = Callable[[Selection], Plan]
 """What a selected command runs."""

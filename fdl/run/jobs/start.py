@@ -135,7 +135,7 @@ def _lines(project: Project, tokens: Sequence[str], jobs: int) -> list[list[str]
         if word in words[:place]:
             raise UsageError(f"`{word}` is named twice", hint="name each command once")
         if place and word not in level.commands and _belongs(project, word, words[place - 1]):
-            from fdl.plan.inspect.command import unknown
+            from fdl.plan.inspect import unknown
 
             env = ["--env", project.env] if project.env else []
             joined = [*words[: place - 1], f'"{words[place - 1]} {word}"', *words[place + 1 :]]
@@ -162,7 +162,7 @@ def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
             hint=f"fdl {' '.join(words)}",
         )
     if not selected.known:
-        from fdl.plan.inspect.command import unknown
+        from fdl.plan.inspect import unknown
 
         return unknown(selected)
     return UsageError(

@@ -17,7 +17,7 @@ from fdl.plan.value import Plan
 from fdl.run.jobs.chain import Chain
 from fdl.run.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
 from fdl.run.jobs.start import chain_of
-from fdl.run.sweeps.axis import name_of, points
+from fdl.run.sweeps.request import name_of, points
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.run.sweeps.target import Target
 from fdl.runs.json_file import read_json
@@ -54,7 +54,7 @@ class Maker:
         self, project: Project, request: Request, invocation: Invocation, place: Host
     ) -> None:
         if request.on:
-            from fdl.run.batch.start import away
+            from fdl.run.batch.slurm import away
 
             place = away(place)
         variables = place.variables
@@ -85,7 +85,7 @@ class Maker:
 
     def words(self, row: Row, folder: Path) -> list[str]:
         """The command line of one run with its global flags, for another machine."""
-        from fdl.run.batch.start import words_of
+        from fdl.run.batch.slurm import words_of
 
         tokens = self.target.words(row.varied, folder, _resumable(folder))
         return words_of(self._invocation, self.project.env, tokens)
@@ -104,7 +104,7 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Hos
         FdlError: The command, a setting or a value is wrong, or the sweep cannot be written.
     """
     if request.on:
-        from fdl.run.batch.start import refuse
+        from fdl.run.batch.slurm import refuse
 
         refuse(invocation.work)
     maker = Maker(project, request, invocation, place)
@@ -222,7 +222,7 @@ class Runner:
 
     def _run_there(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run the jobs on a cluster."""
-        from fdl.run.batch.start import run_all
+        from fdl.run.batch.slurm import run_all
 
         words = [self._maker.words(self._rows[id(job)], Path(job.directory)) for job in jobs]
         for job in jobs:

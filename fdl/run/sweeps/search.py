@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.run.jobs.job import DONE, FAILED, STOPPED
-from fdl.run.sweeps.axis import Axis, Range
+from fdl.run.sweeps.request import Axis, Range
 from fdl.runs.metrics import Metric
 
 if TYPE_CHECKING:
-    from fdl.run.sweeps.axis import Point
-    from fdl.run.sweeps.request import Request
+    from fdl.run.sweeps.request import Point, Request
     from fdl.run.sweeps.store import Row, Sweep
     from fdl.runs.run import Run
 
@@ -92,7 +91,7 @@ class Search:
 
     def ask(self, number: int) -> Point:
         """The values of a new trial."""
-        from fdl.run.sweeps.axis import name_of
+        from fdl.run.sweeps.request import name_of
 
         trial = self._study.ask(self._space)
         point = {key: str(trial.params[key]) for key in self._space}

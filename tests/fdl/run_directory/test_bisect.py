@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from fdl.base.errors import FdlError
-from fdl.run.bisect import Finding, search, search_of
-from fdl.run.repeat import Repeats, _python_options
+from fdl.run.bisect import Finding, Repeats, _python_options, search, search_of
 from fdl.runs.code_copy import copy_code
 from fdl.runs.diff import compare
 from fdl.runs.recipe import Recipe, recipe_of, shown, swapped

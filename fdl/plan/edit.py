@@ -17,23 +17,17 @@ from fdl.base.errors import FdlError, ManifestError, UsageError
 from fdl.base.rewrite import rewrite
 from fdl.base.secrets import is_secret_name
 from fdl.manifest.example import copied
-from fdl.manifest.inspect.document import explanation
-from fdl.manifest.inspect.field import OVERRIDDEN, WINS
+from fdl.manifest.inspect.document import explanation, terminal_columns
+from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Report, parse
 from fdl.manifest.inspect.layer import Layers, lookup, settled
-from fdl.manifest.inspect.manifest import Report
-from fdl.manifest.inspect.path import parse
-from fdl.manifest.inspect.screen import terminal_columns
-from fdl.manifest.inspect.spans import Layout, json_layout, yaml_layout
-from fdl.manifest.inspect.splice import NewValue, candidates
+from fdl.manifest.inspect.splice import Layout, NewValue, candidates, json_layout, yaml_layout
 from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.node import Node, dotted, relative
-from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.secrecy import printable
-from fdl.manifest.select.classify import PATH, PRESET, RUN, SECTIONS
-from fdl.manifest.select.level import enter
+from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
-from fdl.manifest.source import shown
-from fdl.plan.inspect.command import behind_environment, page_of, resolved
+from fdl.manifest.source import is_json, parse as parse_manifest, shown
+from fdl.plan.inspect import behind_environment, page_of, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +35,8 @@ if TYPE_CHECKING:
     from fdl.cli.commands.verb import Call
     from fdl.manifest.inspect.field import Field
     from fdl.manifest.select.level import Level
-    from fdl.plan.inspect.command import Command
+    from fdl.plan.inspect import Command
+
 
 _LINKS = ("inherit-from", "include")
 _MARK = b"\xef\xbb\xbf"

@@ -1,4 +1,4 @@
-"""What stands on each help page."""
+"""What stands on each help page. The first page starts as fast as a command."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from fdl.base.layout import Page, Row
 from fdl.base.output import Palette
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.shell_words import compose, join, quote
-from fdl.cli.help import root
-from fdl.manifest.argument_words import ALL_GROUPS
-from fdl.manifest.builtins import RESERVED
+from fdl.cli.builtins.tree import summary
+from fdl.manifest.builtins import PANELS, RESERVED
 from fdl.manifest.node import origin, text, texts
-from fdl.manifest.select.classify import PRESET, RUN, SECTIONS
 from fdl.manifest.select.command import Selection
-from fdl.manifest.select.level import Level
+from fdl.manifest.select.level import PRESET, RUN, SECTIONS, Level
+from fdl.manifest.words import ALL_GROUPS
 from fdl.plan.arguments import arguments
 from fdl.plan.generate import settings
 from fdl.plan.redaction import redacted
 from fdl.plan.value import Plan
 from fdl.programs.parameters.layout import argument_rows, option_tables, slots
 from fdl.programs.schema import failure, known
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from fdl.base import layout_drawn as drawn
     from fdl.manifest.node import Node
@@ -36,6 +36,65 @@ if TYPE_CHECKING:
 
     Describe = Callable[[str], str | None]
     """Directory -> description of the manifest there, None where there is none to read."""
+
+
+_OPTIONS = (
+    Row("-h, --help", "Show help for a command; `--help all` shows all of it"),
+    Row("-V, --version", "Show the version"),
+    Row("--env NAME[,NAME]", "Use the overlays fdl.NAME.yml, in this order"),
+    Row("-v, -vv, -vvv", "Print more: verbose, debug, trace"),
+    Row("-q, --quiet", "Print less"),
+    Row("--ansi, --no-ansi", "Force or forbid colour"),
+    Row("--no-append", "Leave out the `append` arguments of a run command"),
+    Row("-n, --dry-run [--json]", "Show what would run, and run nothing (before the command)"),
+    Row("-y, --yes", "Answer every question with yes (before the command)"),
+    Row("--force", "Run a command even if its inputs are unchanged (before the command)"),
+    Row("--jobs N", "Run several commands, or the runs of a sweep, N at a time"),
+    Row("--gpus-each N", "Give each of these jobs N GPUs of its own"),
+    Row("--name NAME", "Call the run NAME in lists and in `fdl runs` (before the command)"),
+    Row("--each KEY=VALUES", "Sweep: run a command once for each value; --zip pairs the values"),
+    Row("--on slurm", "Run a command, or the runs of a sweep, as jobs of a SLURM cluster"),
+    Row("--search tpe", "Let Optuna choose the values, with --trials N --goal METRIC:min"),
+)
+_NAMES = (
+    "--help, --version, --env NAME, -v, --quiet, --ansi, --no-ansi, --no-append, --dry-run, "
+    "--json, --yes, --force, --jobs N, --each"
+)
+
+
+def _front(
+    page: Page,
+    project: Project | None,
+    description: str | None = None,
+    commands: Sequence[Row] = (),
+    *,
+    full: bool = False,
+) -> None:
+    """Write the page; ``commands`` are those of the manifest.
+
+    ``full`` describes the built-in commands and the options of a project's page, too.
+    """
+    page.title("fdl" if description else f"fdl {__version__}", description)
+    page.usage("fdl [OPTIONS] COMMAND [ARGS]")
+    page.table("Commands", commands)
+    environments = project.environments() if project else []
+    if project and environments:
+        marked = (
+            f"{one} (active)" if one in (project.env or "").split(",") else one
+            for one in environments
+        )
+        page.line("Environments", ", ".join(marked))
+    if project and not full:
+        rows = [Row(panel, ", ".join(names)) for panel, names in PANELS.items()]
+        page.table("Built-in commands (see fdl --help all)", rows)
+        page.line("Options", _NAMES)
+        return
+    for panel, names in PANELS.items():
+        page.table(panel, [Row(name, summary(name)) for name in names])
+    page.table("Options", _OPTIONS)
+    if project is None:
+        page.prose("Start a project with `fdl init demo`.")
+
 
 _DEFAULTS = (
     ("ddp", "mode"), ("ddp", "anchor"), ("training", "epochs"), ("training", "batch_size"),
@@ -61,11 +120,11 @@ def render(
     if help_ is None or project is None or not (help_.name or help_.level.names):
         front = Page(palette, width)
         if help_ is None or project is None:
-            root.draw(front, project)
+            _front(front, project)
         else:
             level, full = help_.level, help_.group == ALL_GROUPS
             rows = [_command_row(level, name, project.describe) for name in level.commands]
-            root.draw(front, project, level.description, rows, full=full)
+            _front(front, project, level.description, rows, full=full)
         return front.render()
     # Only the first page starts as fast as a command.
     from fdl.base.layout_drawn import Page as DrawnPage
