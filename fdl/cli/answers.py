@@ -15,7 +15,7 @@ from fdl.manifest.inspect.document import (
     terminal_columns,
 )
 from fdl.manifest.inspect.field import Report
-from fdl.plan.inspect import behind_environment, resolved
+from fdl.plan.inspect import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     Raises:
         FdlError: There is no manifest, it is broken, or the words name nothing that runs.
     """
-    project, words = behind_environment(call, words)
+    project, words = call.behind_environment(words)
     if words:
-        command = resolved(call, project, words)
+        command = resolved(project, words, call.here())
         output.warnings(command.warnings)
         tree, fields = command.page()
         if as_json:
@@ -69,7 +69,7 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
     if split is not None:
         found = record.explain(*split)
     else:
-        project, words = behind_environment(call, words)
+        project, words = call.behind_environment(words)
         found = (_of_command if words else _of_manifest)(call, project, asked, words)
     if as_json:
         return output.json_text(explanation_json(found))
@@ -94,7 +94,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     from fdl.base.shell_words import join
     from fdl.manifest.secrecy import script
 
-    command = resolved(call, project, words)
+    command = resolved(project, words, call.here())
     output.warnings(command.warnings)
     found = command.find(asked)
     if found:

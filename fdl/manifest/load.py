@@ -16,7 +16,7 @@ from fdl.manifest.layers import overlay_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from fdl.manifest.discover import Found
     from fdl.manifest.node import Node, Removed
@@ -34,6 +34,7 @@ class Manifest:
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
         warnings: Messages about it for the user.
+        overlays: The overlays among them.
         has_secrets: Whether it may hold a secret itself, and not only a ``${VAR}`` for one.
     """
 
@@ -45,6 +46,7 @@ class Manifest:
         layers: tuple[str, ...],
         removed: list[Removed],
         *,
+        overlays: Collection[str] = (),
         has_secrets: bool = True,
     ) -> None:
         self.node = node
@@ -55,8 +57,7 @@ class Manifest:
         self.removed = removed
         self.has_secrets = has_secrets
         KNOWN.later(self.secrets)
-        overlays = overlay_files(found.directory, env)
-        self.warnings = (*found.warnings, *slips(node, overlays.values()), *_of_example(found))
+        self.warnings = (*found.warnings, *slips(node, overlays), *_of_example(found))
 
     def secrets(self) -> list[str]:
         """Its secret texts, and those that they have replaced."""
@@ -90,21 +91,21 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
         ManifestError: A file cannot be read, is broken, or holds what a manifest must not hold.
             The message names every mistake of the file with its place.
     """
-    if cached := known(found, env):
-        return cached
-    key = _key(found, env)
+    overlays = overlay_files(found.directory, env)
+    if (content := cache.fetch(found, overlays)) is not None:
+        return _made(found, env, overlays, content, has_secrets=False)
     # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
     stamps: list[cache.Stamp | None] = []
-    content = _content(found.path, key.overlays.values(), stamps)
-    manifest = Manifest(content.node, found, env, content.layers, content.removed)
+    content = _content(found.path, overlays.values(), stamps)
+    manifest = _made(found, env, overlays, content, has_secrets=True)
     if write_cache:
         from fdl.manifest.secrecy import texts
 
         # The cache is another file than the one that the user protects.
         if all("${" in text or len(text) < SHORTEST_WHOLE for text, _ in texts(manifest)):
-            cache.store(key, content, stamps)
+            cache.store(found, overlays, content, stamps)
         else:
-            cache.remove(key)
+            cache.remove(found, overlays)
         keep_schema(found.path)
     return manifest
 
@@ -123,15 +124,22 @@ def settle(found: Found, *, executes: bool) -> Found:
 
 def known(found: Found, env: str | None = None) -> Manifest | None:
     """The manifest from the cache, else None. Reads no YAML."""
-    content = cache.fetch(_key(found, env))
-    if content is None:
-        return None
-    layers, removed = content.layers, content.removed
-    return Manifest(content.node, found, env, layers, removed, has_secrets=False)
+    overlays = overlay_files(found.directory, env)
+    content = cache.fetch(found, overlays)
+    return None if content is None else _made(found, env, overlays, content, has_secrets=False)
 
 
-def _key(found: Found, env: str | None) -> cache.Key:
-    return cache.Key(found.directory, found.path, overlay_files(found.directory, env))
+def _made(
+    found: Found,
+    env: str | None,
+    overlays: Mapping[str, str],
+    content: cache.Content,
+    *,
+    has_secrets: bool,
+) -> Manifest:
+    node, layers, removed = content
+    files = overlays.values()
+    return Manifest(node, found, env, layers, removed, overlays=files, has_secrets=has_secrets)
 
 
 def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None]) -> cache.Content:
@@ -149,7 +157,7 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
     layers = stack(base, overlays, layer, lambda file: stamps.append(cache.stamp_of_absent(file)))
     node, removed = combine(layers)
     check(node, whole=True)
-    return cache.Content(node, tuple(one.file for one in layers), removed)
+    return node, tuple(one.file for one in layers), removed
 
 
 # An entry with one of these is a command of its own, added on purpose.

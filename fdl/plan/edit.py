@@ -27,15 +27,15 @@ from fdl.manifest.secrecy import printable
 from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
 from fdl.manifest.source import is_json, parse as parse_manifest, shown
-from fdl.plan.inspect import behind_environment, page_of, resolved
+from fdl.plan.inspect import page_of, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.cli.commands.verb import Call
     from fdl.manifest.inspect.field import Field
     from fdl.manifest.select.level import Level
     from fdl.plan.inspect import Command
+    from fdl.plan.planner import Host
 
 
 _LINKS = ("inherit-from", "include")
@@ -137,23 +137,31 @@ class Change:
         return printable(text, node, layout, changed)
 
 
-def prepare(call: Call, path: str, value: str, *, where: str | None, line: str | None) -> Change:
+def prepare(
+    project: Project,
+    path: str,
+    value: str,
+    *,
+    where: str | None,
+    words: Sequence[str] | None,
+    place: Host,
+) -> Change:
     """Find the file to change and the text that changes it.
 
     Args:
-        call: The built-in that asks.
+        project: The project, under the environment to change it for.
         path: A dotted path of the project's manifest, or of the settings of one command.
         value: The new value as YAML; ``null`` deletes the value of weaker layers.
         where: ``base``, an environment, or a file of the project; None for the layer whose value
             wins now.
-        line: The command to change the value for, as it is typed; None for the whole manifest.
+        words: The command to change the value for; None for the whole manifest.
+        place: Where commands are taken to run.
 
     Raises:
         FdlError: The change is impossible, would have no effect, or would break the manifest.
     """
     keys = _keys(path)
-    project, words = behind_environment(call, _words(line or ""))
-    page = None if line is None else page_of(project, words)
+    page = None if words is None else page_of(project, words)
     if page:
         own = page.kind == RUN or (page.kind == PRESET and keys[0] in _OF_A_PRESET)
         keys = ("commands", page.name, *keys) if own else keys
@@ -177,9 +185,9 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     _require_effect(change, new.node)
     _require_no_other_effect(change)
     if page:
-        command = resolved(call, change.project(project), words)
+        command = resolved(change.project(project), words or (), place)
         change.fields = _require_effect_on(change, command, path, new.node) or change.fields
-    elif planned := _planned(call, project, change):
+    elif planned := _planned(project, change, place):
         asked_of = keys[2:] if keys[0] == "commands" else keys
         _require_effect_on(change, planned, dotted(asked_of), new.node)
     return change
@@ -204,7 +212,7 @@ def _require_reader(project: Project, names: Sequence[str]) -> None:
     project.require_reader(project.descend(names)[0])
 
 
-def _planned(call: Call, project: Project, change: Change) -> Command | None:
+def _planned(project: Project, change: Change, place: Host) -> Command | None:
     """The command that a value of the project's manifests belongs to, planned with the change.
 
     None if it has no such command, or if the command cannot be planned without the change either.
@@ -213,13 +221,18 @@ def _planned(call: Call, project: Project, change: Change) -> Command | None:
         return None
     there = Project(project.found, change.before.manifest.env)
     try:
-        resolved(call, there, change.names)
+        resolved(there, change.names, place)
     except FdlError:
         return None
-    return resolved(call, change.project(project), change.names)
+    return resolved(change.project(project), change.names, place)
 
 
-def _words(line: str) -> list[str]:
+def words_of(line: str) -> list[str]:
+    """The words of ``--for``.
+
+    Raises:
+        UsageError: They cannot be told apart.
+    """
     try:
         return shlex.split(line)
     except ValueError as problem:

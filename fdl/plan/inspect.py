@@ -34,7 +34,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fdl.cli.commands.verb import Call
     from fdl.manifest.inspect.field import Path
     from fdl.manifest.node import Variable
     from fdl.manifest.select.project import Project
@@ -141,45 +140,6 @@ class Command:
         return node_of(tree), fields
 
 
-def behind_environment(call: Call, words: Sequence[str]) -> tuple[Project, list[str]]:
-    """The project, and the command that the words name; their first word may be an environment.
-
-    A word that names both is the command, as ``fdl --env NAME`` still names the environment.
-
-    Raises:
-        FdlError: There is no project, or the environment has no overlay in it.
-    """
-    from fdl.base import output
-    from fdl.manifest.layers import overlay_file
-    from fdl.manifest.select.project import Project, base_commands, locate, required
-
-    found = required(locate())
-    rest = list(words)
-    if rest[:1] == ["--"]:
-        del rest[0]
-    word = rest[0] if rest else ""
-    is_command = bool(word) and word in base_commands(found, write_cache=False)
-    if word and overlay_file(found.directory, word):
-        if not is_command:
-            return call.project(word), rest[1:]
-        output.note(f"`{word}` is the command here; for the environment, type --env {word}")
-    elif word and not is_command and ("," in word or word in Project(found).nested()):
-        return call.project(word), rest[1:]
-    return call.project(), rest
-
-
-def look_at(call: Call, words: Sequence[str]) -> Command:
-    """Resolve a command line and explain every value that its program gets. Starts no command.
-
-    A program may be asked for its arguments, as for its help page. The words are those after
-    ``fdl``.
-
-    Raises:
-        FdlError: The words name nothing that can run, or a manifest on the path is broken.
-    """
-    return resolved(call, *behind_environment(call, words))
-
-
 def page_of(project: Project, words: Sequence[str]) -> Selection:
     """What words behind the environment name; nothing is planned.
 
@@ -197,23 +157,28 @@ def page_of(project: Project, words: Sequence[str]) -> Selection:
     raise SelectionError(f"`{' '.join(['fdl', *level.names])}` runs nothing", hint=hint)
 
 
-def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
-    """The values of the command that words behind the environment name; see :func:`look_at`."""
+def resolved(project: Project, words: Sequence[str], place: Host) -> Command:
+    """A command line with every value that its program gets. Starts no command.
+
+    A program may be asked for its arguments, as for its help page. The words are those behind the
+    environment.
+
+    Raises:
+        FdlError: The words name nothing that can run, or a manifest on the path is broken.
+    """
     from fdl.plan.probe import learn_about
 
-    invocation = call.invocation
     selected = project.select(words) if words else None
     if selected and not selected.known:
         raise unknown(selected)
     page = page_of(project, words)
     if selected is None or not selected.runs:
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
-    learn_about(selected, call.here())
-    plan = plan_of(selected, project, invocation, call.here())
+    learn_about(selected, place)
+    plan = plan_of(selected, project, place)
     if page.kind != RUN:
-        planner = Planner(project.directory, call.here(), invocation.exported(), invocation.append)
-        page.level = planner.with_values(page.level, page.preset)
-    return Command(page, plan, call.here(), project.warnings)
+        page.level = Planner(project.directory, place).with_values(page.level, page.preset)
+    return Command(page, plan, place, project.warnings)
 
 
 def unknown(found: Selection) -> FdlError:

@@ -120,7 +120,7 @@ def _words_for_fdl(started: _Started, project: Project) -> list[str] | None:
 
 def _commands(project: Project, started: _Started) -> Iterator[tuple[list[str], list[str]]]:
     """The commands that start the program in its folder, each with the words it generates."""
-    planner = Planner(project.directory, here(), {}, append=True)
+    planner = Planner(project.directory, here())
     for level in levels(project):
         for preset in (None, *level.commands) if level.entry else ():
             with suppress(FdlError):

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 # What its parser refuses. Typer exports this class of click under no name of its own.
 _Refused: type[Exception] = typer.BadParameter.__bases__[0]
 
-_IN_A_MODULE_OF = {"autocomplete": "completions"}
+_IN_A_MODULE_OF = {
+    "autocomplete": "completions", "ddp-bench": "bundled", "flodl-hf": "bundled",
+}  # fmt: skip
 
 
 class Builtins(TyperGroup):

@@ -112,7 +112,7 @@ class _Report:
                 self._options.setdefault(file, set()).update(
                     one.display for one in schema.parameters
                 )
-        plan_of(selected, project, self._call.invocation, self._call.here())
+        plan_of(selected, project, self._call.here())
 
     def _add(self, problem: FdlError) -> None:
         # Several commands and environments find the same mistake.

@@ -80,7 +80,7 @@ def plan(
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
             that are asked for make no sense.
     """
-    from fdl.plan.inspect import look_at
+    from fdl.plan.inspect import resolved
 
     if not command:
         raise UsageError("no command is given", hint="fdl plan train --ranks 2")
@@ -89,7 +89,9 @@ def plan(
         return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
     if sync_ms is not None:
         raise UsageError("--sync-ms needs --simulate", hint=_USAGE)
-    found = look_at(ctx.obj, _with_own(command, lengths))
+    call: Call = ctx.obj
+    project, words = call.behind_environment(_with_own(command, lengths))
+    found = resolved(project, words, call.here())
     output.warnings(found.warnings)
     if found.plan.kind != "entry":
         raise UsageError(
@@ -122,10 +124,11 @@ def _simulate(
     json: bool,
 ) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
-    from fdl.cli.commands.module import start
-    from fdl.plan.inspect import look_at
+    from fdl.cli.commands.bundled import start
+    from fdl.plan.inspect import resolved
 
-    command = look_at(call, words)
+    project, rest = call.behind_environment(words)
+    command = resolved(project, rest, call.here())
     arguments = ["--simulate", milliseconds]
     if sync_ms is not None:
         arguments += ["--sync-ms", f"{sync_ms:g}"]

@@ -19,7 +19,7 @@ from fdl.cli.commands.verb import Call, Group, Json, Open
 if TYPE_CHECKING:
     from fdl.manifest.select.project import Project
     from fdl.plan.value import Plan
-    from fdl.run.jobs.chain import Chain
+    from fdl.run.step import Step
 
 verbs = Group()
 
@@ -51,20 +51,18 @@ def rehearse(
     Raises:
         FdlError: The words name no training, or the program has no Trainer.
     """
-    from fdl.plan.inspect import behind_environment
-
     call: Call = ctx.obj
-    project, words = behind_environment(call, command or [])
+    project, words = call.behind_environment(command or [])
     if not words:
         raise UsageError("no command is given", hint=_USAGE)
-    chain = _chain(call, project, words)
-    plan = chain.steps[-1].plan
+    steps = _steps(call, project, words)
+    plan = steps[-1].plan
     _check(plan)
     with tempfile.TemporaryDirectory(prefix="fdl-rehearsal-") as folder:
         file = Path(folder) / "rehearsal.json"
         # Of a program that prints, too, stdout holds the one document.
         with stdout_as_stderr() if json else nullcontext():
-            code = _run(chain, plan, file, call)
+            code = _run(steps, plan, file, call)
         result = _read(file)
     if result is None and not code:
         raise FdlError(
@@ -84,15 +82,13 @@ def rehearse(
     return code
 
 
-def _chain(call: Call, project: Project, words: list[str]) -> Chain:
-    from fdl.run.jobs.start import chain_of
+def _steps(call: Call, project: Project, words: list[str]) -> list[Step]:
+    from fdl.run.chain import steps_of
 
     # As on another machine: fdl itself starts no ranks.
-    host = call.here()
-    alone = type(host)(host.variables, host.in_container, host.terminal, elsewhere=True)
-    chain = chain_of(project, [words], call.invocation, alone)
+    steps = steps_of(project, words, call.here().replaced(elsewhere=True))
     output.warnings(project.untold())
-    return chain
+    return steps
 
 
 def _check(plan: Plan) -> None:
@@ -116,19 +112,17 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _run(chain: Chain, plan: Plan, file: Path, call: Call) -> int:
-    from fdl.run.execute import execute
-    from fdl.run.jobs.execute import run_chain
+def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
+    from fdl.run.execute import execute, start
+    from fdl.run.step import Where
 
-    needed = chain.steps[:-1]
-    if needed:
-        chain.steps[:] = needed
-        code = run_chain(chain, call.invocation.work, follows=True)
-        if code:
-            return code
+    work = call.invocation.work
+    where = Where(at_once=work.jobs or 0, gpus_each=work.gpus_each, follows=True)
+    if (needed := steps[:-1]) and (code := execute(needed, where)):
+        return code
     plan.env[VARIABLE] = str(file)
     plan.record = None
-    return execute(plan)
+    return start(plan)[0]
 
 
 def _read(file: Path) -> dict[str, Any] | None:

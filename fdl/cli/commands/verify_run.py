@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fdl.base.errors import FdlError
-from fdl.cli.commands.module import start
+from fdl.cli.commands.bundled import start
 from fdl.cli.commands.runs_group import OneRun
 from fdl.cli.commands.verb import Call, DryRun, Group, Json, Verb
 

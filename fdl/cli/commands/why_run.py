@@ -12,7 +12,9 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.cli.commands.verb import Call, Group, Json, Open
 
 if TYPE_CHECKING:
-    from fdl.run.jobs.chain import Chain, Step
+    from collections.abc import Sequence
+
+    from fdl.run.step import Step
 
 verbs = Group()
 
@@ -37,15 +39,14 @@ def why_run(
     Raises:
         FdlError: The words name nothing that runs, or an input does not exist.
     """
-    from fdl.plan.inspect import behind_environment
-    from fdl.run.jobs.start import chain_of
+    from fdl.run.chain import steps_of
 
     call: Call = ctx.obj
-    project, words = behind_environment(call, command or [])
+    project, words = call.behind_environment(command or [])
     if not words:
         raise UsageError("no command is given", hint="fdl why-run train")
-    chain = chain_of(project, [words], call.invocation, call.here())
-    verdicts = _verdicts(chain, force=call.invocation.work.force)
+    steps = steps_of(project, words, call.here())
+    verdicts = _verdicts(steps, force=call.invocation.work.force)
     output.warnings(project.warnings)
     if json:
         text = _as_json(verdicts)
@@ -58,10 +59,12 @@ def why_run(
     return 0
 
 
-def _verdicts(chain: Chain, *, force: bool) -> list[tuple[Step, bool | None, str]]:
+def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | None, str]]:
     """Every step with whether it runs, and why; None where that depends on an earlier step."""
     verdicts: list[tuple[Step, bool | None, str]] = []
-    for step in chain.steps:
+    for step in steps:
+        if step.rule is None:
+            continue
         first = [
             one.name for one, runs, _ in (verdicts[n] for n in step.needs) if runs is not False
         ]

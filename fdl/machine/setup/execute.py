@@ -15,7 +15,7 @@ from fdl.machine.setup.plan import Plan as Setup
 from fdl.machine.setup.steps import Activate, Install, Program
 from fdl.plan.container import compose_inputs
 from fdl.plan.value import Plan
-from fdl.run.execute import attend
+from fdl.run.execute import start
 from fdl.run.program import name_of
 
 
@@ -48,7 +48,7 @@ def _install(step: Install, store: Store, nvidia: Nvidia, environ: Mapping[str, 
 def _run(step: Program, environ: Mapping[str, str]) -> bool:
     """Run a program with the terminal of this process; False if an optional one fails."""
     try:
-        code, asked = attend(_plan(step, environ))
+        code, asked = start(_plan(step, environ))
     except FdlError as error:
         problem = error.message
     else:

@@ -71,15 +71,15 @@ class Selection(Record):
     @property
     def refreshes(self) -> bool:
         """Whether the program is asked for its arguments instead of running."""
-        words = list(self.words)
         if self.page or self.kind not in (LEVEL, PRESET):
             return False
+        words = list(self.words)
         return REFRESH in (words[: words.index("--")] if "--" in words else words)
 
     @property
     def runs(self) -> bool:
         """Whether the selection is a command to plan."""
-        return self.known and not self.page and not self.refreshes
+        return self.kind != UNKNOWN and not self.page and not self.refreshes
 
 
 def select(
@@ -102,9 +102,9 @@ def select(
     Raises:
         ManifestError: A manifest on the path is broken, missing or contradicts itself.
     """
-    level, rest = project, list(tokens)
-    while rest:
-        name, tail = rest[0], rest[1:]
+    level = project
+    if tokens:
+        name, *tail = tokens
         if name not in level.commands:
             if help_wanted and name == help_word:
                 return _page(level, name)
@@ -115,13 +115,30 @@ def select(
         if kind in (RUN, PRESET):
             group = help_word if kind == PRESET else ""
             return Selection(level, kind, name, tail, help_wanted, group)
-        level = enter(level, name, load)
-        if not tail or tail[0] not in level.commands:
-            if help_wanted:
-                return _page(level, "" if help_word in level.commands else help_word, tail)
-            return _end(level, tail)
-        rest = tail
+        below = enter(level, name, load)
+        return behind(below, tail, load, help_wanted=help_wanted, help_word=help_word)
     return Selection(level, page=True)
+
+
+def behind(
+    level: Level,
+    words: Sequence[str],
+    load: Callable[[str], Manifest | None],
+    *,
+    help_wanted: bool = False,
+    help_word: str = "",
+) -> Selection:
+    """The command that words behind a level select: one of its commands, else its entry.
+
+    Raises:
+        ManifestError: As for :func:`select`.
+    """
+    tail = list(words)
+    if tail and tail[0] in level.commands:
+        return select(level, tail, load, help_wanted=help_wanted, help_word=help_word)
+    if help_wanted:
+        return _page(level, "" if help_word in level.commands else help_word, tail)
+    return _end(level, tail)
 
 
 def _page(level: Level, group: str, words: Sequence[str] = ()) -> Selection:

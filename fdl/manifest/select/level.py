@@ -28,39 +28,16 @@ PRESET = "preset"
 SECTIONS = ("ddp", "training", "output")
 """Manifest sections that become generated flags."""
 
-
-def classify(command: str, spec: Node, root: str) -> str:
-    """The kind of one command: ``RUN``, ``PATH`` or ``PRESET``.
-
-    Args:
-        command: The command as typed, for messages: ``fdl sub t``.
-        spec: The entry under ``commands:``; a null entry is an empty one.
-        root: Directory of the project. Places in messages are relative to it.
-
-    Raises:
-        ManifestError: The entry's keys contradict each other.
-    """
-    _refuse_contradictions(command, spec, root)
-    if spec.get("run"):
-        return RUN
-    if spec.get("path") or spec.get("entry"):
-        return PATH
-    return PRESET if preset_keys(spec) else PATH
+_OF_A_PRESET = (*SECTIONS, "options", "subcommand", "metrics")
+"""Keys that make an entry of ``commands:`` a preset."""
 
 
-def preset_keys(spec: Node) -> list[str]:
-    """The keys that make an entry a preset, in file order."""
-    return [
-        key
-        for key in spec.mapping
-        if key in (*SECTIONS, "options", "subcommand", "metrics") and spec.get(key)
-    ]
+def _refuse_contradictions(level: Level, name: str, spec: Node, settings: list[str]) -> None:
+    """Refuse keys that contradict each other; ``settings`` are those that make a preset."""
 
-
-def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
     def refuse(key: str, text: str, hint: str) -> ManifestError:
-        place = origin(spec.mapping[key], root)
-        return ManifestError(f"{place}: command `{command}`: {text}", hint=hint)
+        place = origin(spec.mapping[key], level.root)
+        return ManifestError(f"{place}: command `{level.typed(name)}`: {text}", hint=hint)
 
     runs = spec.get("run") is not None
     arguments = "put the arguments into `options` or into the child's `entry`"
@@ -83,7 +60,7 @@ def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
             f"`run` and `{kinds[1]}` exclude each other",
             "keep `run` for a shell command, `path` for a folder with its own fdl.yml",
         )
-    dead = [key for key in preset_keys(spec) if key != "subcommand" or not spec.get("entry")]
+    dead = [key for key in settings if key != "subcommand" or not spec.get("entry")]
     if kinds and dead:
         raise refuse(
             dead[0],
@@ -143,12 +120,22 @@ class Level:
         return " ".join(("fdl", *self.names, *more))
 
     def kind(self, name: str) -> str:
-        """The kind of one command of this level.
+        """The kind of one command of this level: ``RUN``, ``PATH`` or ``PRESET``.
+
+        Only the requested command is judged, so a broken command beside it does no harm. A null
+        entry is an empty one.
 
         Raises:
             ManifestError: Its keys contradict each other.
         """
-        return classify(self.typed(name), self.commands[name], self.root)
+        spec = self.commands[name]
+        settings = [key for key in spec.mapping if key in _OF_A_PRESET and spec.get(key)]
+        _refuse_contradictions(self, name, spec, settings)
+        if spec.get("run"):
+            return RUN
+        if spec.get("path") or spec.get("entry"):
+            return PATH
+        return PRESET if settings else PATH
 
     def start_folder(self, name: str | None = None) -> str:
         """The folder in which the entry runs, or a run command or preset of this level.

@@ -86,8 +86,8 @@ def question(level: Level, host: Host | None = None) -> Plan:
     service = level.manifest.node.text("docker")
     contained = bool(service) and not around.in_container
     root = _compose_folder(level) if contained else level.root
-    unattended = Host(around.variables, around.in_container, terminal=False)
-    planner = Planner(root, unattended, {PROBE_VARIABLE: "1"}, append=True)
+    unattended = around.replaced(terminal=False, exported={PROBE_VARIABLE: "1"}, append=True)
+    planner = Planner(root, unattended)
     return planner.entry(_bare(level), None, [FLAG])
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,22 +15,19 @@ from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
 from fdl.base.signals import asked_by
 from fdl.manifest.node import origin
-from fdl.manifest.select.project import Project
 from fdl.manifest.words import minutes
-from fdl.plan.planner import Host, here
 from fdl.plan.redaction import redacted
 from fdl.run.batch.cluster import Cluster, Ended
 from fdl.run.batch.queue import FOLDER, GONE, Record, queued
 from fdl.run.batch.task import Task
-from fdl.run.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
-from fdl.run.jobs.start import chain_of
+from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step
 
 if TYPE_CHECKING:
     from fdl.base.global_flags import Work
-    from fdl.cli.prepass import Invocation
-    from fdl.manifest.discover import Found
     from fdl.manifest.node import Node
+    from fdl.plan.planner import Host
     from fdl.plan.value import Plan
+    from fdl.run.step import Watch, Where
 
 
 NOTICE_S = 90
@@ -113,95 +109,82 @@ def _plain(node: Node | None) -> Any:
     return None if node is None else node.value
 
 
-def run(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int:
-    """Run the command that is typed as a job; the exit code of the call is that of the job.
+def prepared(step: Step, env: str | None, place: Host, *, forced: bool) -> Step:
+    """A command that a node plans again, with those that it needs.
 
     Raises:
-        FdlError: The words are not a command, or the cluster refuses the job.
+        FdlError: It cannot be a job.
     """
-    refuse(invocation.work)
-    acts = not invocation.dry_run
-    project = Project(found, env, executes=acts, write_cache=acts)
-    place = away(host or here())
-    plan = chain_of(project, [invocation.tokens], invocation, place).steps[-1].plan
-    output.warnings(project.untold())
-    settings = settings_of(plan)
-    words = words_of(invocation, env, invocation.tokens)
-    if invocation.dry_run:
-        shown = join(["sbatch", *settings.flags()])
-        command = join(["fdl", *words])
-        output.write(sys.stdout, f"{shown}\n{command}\n")
-        return 0
-    if plan.confirm:
-        from fdl.run.confirm import require_yes
-
-        require_yes(plan.confirm, plan.command)
-    cluster = Cluster(project.directory, settings)
-    task = Task(words, str(Path.cwd()), nodes=settings.nodes)
-    name = join(redacted(plan).command)
-    (job,) = cluster.submit([task], [Record(name)], 0)
-    output.note(f"job {job.job_id}: fdl {name}; its log is {job.paths.stdout}")
-    output.note("Ctrl-C cancels it; `fdl runs list` shows it in the queue")
-    codes: list[int] = []
-    cluster.wait([job], lambda _, how: codes.append(_code(job.job_id, how)))
-    return codes[0]
+    settings_of(step.plan)
+    return step.replaced(words=words_of(step.words, env, place, forced=forced))
 
 
-def run_all(
-    jobs: Sequence[Job],
-    words: Sequence[Sequence[str]],
-    *,
-    at_once: int,
-    ended: Callable[[Outcome], None],
-) -> list[Outcome]:
-    """Run the jobs of a sweep as a job array.
+def as_text(step: Step) -> str:
+    """What a dry run shows: what is submitted, and what the node runs."""
+    submitted = join(["sbatch", *settings_of(step.plan).flags()])
+    return f"{submitted}\n{join(['fdl', *step.words])}\n"
+
+
+def run_all(steps: Sequence[Step], where: Where, watch: Watch | None) -> list[Outcome]:
+    """Run a command as a job, or the runs of a sweep as a job array.
 
     Args:
-        jobs: The jobs.
-        words: The command line of each, after ``fdl``.
-        at_once: How many run at the same time, at most; 0 leaves it to the cluster.
-        ended: Called with every outcome as soon as it is known.
+        steps: The plans. Of a command the last one: the node runs what it needs.
+        where: How many run at the same time.
+        watch: Is told about the runs of a sweep; None for a command, whose logs are copied.
 
     Returns:
-        The outcomes, in the order of the jobs.
+        The outcomes, in their order.
 
     Raises:
         FdlError: The cluster refuses them, or one of them is in the queue already.
     """
-    root, settings = jobs[0].plan.root, settings_of(jobs[0].plan)
+    steps = steps if watch else steps[-1:]
+    root, settings = steps[0].plan.root, settings_of(steps[0].plan)
     cluster = Cluster(root, settings)
-    _refuse_twice(jobs, root)
-    tasks = [
-        Task(
-            line, str(Path.cwd()), nodes=settings.nodes,
-            row={"folder": job.directory, "varied": dict(job.varied)},
-        )
-        for job, line in zip(jobs, words, strict=True)
-    ]  # fmt: skip
+    if watch:
+        _refuse_twice(steps, root)
+        for step in steps:
+            watch.begin(step)
+    names = [step.name if watch else join(redacted(step.plan).command) for step in steps]
+    records = [Record(name, step.directory) for name, step in zip(names, steps, strict=True)]
     began = time.monotonic()
-    found = cluster.submit(tasks, [Record(job.name, job.directory) for job in jobs], at_once)
-    first = found[0].job_id.partition("_")[0]
-    output.note(f"job {first}: {len(jobs)} runs; Ctrl-C cancels them")
+    found = cluster.submit([_task(step, settings) for step in steps], records, where.at_once)
+    if watch:
+        first = found[0].job_id.partition("_")[0]
+        output.note(f"job {first}: {len(steps)} runs; Ctrl-C cancels them")
+    else:
+        job = found[0]
+        output.note(f"job {job.job_id}: fdl {names[0]}; its log is {job.paths.stdout}")
+        output.note("Ctrl-C cancels it; `fdl runs list` shows it in the queue")
     outcomes: dict[int, Outcome] = {}
 
-    def note(place: int, how: Ended) -> None:
-        job = jobs[place]
+    def note(place: int, state: str, code: int, number: int = 0) -> None:
+        took = time.monotonic() - began
+        outcomes[place] = Outcome(steps[place], state, code, took, "", number)
+        if watch:
+            watch.ended(outcomes[place])
+
+    def ended(place: int, how: Ended) -> None:
         code = _code(found[place].job_id, how)
         state = DONE if code == 0 else STOPPED if how.canceled else FAILED
-        outcomes[place] = Outcome(job, state, code, time.monotonic() - began, "")
-        output.note(f"{job.name}: {state}")
-        ended(outcomes[place])
+        if watch:
+            output.note(f"{steps[place].name}: {state}")
+        note(place, state, code)
 
     try:
-        cluster.wait(found, note)
+        cluster.wait(found, ended)
     except KeyboardInterrupt as stop:
         number = asked_by(stop)
-        for place, job in enumerate(jobs):
+        for place in range(len(steps)):
             if place not in outcomes:
-                took = time.monotonic() - began
-                outcomes[place] = Outcome(job, STOPPED, 128 + number, took, "", number)
-                ended(outcomes[place])
-    return [outcomes[place] for place in range(len(jobs))]
+                note(place, STOPPED, 128 + number, number)
+    return [outcomes[place] for place in range(len(steps))]
+
+
+def _task(step: Step, settings: Settings) -> Task:
+    row = {"folder": step.directory, "varied": dict(step.varied)} if step.directory else None
+    return Task(step.words, str(Path.cwd()), nodes=settings.nodes, row=row)
 
 
 def refuse(work: Work) -> None:
@@ -229,7 +212,7 @@ def refuse(work: Work) -> None:
 
 def away(place: Host) -> Host:
     """Where a command is planned that another machine runs."""
-    return Host(place.variables, place.in_container, False, elsewhere=True)
+    return place.replaced(terminal=False, elsewhere=True)
 
 
 def settings_of(plan: Plan) -> Settings:
@@ -248,7 +231,7 @@ def settings_of(plan: Plan) -> Settings:
     return settings
 
 
-def words_of(invocation: Invocation, env: str | None, tokens: Sequence[str]) -> list[str]:
+def words_of(tokens: Sequence[str], env: str | None, place: Host, *, forced: bool) -> list[str]:
     """The command line for a node, with the global flags that matter there.
 
     Raises:
@@ -260,20 +243,20 @@ def words_of(invocation: Invocation, env: str | None, tokens: Sequence[str]) -> 
             hint="pass it in a variable: `options: {api_key: ${API_KEY}}`, and `export API_KEY=…`",
         )
     flags = ["--env", env] if env else []
-    if not invocation.append:
+    if not place.append:
         flags.append("--no-append")
-    if invocation.work.force:
+    if forced:
         flags.append("--force")
     return [*flags, *tokens]
 
 
-def _refuse_twice(jobs: Sequence[Job], root: str) -> None:
+def _refuse_twice(steps: Sequence[Step], root: str) -> None:
     busy = {one.record.directory: one.id for one in queued(root) if one.record.directory}
-    for job in jobs:
-        if job.directory in busy:
+    for step in steps:
+        if step.directory in busy:
             raise FdlError(
-                f"{job.name} is job {busy[job.directory]} in the queue of the cluster",
-                hint=f"wait for it, or cancel it: scancel {busy[job.directory]}",
+                f"{step.name} is job {busy[step.directory]} in the queue of the cluster",
+                hint=f"wait for it, or cancel it: scancel {busy[step.directory]}",
             )
 
 

@@ -244,15 +244,8 @@ class Request:
     Attributes:
         words: The command line of one run, without ``fdl``.
         axes: What varies.
-        zip: Whether values are taken side by side.
-        search: The sampler, with a seed behind a colon; empty for every combination.
-        trials: How many values a search tries.
-        goal: The metric that tells which run is better, with its direction; may be empty.
-        jobs: How many runs run at once.
-        gpus_each: GPUs of each run; 0 leaves the visible ones to all.
+        work: How the runs are chosen, where they run, and how many at once.
         name: The name of its directory; empty for the time at which it begins.
-        on: ``slurm`` for a cluster; empty for this machine.
-        at_once: How many runs a cluster runs at once, at most; 0 leaves it to the cluster.
     """
 
     def __init__(
@@ -260,14 +253,7 @@ class Request:
     ) -> None:
         self.words = list(words)
         self.axes = list(axes)
-        self.zip = work.zip
-        self.search = work.search
-        self.trials = work.trials
-        self.goal = work.goal
-        self.jobs = work.jobs or 1
-        self.on = work.on
-        self.at_once = work.jobs or 0
-        self.gpus_each = work.gpus_each
+        self.work = work
         self.name = name
         self._check()
 
@@ -284,40 +270,40 @@ class Request:
                 "recorded",
                 hint="pass the secret in an environment variable, and begin the sweep again",
             )
-        work.zip, work.search, work.goal = record["zip"], record["search"], record["goal"]
-        work.trials = record["trials"]
-        work.jobs = work.jobs or record["jobs"]
-        work.gpus_each = work.gpus_each or record["gpus_each"]
-        return cls(record["command"], [axis(*one) for one in record["each"].items()], work)
+        kept = {key: record[key] for key in ("zip", "search", "goal", "trials")}
+        typed = {key: getattr(work, key) or record[key] for key in ("jobs", "gpus_each")}
+        axes = [axis(*one) for one in record["each"].items()]
+        return cls(record["command"], axes, work.replaced(**kept, **typed))
 
     def record(self) -> dict[str, Any]:
         """The request for ``sweep.json``."""
-        each = {one.key: one.source for one in self.axes}
+        work, each = self.work, {one.key: one.source for one in self.axes}
         return {
             "command": KNOWN.texts(redact_tokens(self.words)), "each": each,
-            "zip": self.zip, "search": self.search, "trials": self.trials, "goal": self.goal,
-            "jobs": self.jobs, "gpus_each": self.gpus_each,
+            "zip": work.zip, "search": work.search, "trials": work.trials, "goal": work.goal,
+            "jobs": work.jobs or 1, "gpus_each": work.gpus_each,
         }  # fmt: skip
 
     def _check(self) -> None:
         refuse_repeated(self.axes)
-        if self.search and not (self.trials and self.goal):
+        work = self.work
+        if work.search and not (work.trials and work.goal):
             raise UsageError(
                 "`--search` needs `--trials` and `--goal`",
                 hint="fdl --search tpe --trials 20 --goal val_loss:min COMMAND --each …",
             )
-        if self.trials and not self.search:
+        if work.trials and not work.search:
             raise UsageError("`--trials` needs `--search`", hint="--search tpe")
-        if self.search and self.zip:
+        if work.search and work.zip:
             raise UsageError("`--zip` and `--search` exclude each other", hint="remove one of them")
 
 
-def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> list[str]:
-    """Take the flags of a sweep from behind a command, up to ``--``; the other words.
+def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tuple[list[str], Work]:
+    """Take the flags of a sweep from behind a command, up to ``--``: other words, and the flags.
 
     Args:
         words: The command and its arguments.
-        work: Gets the flags.
+        work: The flags before the command.
         declared: Flags that the program has itself. They are left to it.
 
     Raises:
@@ -331,10 +317,10 @@ def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> lis
         if flag not in _FLAGS or flag in declared:
             kept.append(word)
         elif flag == "--zip":
-            work.zip = True
+            work = work.replaced(zip=True)
         else:
-            work.take(flag, value if equals else next(rest, None))
-    return [*kept, *words[end:]]
+            work = work.given(flag, value if equals else next(rest, None))
+    return [*kept, *words[end:]], work
 
 
 def of_flags(words: Sequence[str], work: Work) -> Request:
@@ -374,12 +360,10 @@ def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
 
     each = block.get("each")
     axes = [_axis(key, node, project) for key, node in (each.mapping if each else {}).items()]
-    switch = block.get("zip")
-    work.zip = work.zip or bool(switch and switch.value)
-    for key in ("search", "trials", "goal", "jobs", "gpus_each"):
+    for key in ("zip", "search", "trials", "goal", "jobs", "gpus_each"):
         node = block.get(key)
         if node is not None and not getattr(work, key):
-            setattr(work, key, node.value)
+            work = work.replaced(**{key: node.value})
     try:
         words = shlex.split(block.text("command") or "")
         return Request(words, axes, work, name)

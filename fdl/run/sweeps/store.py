@@ -15,7 +15,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.own_files import inside, put_own
 from fdl.base.regular import subfolders
 from fdl.plan.recorded import USUAL_FOLDER
-from fdl.run.jobs.job import DONE, FAILED, STOPPED
+from fdl.run.step import DONE, FAILED, STOPPED
 from fdl.runs.find import folders, search, shortened
 from fdl.runs.json_file import read_json
 

@@ -1,4 +1,4 @@
-"""One job of several: reads its plan from stdin and executes it, as a call of its own would.
+"""One plan of several: reads its plan from stdin and executes it, as a call of its own would.
 
 A process of its own per job keeps the rules for signals, containers and exit codes of a single
 command. It has no terminal, so a key press reaches only the pool, which passes it on once.
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.run.execute import execute
+from fdl.run.execute import start
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,7 +29,7 @@ def main() -> int:
     output.configure(None, quiet=quiet)
     plan.env.update(extra)
     try:
-        return execute(plan)
+        return start(plan)[0]
     except FdlError as problem:
         output.error(problem.message, problem.hint)
         return problem.exit_code
