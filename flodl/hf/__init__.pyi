@@ -115,7 +115,6 @@ from .lora_files import (
     save_lora as save_lora,
 )
 from .lora_layers import (
-    LoraEmbedding as LoraEmbedding,
     LoraLinear as LoraLinear,
     LoraSettings as LoraSettings,
 )
@@ -127,10 +126,6 @@ from .losses import (
 )
 from .matrix import (
     verify_matrix as verify_matrix,
-)
-from .onnx_file import (
-    OnnxFile as OnnxFile,
-    export_onnx as export_onnx,
 )
 from .outputs import (
     BaseModelOutputWithPooling as BaseModelOutputWithPooling,

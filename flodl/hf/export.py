@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from flodl.checkpoint import checkpoint_metadata, config_sidecar
 from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
-from flodl.files import replacing, staging
+from flodl.files import replacing
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
@@ -23,28 +22,15 @@ from flodl.hf.opening import HeadOpening, open_model
 from flodl.hf.outline import build_for_export, exported_kind, outline
 from flodl.hf.output_files import (
     COMPANIONS,
-    ONNX,
     companions_of,
     copy_files,
     new_directory,
-    place_onnx,
-    remove_onnx,
 )
 from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.slots import put, slots_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from flodl.hf.onnx_file import OnnxFile
-
-    OnnxWriter: TypeAlias = Callable[[Graph, Path], OnnxFile]
-    """Writes a model as ONNX into a folder. A program passes it in, because it imports the heads,
-    and these save themselves with this module."""
 
 SOURCE_CONFIG = "config.source.json"
 SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"
@@ -88,7 +74,7 @@ def export_hf_dir(
 
     Each file appears only when it is complete. If the export fails, a newly created directory is
     removed again. The same model gives the same bytes. An unchanged model gives the bytes that it
-    was loaded from. The ONNX file of an earlier export is removed, because it holds other weights.
+    was loaded from.
 
     Args:
         graph: A model of ``flodl.hf``.
@@ -110,7 +96,6 @@ def export_hf_dir(
     config = AutoConfig.from_json_str(config_json)
     text = exported_config(config, graph)
     with new_directory(out):
-        remove_onnx(out)
         save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
         copied = {} if companions is None else companions_of(companions)
         copy_files(copied, out)
@@ -169,7 +154,6 @@ def export_command(
     dtype: str | None = None,
     max_shard_size: str | None = None,
     preserve_source_config: bool = False,
-    onnx: OnnxWriter | None = None,
     force: bool = False,
 ) -> Exported:
     """Run ``fdl flodl-hf export``.
@@ -184,28 +168,29 @@ def export_command(
         dtype: Convert all tensors; None keeps their types.
         max_shard_size: See :func:`export_hf_dir`.
         preserve_source_config: With ``checkpoint``: also write the original configuration.
-        onnx: Also write ``model.onnx``: :func:`~flodl.hf.onnx_file.write_onnx`.
         force: Replace an existing export.
 
     Raises:
-        FlodlError: The directory holds an export already, or the model cannot be loaded or written
-            as ONNX.
+        FlodlError: The directory holds an export already, or the model cannot be loaded.
         OSError: The system refused.
     """
     if not force:
         _refuse_to_replace(out, "--force replaces them, or name another --out")
     if checkpoint is None:
-        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size, onnx)
+        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size)
     text = _text_of_config(checkpoint, config)
     graph, notes = load_trained(checkpoint, text, str(config or config_sidecar(checkpoint)))
     if dtype is not None:
         graph.to(getattr(torch, dtype))
     beside = Directory(checkpoint.resolve().parent)
-    files, program = _written(graph, str(graph.source_config), out, beside, max_shard_size, onnx)
+    text_of_model = str(graph.source_config)
+    files = export_hf_dir(
+        graph, text_of_model, out, companions=beside, max_shard_size=max_shard_size
+    )
     if preserve_source_config:
         _write(out / SOURCE_CONFIG, text.encode())
         files = (*files, SOURCE_CONFIG)
-    return _told(graph, out, files, [*notes, *program])
+    return _told(graph, out, files, notes)
 
 
 def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph, list[str]]:
@@ -252,7 +237,6 @@ def _export_of_hub(
     revision: str | None,
     dtype: str | None,
     max_shard_size: str | None,
-    onnx: OnnxWriter | None,
 ) -> Exported:
     options: HeadOpening = {"revision": revision, "dtype": dtype}
     opened = open_model(src, head, options)
@@ -261,36 +245,9 @@ def _export_of_hub(
     if not source.is_local:
         fields |= {SOURCE_REPO: source.name, SOURCE_REVISION: source.commit}
     text = json_text(fields)
-    files, program = _written(opened.graph, text, out, source, max_shard_size, onnx)
+    files = export_hf_dir(opened.graph, text, out, companions=source, max_shard_size=max_shard_size)
     report: LoadReport = opened.graph.__dict__["load_report"]
-    notes = [*_listed("left out", report.unexpected), *program]
-    return _told(opened.graph, out, files, notes)
-
-
-def _written(
-    graph: Graph,
-    text: str,
-    out: Path,
-    companions: Checkpoint,
-    max_shard_size: str | None,
-    onnx: OnnxWriter | None,
-) -> tuple[tuple[str, ...], list[str]]:
-    """Write the files of an export; return their names and the notes about ``model.onnx``.
-
-    A model that cannot be written as ONNX leaves an earlier export as it was.
-    """
-    if onnx is None:
-        files = export_hf_dir(
-            graph, text, out, companions=companions, max_shard_size=max_shard_size
-        )
-        return files, []
-    with new_directory(out), staging(out) as hidden:
-        program = onnx(graph, hidden)
-        files = export_hf_dir(
-            graph, text, out, companions=companions, max_shard_size=max_shard_size
-        )
-        place_onnx(hidden, out)
-    return (*files, *program.files), program.notes()
+    return _told(opened.graph, out, files, _listed("left out", report.unexpected))
 
 
 def _told(graph: Graph, out: Path, files: Sequence[str], notes: list[str]) -> Exported:
@@ -361,7 +318,7 @@ def _text_of_config(checkpoint: Path, config: Path | None) -> str:
 
 
 def _refuse_to_replace(out: Path, remedy: str) -> None:
-    there = [name for name in (CONFIG, WEIGHTS, INDEX, ONNX) if (out / name).exists()]
+    there = [name for name in (CONFIG, WEIGHTS, INDEX) if (out / name).exists()]
     if there:
         raise FlodlError(f"{out} holds {', '.join(there)} already: {remedy}")
 

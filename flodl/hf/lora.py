@@ -2,8 +2,8 @@
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021: a layer ``y = x Wᵀ + b``
 becomes ``y = x Wᵀ + b + (alpha / r) · x Aᵀ Bᵀ`` with ``A [r, in]`` and ``B [out, r]``. B starts at
-zero, so the output does not change before the first step. An embedding is adapted in the same way,
-with A at zero. :mod:`flodl.hf.lora_layers` has the layers themselves.
+zero, so the output does not change before the first step. :mod:`flodl.hf.lora_layers` has the
+layers themselves.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from flodl.graph.freezing import freeze_params, unfreeze_params
 from flodl.graph.selection import Spot, places, segment_matcher, select
 from flodl.hf.lora_layers import (
     KINDS,
+    PARTS,
+    LoraLinear,
     LoraSettings,
     become,
     fresh_change,
-    is_adapted_kind,
-    parts_of,
 )
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
-    from flodl.hf.lora_layers import Adapted
 
 Bias = Literal["none", "all", "lora_only"]
 """Which biases are trained: none, all of the model, or those of the adapted layers."""
@@ -40,8 +39,6 @@ _BIAS = "_bias_saved_with_lora"
 _FOLDED = "_folded_lora"
 _LISTED = 12
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Tables whose weight the model reads without a call of the module, which would miss the change.
-_READ_DIRECTLY = ("rel_embeddings",)
 
 
 @dataclass(slots=True)
@@ -62,29 +59,26 @@ def add_lora(
     dropout: float = 0.0,
     train_head: bool = True,
     use_rslora: bool = False,
-    use_dora: bool = False,
     bias: Bias = "none",
 ) -> list[str]:
-    """Adapt linear layers and embeddings, and freeze everything else.
+    """Adapt linear layers, and freeze everything else.
 
     Make the optimizer afterwards, with ``graph.trainable_parameters()``.
 
     Args:
         graph: A model.
-        paths: Paths of ``nn.Linear`` and ``nn.Embedding`` modules, or of modules that contain
-            linear layers. Embeddings are adapted only if a path leads to them directly. If no
+        paths: Paths of ``nn.Linear`` modules, or of modules that contain some. If no
             module has this path from the top, it is compared with the ends of all names. So
             ``"query"`` or ``"attention.self.query"`` means all layers of that name outside a
             trained head. Segments may be patterns, see :mod:`flodl.graph.selection`.
         r: Rank.
         alpha: The change is multiplied by ``alpha / r``.
-        dropout: Dropout on the inputs of the change, during training; not for embeddings.
+        dropout: Dropout on the inputs of the change, during training.
         train_head: Train the whole head, and save it with the adapters. The encoder is the labelled
             graph inside ``graph``; the head is everything outside it. A head that shares
             parameters with the encoder, like that of a masked language model, is not trained. An
             encoder alone has no head.
         use_rslora: Multiply the change by ``alpha / √r`` instead of ``alpha / r``.
-        use_dora: Train the length of each direction of the weight too (DoRA).
         bias: Also train biases, and save them with the adapters: ``"all"`` of the model, or
             ``"lora_only"`` those of the layers adapted now.
 
@@ -95,10 +89,9 @@ def add_lora(
         PathError: A path leads to no layer that can be adapted.
         ValueError: There are no paths, or a setting is out of range. Or a layer is adapted already,
             or belongs to the head that is trained as a whole. Or its weight is not a parameter of
-            floats, or another module shares it. Or other layers of the model are adapted without
-            DoRA and these with it, or the reverse.
+            floats, or another module shares it.
     """
-    settings = LoraSettings(r, alpha, dropout, use_rslora, use_dora)
+    settings = LoraSettings(r, alpha, dropout, use_rslora)
     if bias not in ("none", "all", "lora_only"):
         raise ValueError(f"bias={bias!r}: it is 'none', 'all' or 'lora_only'")
     named = [paths] if isinstance(paths, str) else list(paths)
@@ -108,11 +101,10 @@ def add_lora(
     chosen = _choose(graph, named, heads)
     _check_weights(chosen)
     _check_untied(graph, chosen)
-    _check_one_kind(graph, settings)
     # Make all changes first: if memory runs out, the model stays as it was.
     changes = [fresh_change(layer, settings) for layer in chosen.values()]
     for layer, change in zip(chosen.values(), changes, strict=True):
-        become(layer, settings, change)
+        become(layer, settings, *change)
     biased: Iterable[nn.Module] = graph.modules() if bias == "all" else chosen.values()
     train_adapters(graph, heads, () if bias == "none" else biased)
     return list(chosen)
@@ -121,9 +113,8 @@ def add_lora(
 def merge_lora(graph: Graph) -> None:
     """Put every change into its weight: the model is ordinary again, as fast as without LoRA.
 
-    Layers are plain ``nn.Linear`` and ``nn.Embedding`` again, and the state dict has the names of
-    the unadapted model. Each layer also keeps its change and its former weight for
-    :func:`unmerge_lora`.
+    Layers are plain ``nn.Linear`` again, and the state dict has the names of the unadapted model.
+    Each layer also keeps its change and its former weight for :func:`unmerge_lora`.
 
     Raises:
         StateError: No layer is adapted, or another module uses the weight of one.
@@ -137,7 +128,7 @@ def merge_lora(graph: Graph) -> None:
             "the adapters as they are"
         )
     for _, layer in layers:
-        parts = {name: cast("nn.Parameter", getattr(layer, name)) for name in parts_of(layer)}
+        parts = {name: cast("nn.Parameter", getattr(layer, name)) for name in PARTS}
         folded = _Folded(layer.lora, parts, layer.weight.detach().clone())
         with torch.no_grad():
             layer.weight.copy_(layer.merged())
@@ -159,7 +150,7 @@ def unmerge_lora(graph: Graph) -> None:
         raise StateError("no adapted layer is merged: call merge_lora first")
     for layer in layers:
         folded: _Folded = layer.__dict__.pop(_FOLDED)
-        adapted = cast("Adapted", layer)
+        adapted = cast("LoraLinear", layer)
         with torch.no_grad():
             adapted.weight.copy_(folded.original)
         adapted.__class__ = KINDS[type(layer)]
@@ -170,10 +161,9 @@ def unmerge_lora(graph: Graph) -> None:
             setattr(adapted, name, parameter)
 
 
-def adapted_layers(graph: Graph) -> list[tuple[str, Adapted]]:
+def adapted_layers(graph: Graph) -> list[tuple[str, LoraLinear]]:
     """Names and modules of all adapted layers that are not merged, each once."""
-    found = [(name, module) for name, module in graph.named_modules() if is_adapted_kind(module)]
-    return cast("list[tuple[str, Adapted]]", found)
+    return [(name, one) for name, one in graph.named_modules() if isinstance(one, LoraLinear)]
 
 
 def is_merged(module: nn.Module) -> bool:
@@ -183,7 +173,7 @@ def is_merged(module: nn.Module) -> bool:
 
 def is_adapted(module: nn.Module) -> bool:
     """Whether a layer is adapted, merged or not."""
-    return is_adapted_kind(module) or is_merged(module)
+    return isinstance(module, LoraLinear) or is_merged(module)
 
 
 def heads_of(graph: Graph) -> list[Spot]:
@@ -227,7 +217,7 @@ def train_adapters(graph: Graph, heads: Iterable[Spot], biased: Iterable[nn.Modu
         if module._parameters.get("bias") is not None:
             setattr(module, _BIAS, True)
     layers = adapted_layers(graph)
-    trained = [getattr(layer, part) for _, layer in layers for part in parts_of(layer)]
+    trained = [getattr(layer, part) for _, layer in layers for part in PARTS]
     trained += [p for _, head in saved_heads(graph) for p in head.parameters()]
     trained += [cast("nn.Parameter", module.bias) for _, module in saved_biases(graph)]
     kept = set(map(id, trained))
@@ -235,7 +225,7 @@ def train_adapters(graph: Graph, heads: Iterable[Spot], biased: Iterable[nn.Modu
     unfreeze_params(trained)
 
 
-def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.Module]:
+def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.Linear]:
     """The layers that the paths mean, by name, in the order of the model."""
     layers = {spot.path: spot for spot in places(graph) if _can_change(spot)}
     meant: set[int] = set()
@@ -244,7 +234,7 @@ def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.M
             spot
             for outer in select(graph, path)
             for spot in layers.values()
-            if _within(spot.path, outer) and (_is_linear(spot) or spot.path == outer.path)
+            if _within(spot.path, outer)
         ]
         inside = [spot for spot in found if any(_within(spot.path, head) for head in heads)]
         if inside:
@@ -261,7 +251,8 @@ def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.M
         if not found:
             raise PathError(_no_layer(path, layers))
         meant.update(id(spot.module) for spot in found)
-    chosen = {name: m for name, m in graph.named_modules() if id(m) in meant}
+    named = cast("Iterable[tuple[str, nn.Linear]]", graph.named_modules())
+    chosen = {name: module for name, module in named if id(module) in meant}
     again = [name for name, module in chosen.items() if is_adapted(module)]
     if again:
         raise ValueError(f"{again[0]!r} is adapted already")
@@ -270,13 +261,7 @@ def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.M
 
 def _can_change(spot: Spot) -> bool:
     """Whether a module is of a kind that can be adapted, or is adapted."""
-    if spot.path.rpartition(".")[2] in _READ_DIRECTLY:
-        return False
-    return type(spot.module) in KINDS or is_adapted_kind(spot.module)
-
-
-def _is_linear(spot: Spot) -> bool:
-    return isinstance(spot.module, nn.Linear)
+    return type(spot.module) in KINDS or isinstance(spot.module, LoraLinear)
 
 
 def _within(name: str, spot: Spot) -> bool:
@@ -298,22 +283,18 @@ def _no_layer(path: str, layers: Iterable[str]) -> str:
     names = sorted({name.rpartition(".")[2] for name in layers})
     near = nearest(path.rpartition(".")[2], names)
     listed = f"did you mean {near}?" if near else f"there are: {', '.join(names[:_LISTED])}"
-    return f"no linear layer or embedding is called {path!r}; {listed}"
+    return f"no linear layer is called {path!r}; {listed}"
 
 
-def _check_weights(chosen: dict[str, nn.Module]) -> None:
+def _check_weights(chosen: Mapping[str, nn.Module]) -> None:
     for name, layer in chosen.items():
         weight = layer._parameters.get("weight")
         if weight is None or weight.dtype not in _DTYPES:
             what = "no parameter" if weight is None else f"of {weight.dtype}"
             raise ValueError(f"the weight of {name!r} is {what}, and cannot be adapted")
-        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.sparse):
-            raise ValueError(
-                f"the embedding {name!r} has max_norm or sparse gradients, and cannot be adapted"
-            )
 
 
-def _check_untied(graph: Graph, chosen: dict[str, nn.Module]) -> None:
+def _check_untied(graph: Graph, chosen: Mapping[str, nn.Module]) -> None:
     """Refuse layers whose weight is used elsewhere too: merging would change that as well."""
     for name, other in _tied(graph, chosen):
         raise ValueError(
@@ -333,13 +314,3 @@ def _tied(graph: Graph, chosen: Mapping[str, nn.Module]) -> Iterator[tuple[str, 
         others = [owner for owner in owners[id(layer.weight)] if owner != name]
         if others:
             yield name, others[0]
-
-
-def _check_one_kind(graph: Graph, settings: LoraSettings) -> None:
-    """Refuse DoRA beside LoRA: a file of adapters is of one kind."""
-    for name, layer in adapted_layers(graph):
-        if layer.lora.use_dora != settings.use_dora:
-            kind = "with" if layer.lora.use_dora else "without"
-            raise ValueError(
-                f"{name!r} is adapted {kind} use_dora: adapt all layers of a model in the same way"
-            )

@@ -30,7 +30,7 @@ from flodl.hf.loading import HeadInit, load_weights
 from flodl.hf.locate import locate
 from flodl.hf.opening_options import settled
 from flodl.hf.outline import LABELLED, head_of, outline
-from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles
+from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint, WeightFiles
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.stored import StoredFiles
@@ -148,9 +148,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
     Anyone may have written that name, so the user decides.
     """
-    from flodl.hf.lora_matching import CONFIG_FILE
-
-    text = checkpoint.text(CONFIG_FILE)
+    text = checkpoint.text(ADAPTER)
     if text is None:
         return
     base = None

@@ -19,10 +19,8 @@ from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
-from flodl.hf.onnx_file import onnx_difference
 from flodl.hf.opening import Opened
 from flodl.hf.outline import build_for_export, exported_kind
-from flodl.hf.output_files import ONNX
 from flodl.hf.reference import (
     Loaded,
     Outputs,
@@ -117,8 +115,7 @@ def verify_export(
        bits for the export and for the source, each with its own configuration and tokenizer. If the
        configuration says that the export has another dtype, the source is converted to it first;
     4. ``outputs``: flodl computes the same outputs as the reference within 1e-5;
-    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left;
-    6. ``onnx``, if there is a ``model.onnx``: onnxruntime computes the same outputs within 1e-4.
+    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left.
 
     Args:
         directory: The export.
@@ -154,8 +151,6 @@ def verify_export(
         compared = (run.bytes, run.config, run.tokenizer, run.source)
         steps += [(one.__name__, partial(one, origin)) for one in compared]
     steps += [("outputs", run.outputs), ("losses", run.losses)]
-    if (directory / ONNX).exists():
-        steps.append(("onnx", run.onnx))
     for step, look in steps:
         checks.append(_guarded(step, look))
         if step == "reference" and not checks[-1].passed:
@@ -166,10 +161,6 @@ def verify_export(
     return _verified(directory, name, checks)
 
 
-class _Skipped(Exception):  # noqa: N818 - it never leaves this module
-    """A check cannot run here; the text says what it needs."""
-
-
 def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
     return Verification(directory, name, tuple(checks))
 
@@ -177,8 +168,6 @@ def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
 def _guarded(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
-    except _Skipped as reason:
-        return Check(name, None, str(reason))
     except (Different, FlodlError) as problem:
         return Check(name, False, str(problem))
     except Exception as error:  # any failure of the model is a result of the check
@@ -349,14 +338,6 @@ class _Run:
         if not found:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
-
-    def onnx(self) -> str:
-        """Compare the outputs of onnxruntime and of flodl for the ONNX file of the export."""
-        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
-        apart = onnx_difference(graph, self._config, self._directory / ONNX)
-        if apart is None:
-            raise _Skipped("not compared: run pip install onnxruntime")
-        return f"onnxruntime computes the same within {apart:.2g}"
 
 
 def _loaded(weights: Path, config: Path) -> Loaded:

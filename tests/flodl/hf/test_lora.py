@@ -217,9 +217,9 @@ def test_a_layer_that_stands_twice_is_adapted_once() -> None:
 @each_row(
     ("path", "message"),
     [
-        ("qury", r"no linear layer or embedding is called 'qury'; did you mean query\?"),
+        ("qury", r"no linear layer is called 'qury'; did you mean query\?"),
         ("bert.encoder.layer.7", r"is called 'bert.encoder.layer.7'; there are:"),
-        ("LayerNorm", "no linear layer or embedding is called 'LayerNorm'"),
+        ("LayerNorm", "no linear layer is called 'LayerNorm'"),
         ("query[a]", "is not understood"),
     ],
 )
