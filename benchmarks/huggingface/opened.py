@@ -50,7 +50,7 @@ def _run(module: str, *words: str) -> str:
 
 
 def _differences(folder: Path) -> dict[str, float]:
-    from flodl.hf import AutoModelForSequenceClassification, TextEncoder
+    from flodl.hf import AutoModelForSequenceClassification, SentenceTransformer
 
     task, exported = Task.read(folder), folder / "exported"
     # Short enough for the limits of all programs.
@@ -58,7 +58,8 @@ def _differences(folder: Path) -> dict[str, float]:
     model = AutoModelForSequenceClassification.from_pretrained(folder / "trained")
     logits = [_logits(model, model.tokenizer, texts, task.length) for texts in batches]
     texts = [text for batch in batches for text in batch]
-    vectors = TextEncoder.from_pretrained(folder / "trained").encode(texts)
+    encoder = SentenceTransformer(folder / "trained")
+    vectors = encoder.encode(texts, convert_to_tensor=True)
     names: Mapping[str, Callable[[], list[Tensor]]] = {
         "flodl, logits": lambda: _by_flodl(exported, batches, task.length),
         "transformers, logits": lambda: _by_transformers(exported, batches, task.length),

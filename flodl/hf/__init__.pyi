@@ -1,60 +1,4 @@
-from .activations import (
-    activation as activation,
-)
-from .batch_encoding import (
-    BatchEncoding as BatchEncoding,
-)
-from .collators import (
-    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
-    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
-    DataCollatorWithPadding as DataCollatorWithPadding,
-    default_data_collator as default_data_collator,
-)
-from .config_json import (
-    AlbertConfig as AlbertConfig,
-    AutoConfig as AutoConfig,
-    BertConfig as BertConfig,
-    DebertaV2Config as DebertaV2Config,
-    DistilBertConfig as DistilBertConfig,
-    EncoderConfig as EncoderConfig,
-    ModernBertConfig as ModernBertConfig,
-    RobertaConfig as RobertaConfig,
-    XLMRobertaConfig as XLMRobertaConfig,
-)
-from .conversion import (
-    convert as convert,
-)
-from .embed import (
-    TextEncoder as TextEncoder,
-)
-from .encoded import (
-    EncodedBatch as EncodedBatch,
-)
-from .encoder_model import (
-    BackboneOutputs as BackboneOutputs,
-    backbone_outputs as backbone_outputs,
-    set_unpad as set_unpad,
-)
-from .errors import (
-    CheckpointFormatError as CheckpointFormatError,
-    CheckpointMismatchError as CheckpointMismatchError,
-    ConfigError as ConfigError,
-    DiskFull as DiskFull,
-    FileNotFoundOnHub as FileNotFoundOnHub,
-    GatedRepo as GatedRepo,
-    HubError as HubError,
-    HubOffline as HubOffline,
-    MissingDependencyError as MissingDependencyError,
-    PickleOnlyError as PickleOnlyError,
-    RepoNotFound as RepoNotFound,
-    RevisionNotFound as RevisionNotFound,
-    TokenizerMissingError as TokenizerMissingError,
-    UnsupportedModelError as UnsupportedModelError,
-)
-from .export import (
-    export_hf_dir as export_hf_dir,
-)
-from .families import (
+from .auto import (
     AlbertForMaskedLM as AlbertForMaskedLM,
     AlbertForQuestionAnswering as AlbertForQuestionAnswering,
     AlbertForSequenceClassification as AlbertForSequenceClassification,
@@ -96,14 +40,61 @@ from .families import (
     XLMRobertaForTokenClassification as XLMRobertaForTokenClassification,
     XLMRobertaModel as XLMRobertaModel,
 )
+from .batch_encoding import (
+    BatchEncoding as BatchEncoding,
+)
+from .collators import (
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithPadding as DataCollatorWithPadding,
+    default_data_collator as default_data_collator,
+)
+from .conversion import (
+    convert as convert,
+)
+from .encoded import (
+    EncodedBatch as EncodedBatch,
+)
+from .encoder_model import (
+    BackboneOutputs as BackboneOutputs,
+    backbone_outputs as backbone_outputs,
+    set_unpad as set_unpad,
+)
+from .errors import (
+    CheckpointFormatError as CheckpointFormatError,
+    CheckpointMismatchError as CheckpointMismatchError,
+    ConfigError as ConfigError,
+    DiskFull as DiskFull,
+    FileNotFoundOnHub as FileNotFoundOnHub,
+    GatedRepo as GatedRepo,
+    HubError as HubError,
+    HubOffline as HubOffline,
+    MissingDependencyError as MissingDependencyError,
+    PickleOnlyError as PickleOnlyError,
+    RepoNotFound as RepoNotFound,
+    RevisionNotFound as RevisionNotFound,
+    TokenizerMissingError as TokenizerMissingError,
+    UnsupportedModelError as UnsupportedModelError,
+)
+from .export import (
+    export_hf_dir as export_hf_dir,
+)
+from .families import (
+    AlbertConfig as AlbertConfig,
+    AutoConfig as AutoConfig,
+    BertConfig as BertConfig,
+    DebertaV2Config as DebertaV2Config,
+    DistilBertConfig as DistilBertConfig,
+    EncoderConfig as EncoderConfig,
+    ModernBertConfig as ModernBertConfig,
+    RobertaConfig as RobertaConfig,
+    XLMRobertaConfig as XLMRobertaConfig,
+)
 from .head_kind import (
     HeadKind as HeadKind,
 )
-from .load_report import (
-    LoadReport as LoadReport,
-)
-from .loading import (
-    load_weights as load_weights,
+from .layers.activations import (
+    activation as activation,
 )
 from .lora import (
     add_lora as add_lora,
@@ -151,13 +142,6 @@ from .predict.tokens import (
 from .pretrained import (
     PretrainedModel as PretrainedModel,
 )
-from .safetensors_io import (
-    load_safetensors_file_into_graph as load_safetensors_file_into_graph,
-    save_safetensors_file_from_graph as save_safetensors_file_from_graph,
-)
-from .sentence_settings import (
-    SentenceSettings as SentenceSettings,
-)
 from .sentence_transformer import (
     SentenceTransformer as SentenceTransformer,
 )
@@ -186,4 +170,12 @@ from .training_data import (
 )
 from .verify import (
     verify_export as verify_export,
+)
+from .weights.fill import (
+    LoadReport as LoadReport,
+    fill as fill,
+    load_safetensors_file_into_graph as load_safetensors_file_into_graph,
+)
+from .weights.writing import (
+    save_safetensors_file_from_graph as save_safetensors_file_from_graph,
 )

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.build import LAST_HIDDEN_STATE, POOLER_OUTPUT, build
+from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.layers.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions, Record
 from flodl.hf.model_call import Arguments, encoder_values
-from flodl.hf.models import build_graph
-from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions, Record
-from flodl.hf.opening import Opening, Source, open_encoder
+from flodl.hf.opening import Opening, Source, open_model
 from flodl.hf.outputs import BaseModelOutputWithPooling
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
@@ -33,6 +32,8 @@ class EncoderModel(PretrainedModel):
         config: Its configuration. Without a graph, new values are drawn.
         graph: The encoder.
     """
+
+    kind = HeadKind.BASE
 
     def forward(
         self,
@@ -94,7 +95,7 @@ class EncoderModel(PretrainedModel):
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_encoder(src, options, family=cls.config_class)
+        opened = open_model(src, cls.kind, options, family=cls.config_class)
         return cls(opened.config, opened.graph)
 
     @classmethod
@@ -112,7 +113,7 @@ class EncoderModel(PretrainedModel):
         cls, config: EncoderConfig, device: torch.device | str = "cpu"
     ) -> tuple[EncoderConfig, Graph]:
         config = config.replace(architectures=(config.base_class_name,))
-        return config, build_graph(config, HeadKind.BASE, pooler=True, device=device)
+        return config, build(config, HeadKind.BASE, device=device)
 
 
 class BackboneOutputs(NamedTuple):

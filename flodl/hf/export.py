@@ -13,24 +13,25 @@ from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.files import replacing
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
+from flodl.hf.build import build
+from flodl.hf.configs.base import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
-from flodl.hf.head_kind import HeadKind
-from flodl.hf.keys import keys_have_pooler
-from flodl.hf.load_report import LoadReport
-from flodl.hf.opening import HeadOpening, open_model
-from flodl.hf.outline import build_for_export, exported_kind, outline
+from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
+from flodl.hf.head_kind import HeadKind, named_head
+from flodl.hf.opening import HeadOpening, open_model, with_head
 from flodl.hf.output_files import (
     COMPANIONS,
     companions_of,
     copy_files,
     new_directory,
 )
-from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.weights.fill import LoadReport
+from flodl.hf.weights.keys import keys_have_pooler
 from flodl.hf.weights.slots import put, slots_of
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 
 SOURCE_CONFIG = "config.source.json"
 SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"
@@ -214,8 +215,8 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
     for entry in read_file_header(checkpoint).model_entries:
         key = entry.name.replace("/", ".")
         shapes[key], dtypes[key] = entry.shape, entry.dtype
-    found = outline(config, shapes, exported_kind(config))
-    graph = build_for_export(found.config, keys_have_pooler(shapes), "cpu")
+    config = with_head(config, named_head(config), shapes)
+    graph = build(config, pooler=keys_have_pooler(shapes), device="cpu")
     for slot in slots_of(graph):
         stored = next((dtypes[key] for key in slot.keys if key in dtypes), None)
         if stored is not None:
@@ -223,9 +224,9 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
     report = graph.load_checkpoint(checkpoint)
     if report.missing:
         raise CheckpointMismatchError(
-            f"{checkpoint} is not a whole {found.config.architectures[0]}", missing=report.missing
+            f"{checkpoint} is not a whole {config.architectures[0]}", missing=report.missing
         )
-    graph.set_source_config(found.config.to_json_string())
+    graph.set_source_config(config.to_json_string())
     counts = f"{len(report.loaded)} tensors loaded, {len(report.skipped)} skipped, none missing"
     return graph.eval(), [f"{checkpoint.name}: {counts}", *_listed("skipped", report.skipped)]
 
@@ -269,7 +270,7 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
 
 def exported_config(config: EncoderConfig, graph: Graph) -> str:
     """The text of the exported configuration: that of the model, adjusted to the export."""
-    if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
+    if isinstance(config, DebertaV2Config) and named_head(config) is HeadKind.MLM:
         config = config.for_masked_lm(legacy=config.legacy)
     fields = config.source
     for key in _OF_ELSEWHERE:

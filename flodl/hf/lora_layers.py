@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows
 
-from flodl.hf.models.backbone import FlatPooler
+from flodl.hf.families.albert import FlatPooler
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
+from flodl.hf.auto import class_of
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.families import HEADS
+from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import IGNORED
 from flodl.hf.reference import plain_attention
@@ -113,7 +113,7 @@ def loss_differences(
     cells = loss_cells(kind, config, enc)
     if not cells:
         return {}
-    head: Any = HEADS[config.model_type, kind](config, graph.double())
+    head: Any = class_of(config, kind)(config, graph.double())
     reference: Any = model.double()
     inputs = {name: one for name, one in inputs_of(enc, config).items() if name != "position_ids"}
     found, before = {}, reference.config.problem_type

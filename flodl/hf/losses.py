@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.models.layout import may_decide_on
+from flodl.hf.layers.layout import may_decide_on
 from flodl.hf.predict.head import EncoderHead
 
 IGNORED = -100

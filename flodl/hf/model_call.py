@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -10,14 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
-from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.layout import MASK, PLACES, POSITIONS, RECORD, TYPES, Record
+from flodl.hf.build import LAST_HIDDEN_STATE, POOLER_OUTPUT
+from flodl.hf.families import EncoderConfig, family_of
+from flodl.hf.layers.layout import MASK, PLACES, POSITIONS, RECORD, TYPES, Record
 from flodl.hf.outputs import Layers
 
-_TABLES = ("word_embeddings", "tok_embeddings")
 _EMBEDDINGS = "embeddings"
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Arguments:
     def inputs(self, config: EncoderConfig) -> dict[str, Any]:
         """The inputs of the graph of an encoder or a model, those that are there."""
         ids, positions = self.ids, self.position_ids
-        if self.inputs_embeds is not None and config.model_type in _OFFSET_POSITIONS:
+        if self.inputs_embeds is not None and family_of(config).offset_positions:
             # Without ids, no position is known to be padding.
             first = (config.pad_token_id or 0) + 1
             default = torch.arange(first, first + ids.shape[1], device=ids.device).expand_as(ids)
@@ -114,7 +113,7 @@ def encoder_values(graph: Graph, config: EncoderConfig, arguments: Arguments) ->
     if arguments.plain and POOLER_OUTPUT not in graph.topology.tagged_nodes:
         return Values(graph(**arguments.inputs(config)))
     record = _record(arguments)
-    _variant(graph, arguments)(**arguments.inputs(config), **{RECORD: record})
+    _variant(graph, config, arguments)(**arguments.inputs(config), **{RECORD: record})
     return Values(
         record.tags[LAST_HIDDEN_STATE],
         record.tags.get(POOLER_OUTPUT),
@@ -127,7 +126,7 @@ def head_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Va
     if arguments.plain:
         return Values(graph(**arguments.inputs(config)))
     record, encoder = _record(arguments), graph.tree_children()[config.prefix]
-    recording = _Recording(_variant(encoder, arguments), record)
+    recording = _Recording(_variant(encoder, config, arguments), record)
     whole = _with_part(graph, config.prefix, recording)
     output: Tensor = whole(**arguments.inputs(config))
     return Values(output, None, *_layers(record, record.tags[LAST_HIDDEN_STATE]))
@@ -167,12 +166,12 @@ def word_table_of(graph: Graph, config: EncoderConfig) -> nn.Embedding:
     Raises:
         ValueError: There is none.
     """
-    embeddings = graph.tree_children().get(config.prefix, graph)._modules.get(_EMBEDDINGS)
-    for name in _TABLES:
-        table = None if embeddings is None else embeddings._modules.get(name)
+    encoder, name = graph.tree_children().get(config.prefix, graph), family_of(config).table
+    with contextlib.suppress(AttributeError):
+        table = encoder.get_submodule(name)
         if isinstance(table, nn.Embedding):
             return table
-    raise ValueError(f"this model has no table of words at {config.prefix}.{_EMBEDDINGS}")
+    raise ValueError(f"this model has no table of words at {config.prefix}.{name}")
 
 
 class _GivenVectors(nn.Module):
@@ -186,13 +185,13 @@ class _GivenVectors(nn.Module):
         return functional.embedding(numbers, self.vectors)
 
 
-def _variant(encoder: Graph, arguments: Arguments) -> Graph:
+def _variant(encoder: Graph, config: EncoderConfig, arguments: Arguments) -> Graph:
     """The encoder of a call: with given vectors as its table of words, if there are some."""
     vectors = arguments.inputs_embeds
     if vectors is None:
         return encoder
     embeddings = cast("nn.Module", encoder._modules[_EMBEDDINGS])
-    name = next(name for name in _TABLES if name in embeddings._modules)
+    name = family_of(config).table.removeprefix(f"{_EMBEDDINGS}.")
     given = _with_part(embeddings, name, _GivenVectors(vectors))
     return cast("Graph", _with_part(encoder, _EMBEDDINGS, given))
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.layers.transformer_layer import RecomputedLayer
 from flodl.hf.model_call import word_table_of
-from flodl.hf.models.recomputing import RecomputedLayer
 
 if TYPE_CHECKING:
     from flodl.hf.tokenizer import HfTokenizer
@@ -40,18 +41,11 @@ _ELSEWHERE: Mapping[str, str] = {
 """Names of ``transformers`` that have another name here -> what to write instead."""
 
 
-class OfFamily:
-    """The base of classes of one family; ``config=`` in the class line names its configuration."""
-
-    config_class: ClassVar[type[EncoderConfig]]
-
-    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
-        super().__init_subclass__()
-        if config is not None:
-            cls.config_class = config
+CLASSES: dict[tuple[str, HeadKind], type[PretrainedModel]] = {}
+"""The class for each model type and head."""
 
 
-class PretrainedModel(OfFamily, nn.Module):
+class PretrainedModel(nn.Module):
     """A model as a ``torch.nn.Module``: its parameters have the names of the checkpoint.
 
     A call returns a :class:`~flodl.hf.outputs.ModelOutput`. :attr:`graph` is the same model as a
@@ -67,9 +61,19 @@ class PretrainedModel(OfFamily, nn.Module):
         TypeError: ``config`` is not a configuration of the family.
     """
 
+    config_class: ClassVar[type[EncoderConfig]]
+    kind: ClassVar[HeadKind]
+
     _graph: Graph
     _config: EncoderConfig
     _described: tuple[str | None, int]
+
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        """Note the class of a family; ``config=`` in the class line names its configuration."""
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+            CLASSES.setdefault((config.model_type, cls.kind), cls)
 
     def __init__(self, config: EncoderConfig, graph: Graph | None = None) -> None:
         _check_config(type(self), config)

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
 from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs
-from flodl.hf.head_kind import HeadKind
-from flodl.hf.outline import class_name
+from flodl.hf.families import EncoderConfig
+from flodl.hf.head_kind import HeadKind, class_name
 from flodl.hf.task_heads import inputs_of
 
 Outputs = dict[str, Tensor]

@@ -1,7 +1,7 @@
 """Encoders with a head: the models that predict and are fine-tuned.
 
 A head holds a graph, its configuration, the names of its classes and a tokenizer. The classes of
-each family are in :mod:`flodl.hf.families`.
+each family are in :mod:`flodl.hf.auto`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
+from flodl.hf.build import build
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import DiskFull
+from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
 from flodl.hf.losses import (
     MaskedLMLosses,
     QuestionAnsweringLosses,
@@ -26,9 +28,14 @@ from flodl.hf.losses import (
     question_answering_loss,
 )
 from flodl.hf.model_call import Arguments, head_values
-from flodl.hf.models.layout import PLACES, ChoiceOfLayout
-from flodl.hf.opening import HeadOpening, Opened, Source, open_model
-from flodl.hf.outline import LABELLED, outline
+from flodl.hf.opening import (
+    HeadOpening,
+    Opened,
+    Source,
+    asked_config,
+    open_model,
+    with_head,
+)
 from flodl.hf.outputs import (
     MaskedLMOutput,
     ModelOutput,
@@ -40,16 +47,13 @@ from flodl.hf.predict.answer import QuestionAnswering
 from flodl.hf.predict.fill_mask import FillMask
 from flodl.hf.predict.sequence import SequencePrediction
 from flodl.hf.predict.tokens import TokenTagging
-from flodl.hf.pretrained import PretrainedModel
+from flodl.hf.pretrained import CLASSES, PretrainedModel
 from flodl.hf.tokenizer import HfTokenizer
 
 if TYPE_CHECKING:
     from flodl.hf.encoder_model import EncoderModel
 
 Device = torch.device | str
-
-_ROBERTA = ("roberta", "xlm-roberta")
-_GIVEN_POSITIONS = ("bert", "albert")
 
 
 class Head(PretrainedModel):
@@ -60,10 +64,6 @@ class Head(PretrainedModel):
         graph: The model.
         tokenizer: Encodes texts for the model.
     """
-
-    kind: ClassVar[HeadKind]
-    encoder_class: ClassVar[type[EncoderModel]]
-    """The class without a head, of the same family."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Head(PretrainedModel):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes in order; empty for a head without classes."""
-        return tuple(self.config.id2label.values()) if self.kind in LABELLED else ()
+        return tuple(self.config.id2label.values()) if self.kind.labelled else ()
 
     @property
     def base_model(self) -> EncoderModel:
@@ -89,7 +89,8 @@ class Head(PretrainedModel):
         graph = self._graph.tree_children()[self.config.prefix]
         known = self.__dict__.get("_encoder")
         if known is None or known._graph is not graph:
-            known = self.__dict__["_encoder"] = self.encoder_class(self.config, graph)
+            made: Any = CLASSES[self.config.model_type, HeadKind.BASE]
+            known = self.__dict__["_encoder"] = made(self.config, graph)
         encoder: EncoderModel = known
         return encoder
 
@@ -161,8 +162,9 @@ class Head(PretrainedModel):
     def _drawn(
         cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
     ) -> tuple[EncoderConfig, Graph]:
-        found = outline(config, {}, cls.kind, num_labels=num_labels)
-        return found.config, found.build(device)
+        asked = asked_config(config, cls.kind, {"num_labels": num_labels})
+        config = with_head(asked, cls.kind, {})
+        return config, build(config, device=device)
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
@@ -211,9 +213,10 @@ def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
     if not width:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
     inputs = {"input_ids": enc.input_ids, "attention_mask": enc.attention_mask}
-    if config.type_vocab_size and config.model_type not in _ROBERTA:
+    family = family_of(config)
+    if config.type_vocab_size and family.reads_segments:
         inputs["token_type_ids"] = enc.token_type_ids
-    if config.model_type in _GIVEN_POSITIONS:
+    if family.given_positions:
         inputs["position_ids"] = enc.position_ids
     return inputs
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from flodl.hf import families
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.auto import class_of
 from flodl.hf.dependencies import need
 from flodl.hf.export import save_model
+from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, Cell, tiny_config
-from flodl.hf.outline import LABELLED, class_name
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.source import CONFIG
 from flodl.hf.text.files import SETTINGS, TOKENIZER
@@ -112,13 +111,13 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
     if family in _ROBERTAS:
         fields |= {"bos_token_id": ids["cls_token_id"], "eos_token_id": ids["sep_token_id"]}
     config = AutoConfig.from_json_str(json.dumps(fields))
-    if head not in LABELLED:
+    if not head.labelled:
         return config
     return config.replace(id2label=LABELS if head is HeadKind.SEQCLS else TAGS)
 
 
 def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
-    made: Any = getattr(families, class_name(config, head))
+    made: Any = class_of(config, head)
     model: PretrainedModel = made.from_config(config)
     return model
 

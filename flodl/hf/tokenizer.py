@@ -17,6 +17,8 @@ from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.families import AutoConfig, EncoderConfig, family_of
+from flodl.hf.families.family import IDS, MASK
 from flodl.hf.locate import locate
 from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.call_options import (
@@ -28,7 +30,7 @@ from flodl.hf.text.call_options import (
     row_shape,
 )
 from flodl.hf.text.calling import Texts, encode_rows, gathered, values_of
-from flodl.hf.text.conventions import IDS, MASK, conventions
+from flodl.hf.text.conventions import conventions
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
@@ -43,10 +45,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Encoding, Tokenizer
 
-    from flodl.hf.configs.base import EncoderConfig
-
 TruncationChoice: TypeAlias = bool | Strategy
-_UNTYPED = ("roberta", "xlm-roberta")
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -422,7 +421,7 @@ class HfTokenizer(Vocabulary):
     def _rows(
         self, encodings: list[Encoding], pair: bool, what: str, options: EncodeOptions
     ) -> tuple[EncodingRows, Sequence[int]]:
-        typed = self._config is None or self._config.model_type not in _UNTYPED
+        typed = self._config is None or family_of(self._config).reads_segments
         cut = self._truncation(options)
         if cut is None:
             self._check_lengths(encodings, what, options.get("max_length"))
@@ -489,7 +488,7 @@ def position_limit(config: EncoderConfig) -> int | None:
     """
     if not getattr(config, "position_biased_input", True):
         return None
-    if config.model_type in _UNTYPED:
+    if family_of(config).offset_positions:
         # A model like this without a pad id is refused long before it has a tokenizer.
         return config.max_position_embeddings - (config.pad_token_id or 0) - 1
     return config.max_position_embeddings
@@ -497,8 +496,6 @@ def position_limit(config: EncoderConfig) -> int | None:
 
 def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
     """The model's configuration; None if there is none, or its family has no model here."""
-    from flodl.hf.config_json import AutoConfig
-
     text = checkpoint.text(CONFIG)
     try:
         return None if text is None else AutoConfig.from_json_str(text, origin=CONFIG)

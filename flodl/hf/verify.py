@@ -11,16 +11,15 @@ from typing import Any
 from torch import nn
 
 from flodl.errors import FlodlError
-from flodl.hf import keys
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.auto import AutoModel
+from flodl.hf.build import build
 from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
-from flodl.hf.families import AutoModel
-from flodl.hf.head_kind import HeadKind
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.opening import Opened
-from flodl.hf.outline import build_for_export, exported_kind
 from flodl.hf.reference import (
     Loaded,
     Outputs,
@@ -30,7 +29,6 @@ from flodl.hf.reference import (
     outputs_of_reference,
     transformers,
 )
-from flodl.hf.safetensors_io import expected_from_graph
 from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify_source import (
@@ -41,8 +39,10 @@ from flodl.hf.verify_source import (
     open_source,
     side_of,
 )
+from flodl.hf.weights import keys
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import StoredFiles, same_bytes
+from flodl.hf.weights.writing import expected_from_graph
 
 TOLERANCE = 1e-5
 PROMPT = "fab2s writes Rust"
@@ -182,12 +182,12 @@ def _config(directory: Path) -> EncoderConfig:
 def _structure(directory: Path, config: EncoderConfig, family: str | None) -> str:
     if family is not None and config.model_type != family:
         raise FlodlError(f"it is of the family {config.model_type}, not {family}")
-    known = config.class_prefix + exported_kind(config).suffix
+    known = config.class_prefix + named_head(config).suffix
     if _name(config) != known:
         raise FlodlError(f"architectures names {_name(config)}, which is not {known}")
     stored = StoredFiles(Directory(directory).weight_files())
     shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
-    graph = build_for_export(config, keys.keys_have_pooler(shapes), "meta")
+    graph = build(config, pooler=keys.keys_have_pooler(shapes))
     _compare_shapes(expected_from_graph(graph), shapes)
     return f"{len(shapes)} tensors with the names and shapes of {_name(config)}"
 
@@ -258,7 +258,7 @@ class _Run:
     def reference(self) -> str:
         """Load the export in the reference, and keep its outputs."""
         loaded = _loaded(self._directory, self._directory)
-        is_base = exported_kind(self._config) is HeadKind.BASE
+        is_base = named_head(self._config) is HeadKind.BASE
         missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
         if missing or loaded.unexpected:
             raise Different(
@@ -350,7 +350,7 @@ def _loaded(weights: Path, config: Path) -> Loaded:
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
     """For each tensor of the export, the tensor of the source that must be equal."""
-    graph = build_for_export(config, keys.keys_have_pooler(mine), "meta")
+    graph = build(config, pooler=keys.keys_have_pooler(mine))
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
     arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
     pairs = {}
@@ -370,7 +370,7 @@ def _lost_poolers(
     An encoder may lack its pooler without failing another check; all other tensors are required
     anyway.
     """
-    graph = build_for_export(config, True, "meta")
+    graph = build(config)
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
     arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
     return sorted(

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from flodl.hf.config_json import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION, exported_config
+from flodl.hf.families import EncoderConfig
+from flodl.hf.head_kind import named_head
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.outline import LABELLED, exported_kind
 from flodl.hf.output_files import COMPANIONS, companions_of
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
 from flodl.hf.source import Checkpoint
@@ -76,7 +76,7 @@ def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:
 
 def open_source(origin: Checkpoint, config: EncoderConfig) -> Opened:
     """The source, with the head that the export has."""
-    return open_model(origin.name, exported_kind(config), {"revision": origin.commit})
+    return open_model(origin.name, named_head(config), {"revision": origin.commit})
 
 
 def compare_configs(config: EncoderConfig, opened: Opened) -> str:
@@ -186,7 +186,7 @@ def compare_outputs(
 
 
 def _labels(outputs: dict[str, torch.Tensor], config: EncoderConfig) -> list[str]:
-    if exported_kind(config) not in LABELLED:
+    if not named_head(config).labelled:
         return []
     return [config.id2label[number] for number in outputs["logits"].argmax(-1).flatten().tolist()]
 

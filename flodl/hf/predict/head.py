@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from flodl.hf.config_json import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.families import EncoderConfig
 from flodl.hf.tokenizer import HfTokenizer
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flodl.hf.dependencies import need
+from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.text.call_options import CallOptions, RowShape
-from flodl.hf.text.conventions import IDS, MASK, TYPES
 from flodl.hf.text.files import is_panic
 from flodl.hf.text.inputs import broken_text
 

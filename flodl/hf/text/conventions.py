@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.families import FAMILIES
+from flodl.hf.families.family import IDS, MASK, Family, Words
 from flodl.hf.text.call_options import NO_LIMIT, SIDES, Side
 from flodl.hf.text.files import SETTINGS, TokenizerFiles
 
-IDS: Final = "input_ids"
-MASK: Final = "attention_mask"
-TYPES: Final = "token_type_ids"
+WORDS: Final[Mapping[str, Family[Any]]] = {
+    family.words.files[0]: family for family in FAMILIES.values() if family.words is not None
+}
+"""The family of each kind of vocabulary, by the first of its files."""
 
 _UNTYPED: Final = (IDS, MASK)
-_TYPED: Final = (IDS, TYPES, MASK)
-
 # The classes whose models read segments. All others get none unless asked.
-_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "BertTokenizer": _TYPED,
-    "DebertaV2Tokenizer": (IDS, MASK, TYPES),
+_CLASSES: Final = {
+    family.tokenizer_class: family.inputs for family in FAMILIES.values() if family.tokenizer_class
 }
-_BY_FAMILY: Final = {"bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer"}
-_BY_FILE: Final = {"vocab.txt": "BertTokenizer", "spm.model": "DebertaV2Tokenizer"}
-# Kinds of vocabularies whose first and last tokens are also the begin and end of a text.
-_FRAMED_BY_CLS: Final = frozenset({"spiece.model", "spm.model"})
+
+
+def words_of(files: TokenizerFiles) -> Words:
+    """How a tokenizer is made of these files, which are not one whole tokenizer."""
+    return cast("Words", WORDS[files.source[0]].words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def conventions(
     """
     if files is None:
         return Conventions(
-            _names_of(_BY_FAMILY.get(model_type or "")), limit if limit is not None else NO_LIMIT
+            _names_of(_class_in(FAMILIES, model_type)), limit if limit is not None else NO_LIMIT
         )
     told = files.mapping(SETTINGS)
     where = files.where(SETTINGS)
@@ -81,7 +82,7 @@ def conventions(
         truncation_side=_side(files, "truncation_side"),
         pad_token_type_id=_type_id(told.get("pad_token_type_id"), where),
         clean_up=bool(told.get("clean_up_tokenization_spaces", False)),
-        framed_by_cls=files.source[0] in _FRAMED_BY_CLS,
+        framed_by_cls=not files.is_whole and words_of(files).framed_by_cls,
     )
 
 
@@ -90,8 +91,13 @@ def _class_of(files: TokenizerFiles, model_type: str | None) -> str | None:
     if isinstance(named, str):
         return named.removesuffix("Fast")
     if model_type is not None:
-        return _BY_FAMILY.get(model_type)
-    return _BY_FILE.get(files.source[0])
+        return _class_in(FAMILIES, model_type)
+    return _class_in(WORDS, files.source[0])
+
+
+def _class_in(families: Mapping[str, Family[Any]], name: str | None) -> str | None:
+    family = families.get(name or "")
+    return None if family is None else family.tokenizer_class
 
 
 def _names_of(class_name: str | None) -> tuple[str, ...]:

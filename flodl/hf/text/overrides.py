@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from flodl.hf.dependencies import need
+from flodl.hf.families.bert import WORD_PIECES
+from flodl.hf.text.conventions import words_of
 from flodl.hf.text.files import SETTINGS, TokenizerFiles, as_json, flag
 
 if TYPE_CHECKING:
@@ -26,14 +28,6 @@ ARGUMENTS: Final = (
 """Settings that a caller may give."""
 
 _PLAIN: Final = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
-_WORD_PIECES: Final = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-_SETTABLE: Final[Mapping[str, tuple[str, ...]]] = {
-    "vocab.txt": _WORD_PIECES,
-    "vocab.json": ("add_prefix_space",),
-    "spiece.model": ("do_lower_case", "keep_accents", "add_prefix_space"),
-    "sentencepiece.bpe.model": ("add_prefix_space",),
-    "spm.model": ("do_lower_case", "split_by_punct", "add_prefix_space"),
-}
 
 
 def settle(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
@@ -96,10 +90,10 @@ def with_settings(
 
 def _settable(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[str, ...]:
     if not files.is_whole:
-        return _SETTABLE[files.source[0]]
+        return words_of(files).settings
     if _is_plain(files):
         return ()
-    words = _WORD_PIECES if _is(tokenizer.normalizer, "BertNormalizer") else ()
+    words = WORD_PIECES if _is(tokenizer.normalizer, "BertNormalizer") else ()
     spaces = ("add_prefix_space",) if _is(tokenizer.pre_tokenizer, "ByteLevel") else ()
     return (*words, *spaces)
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
+from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.text.call_options import RowShape
-from flodl.hf.text.conventions import IDS, MASK, TYPES
 
 Features: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 

@@ -35,7 +35,6 @@ _KINDS = {
     "AutoTokenizer": HeadKind.BASE,
     "HfTokenizer": HeadKind.BASE,
     "PreTrainedTokenizerFast": HeadKind.BASE,
-    "TextEncoder": HeadKind.BASE,
 }
 
 
@@ -150,9 +149,8 @@ hf.masked_lm_loss(filler.forward_encoded(masked), labels)
     (
         "embeddings",
         """
-encoder = hf.TextEncoder.from_pretrained(root / "bert/base")
-encoder.encode(["a", "b c"], pooling="max", normalize=True)
-hf.TextEncoder(encoder.graph, tokenizer, encoder.config, hf.SentenceSettings("cls"))
+encoder = hf.SentenceTransformer(root / "bert/base")
+encoder.encode(["a", "b c"], pooling="max", normalize_embeddings=True)
 found = hf.backbone_outputs(encoder.graph, enc, hidden_states=True)
 assert isinstance(found, hf.BackboneOutputs)
 """,
@@ -206,7 +204,8 @@ graph = filler.graph
 hf.save_safetensors_file_from_graph(graph, file)
 hf.load_safetensors_file_into_graph(graph, file)
 from flodl.hf.source import WeightFiles
-report = hf.load_weights(graph, WeightFiles((file,)), filler.config)
+from flodl.hf.weights.stored import StoredFiles
+report = hf.fill(graph, StoredFiles(WeightFiles((file,))), filler.config)
 assert isinstance(report, hf.LoadReport)
 """,
     ),

@@ -118,7 +118,7 @@ _WITHOUT_TOKENIZERS = """
 import sys
 from pathlib import Path
 import torch
-from flodl.hf import AutoModel, EncodedBatch, MissingDependencyError, TextEncoder
+from flodl.hf import AutoModel, EncodedBatch, MissingDependencyError, SentenceTransformer
 import flodl.hf
 
 def missed(call):
@@ -145,7 +145,7 @@ for folder, (suffix, calls) in CALLS.items():
     for name, arguments in calls.items():
         print(name, missed(lambda: getattr(head, name)(*arguments)))
 AutoModel.from_pretrained(root / "base")
-print("encode", missed(lambda: TextEncoder.from_pretrained(root / "base").encode(["a b"])))
+print("encode", missed(lambda: SentenceTransformer(root / "base").encode(["a b"])))
 """
 
 

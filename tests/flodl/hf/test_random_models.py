@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from flodl.hf.config_json import AutoConfig
 from flodl.hf.encoder_model import set_unpad
 from flodl.hf.export import export_command
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.opening import open_model

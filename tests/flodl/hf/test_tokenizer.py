@@ -11,7 +11,8 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from flodl.hf.config_json import (
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.families import (
     AlbertConfig,
     BertConfig,
     DebertaV2Config,
@@ -19,7 +20,6 @@ from flodl.hf.config_json import (
     RobertaConfig,
     XLMRobertaConfig,
 )
-from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.tokenizer import HfTokenizer, position_limit
 from tests import fork_server
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta

@@ -332,7 +332,7 @@ def test_what_is_not_text_is_named(tokenizer, arguments, options, message):
 
 
 def test_a_row_that_is_too_long_for_the_model_is_warned_of(tokenizer):
-    from flodl.hf.config_json import BertConfig
+    from flodl.hf.families import BertConfig
 
     bounded = tokenizer.for_config(tiny(BertConfig))
     assert bounded.model_max_length == 10

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flodl.hf import EncodedBatch, backbone_outputs
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import FAMILIES, batch, counted, pair
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flodl.hf.config_json import BertConfig
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.families import BertConfig
 from flodl.hf.predict.answer import QuestionAnswering
 from flodl.hf.tokenizer import HfTokenizer
 

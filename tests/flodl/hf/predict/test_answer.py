@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from flodl.hf.auto import AutoModelForQuestionAnswering
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForQuestionAnswering
 from flodl.hf.predict.answer import Answer, best_spans
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write

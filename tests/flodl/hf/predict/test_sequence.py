@@ -6,9 +6,9 @@ import pytest
 import tokenizers
 import torch
 
+from flodl.hf.auto import AutoModelForSequenceClassification
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForSequenceClassification
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
