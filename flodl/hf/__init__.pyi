@@ -56,25 +56,8 @@ from .encoded import (
     EncodedBatch as EncodedBatch,
 )
 from .encoder_model import (
-    BackboneOutputs as BackboneOutputs,
     backbone_outputs as backbone_outputs,
     set_unpad as set_unpad,
-)
-from .errors import (
-    CheckpointFormatError as CheckpointFormatError,
-    CheckpointMismatchError as CheckpointMismatchError,
-    ConfigError as ConfigError,
-    DiskFull as DiskFull,
-    FileNotFoundOnHub as FileNotFoundOnHub,
-    GatedRepo as GatedRepo,
-    HubError as HubError,
-    HubOffline as HubOffline,
-    MissingDependencyError as MissingDependencyError,
-    PickleOnlyError as PickleOnlyError,
-    RepoNotFound as RepoNotFound,
-    RevisionNotFound as RevisionNotFound,
-    TokenizerMissingError as TokenizerMissingError,
-    UnsupportedModelError as UnsupportedModelError,
 )
 from .export import (
     export_hf_dir as export_hf_dir,
@@ -93,9 +76,6 @@ from .families import (
 from .head_kind import (
     HeadKind as HeadKind,
 )
-from .layers.activations import (
-    activation as activation,
-)
 from .lora import (
     add_lora as add_lora,
     merge_lora as merge_lora,
@@ -105,39 +85,13 @@ from .lora_files import (
     load_lora as load_lora,
     save_lora as save_lora,
 )
-from .lora_layers import (
-    LoraLinear as LoraLinear,
-    LoraSettings as LoraSettings,
-)
-from .losses import (
-    masked_lm_loss as masked_lm_loss,
-    question_answering_loss as question_answering_loss,
-    sequence_classification_loss as sequence_classification_loss,
-    token_classification_loss as token_classification_loss,
-)
-from .matrix import (
-    verify_matrix as verify_matrix,
-)
-from .outputs import (
+from .model_call import (
     BaseModelOutputWithPooling as BaseModelOutputWithPooling,
     MaskedLMOutput as MaskedLMOutput,
     ModelOutput as ModelOutput,
     QuestionAnsweringModelOutput as QuestionAnsweringModelOutput,
     SequenceClassifierOutput as SequenceClassifierOutput,
     TokenClassifierOutput as TokenClassifierOutput,
-)
-from .predict.answer import (
-    Answer as Answer,
-)
-from .predict.fill_mask import (
-    MaskFill as MaskFill,
-)
-from .predict.sequence import (
-    LabelScore as LabelScore,
-)
-from .predict.tokens import (
-    Entity as Entity,
-    TokenPrediction as TokenPrediction,
 )
 from .pretrained import (
     PretrainedModel as PretrainedModel,
@@ -159,7 +113,6 @@ from .tokenizer import (
     BertTokenizerFast as BertTokenizerFast,
     DebertaV2TokenizerFast as DebertaV2TokenizerFast,
     DistilBertTokenizerFast as DistilBertTokenizerFast,
-    HfTokenizer as HfTokenizer,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     RobertaTokenizerFast as RobertaTokenizerFast,
     XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,
@@ -170,12 +123,4 @@ from .training_data import (
 )
 from .verify import (
     verify_export as verify_export,
-)
-from .weights.fill import (
-    LoadReport as LoadReport,
-    fill as fill,
-    load_safetensors_file_into_graph as load_safetensors_file_into_graph,
-)
-from .weights.writing import (
-    save_safetensors_file_from_graph as save_safetensors_file_from_graph,
 )

@@ -18,14 +18,12 @@ from flodl.hf.families import (
 )
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.opening import HeadOpening, Opening, Source, open_model
+from flodl.hf.predict.answer import QuestionAnswerer
+from flodl.hf.predict.fill_mask import MaskedLM
+from flodl.hf.predict.sequence import SequenceClassifier
+from flodl.hf.predict.tokens import TokenClassifier
 from flodl.hf.pretrained import CLASSES, PretrainedModel
-from flodl.hf.task_heads import (
-    Head,
-    MaskedLM,
-    QuestionAnswerer,
-    SequenceClassifier,
-    TokenClassifier,
-)
+from flodl.hf.task_heads import Head
 
 
 class BertModel(EncoderModel, config=BertConfig):

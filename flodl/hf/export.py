@@ -27,7 +27,7 @@ from flodl.hf.output_files import (
 )
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import LoadReport
 from flodl.hf.weights.keys import keys_have_pooler
 from flodl.hf.weights.slots import put, slots_of
@@ -110,7 +110,7 @@ def save_model(
     config: EncoderConfig,
     out: Path,
     *,
-    tokenizer: HfTokenizer | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
     force: bool = False,
     max_shard_size: int | str | None = None,
 ) -> tuple[str, ...]:

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from flodl.checkpoint.header import StoredTensor, described
 from flodl.hf import hub_errors
 from flodl.hf.build import build
-from flodl.hf.dependencies import need
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
     FileNotFoundOnHub,
     HubError,
     HubOffline,
+    need,
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head

@@ -24,23 +24,27 @@ from flodl import log
 from flodl.errors import CheckpointError, StateError
 from flodl.files import replace_text, replacing
 from flodl.graph.selection import Spot, select
-from flodl.hf.dependencies import need
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
     ConfigError,
     PickleOnlyError,
+    need,
 )
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
+    KINDS,
+    PARTS,
+    LoraLinear,
+    LoraSettings,
     adapted_layers,
+    assign_change,
     heads_of,
     is_merged,
     saved_biases,
     saved_heads,
     train_adapters,
 )
-from flodl.hf.lora_layers import KINDS, PARTS, LoraLinear, LoraSettings, assign_change
 from flodl.hf.source import ADAPTER as CONFIG_FILE
 
 if TYPE_CHECKING:

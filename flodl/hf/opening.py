@@ -33,7 +33,7 @@ from flodl.hf.head_kind import HeadKind, class_name, saved_head
 from flodl.hf.locate import locate
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, fill
 from flodl.hf.weights.keys import is_start_for, keys_have_pooler
 from flodl.hf.weights.stored import StoredFiles
@@ -102,7 +102,7 @@ class HeadOpening(Opening, total=False):
     head_init: HeadInit | None
     ignore_mismatched_sizes: bool
     seed: int | None
-    tokenizer: HfTokenizer | None
+    tokenizer: PreTrainedTokenizerFast | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from flodl.hf.layers.transformer_layer import RecomputedLayer
 from flodl.hf.model_call import word_table_of
 
 if TYPE_CHECKING:
-    from flodl.hf.tokenizer import HfTokenizer
+    from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -48,7 +48,7 @@ CLASSES: dict[tuple[str, HeadKind], type[PretrainedModel]] = {}
 class PretrainedModel(nn.Module):
     """A model as a ``torch.nn.Module``: its parameters have the names of the checkpoint.
 
-    A call returns a :class:`~flodl.hf.outputs.ModelOutput`. :attr:`graph` is the same model as a
+    A call returns a :class:`~flodl.hf.model_call.ModelOutput`. :attr:`graph` is the same model as a
     graph, which returns a tensor. Both share all parts, so either may be trained, moved or saved.
     Public attributes of the graph, such as ``freeze`` and ``save_checkpoint``, can also be reached
     through the model.
@@ -289,7 +289,7 @@ class PretrainedModel(nn.Module):
     # --- Files -----------------------------------------------------------------------------
 
     @property
-    def tokenizer(self) -> HfTokenizer | None:
+    def tokenizer(self) -> PreTrainedTokenizerFast | None:
         """The tokenizer of the model; None if there is none or it could not be read."""
         return None
 

@@ -36,7 +36,7 @@ from flodl.hf.sentence_settings import (
 )
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
-from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -103,7 +103,7 @@ class SentenceTransformer:
 
     graph: Graph
     config: EncoderConfig
-    tokenizer: HfTokenizer
+    tokenizer: PreTrainedTokenizerFast
     settings: SentenceSettings
 
     def __init__(
@@ -128,7 +128,7 @@ class SentenceTransformer:
             asked["subfolder"] = "/".join(folder for folder in folders if folder)
         opened = open_model(src, HeadKind.BASE, asked)
         self.graph, self.config = opened.graph, opened.config
-        self.tokenizer = HfTokenizer.from_checkpoint(opened.checkpoint, opened.config)
+        self.tokenizer = PreTrainedTokenizerFast.from_checkpoint(opened.checkpoint, opened.config)
         settings = replace(settings, max_length=_length_limit(settings, self.tokenizer))
         self.settings = settings if prompts is None else replace(settings, prompts=dict(prompts))
 
@@ -341,7 +341,7 @@ def _full_name(source: Source) -> Source:
     return f"sentence-transformers/{source}"
 
 
-def _length_limit(settings: SentenceSettings, tokenizer: HfTokenizer) -> int | None:
+def _length_limit(settings: SentenceSettings, tokenizer: PreTrainedTokenizerFast) -> int | None:
     """Tokens that texts are cut to: the limit in the settings, else the tokenizer's limit.
 
     A truncation section inside ``tokenizer.json`` does not count: it only holds what the last call

@@ -20,14 +20,8 @@ from flodl.hf.errors import DiskFull
 from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
-from flodl.hf.losses import (
-    MaskedLMLosses,
-    QuestionAnsweringLosses,
-    SequenceLosses,
-    TokenLosses,
-    question_answering_loss,
-)
-from flodl.hf.model_call import Arguments, head_values
+from flodl.hf.losses import some_at_padding
+from flodl.hf.model_call import Arguments, ModelOutput, head_values
 from flodl.hf.opening import (
     HeadOpening,
     Opened,
@@ -36,19 +30,8 @@ from flodl.hf.opening import (
     open_model,
     with_head,
 )
-from flodl.hf.outputs import (
-    MaskedLMOutput,
-    ModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
-from flodl.hf.predict.answer import QuestionAnswering
-from flodl.hf.predict.fill_mask import FillMask
-from flodl.hf.predict.sequence import SequencePrediction
-from flodl.hf.predict.tokens import TokenTagging
 from flodl.hf.pretrained import CLASSES, PretrainedModel
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
     from flodl.hf.encoder_model import EncoderModel
@@ -69,7 +52,7 @@ class Head(PretrainedModel):
         self,
         config: EncoderConfig,
         graph: Graph | None = None,
-        tokenizer: HfTokenizer | None = None,
+        tokenizer: PreTrainedTokenizerFast | None = None,
     ) -> None:
         super().__init__(config, graph)
         self._tokenizer = tokenizer
@@ -101,7 +84,7 @@ class Head(PretrainedModel):
         return super().__getattr__(name)
 
     @property
-    def tokenizer(self) -> HfTokenizer | None:
+    def tokenizer(self) -> PreTrainedTokenizerFast | None:
         """The tokenizer of the model; None if there is none or it could not be read."""
         return self._tokenizer
 
@@ -121,7 +104,7 @@ class Head(PretrainedModel):
         return cls.of_opened(opened, options.get("tokenizer"))
 
     @classmethod
-    def of_opened(cls, opened: Opened, tokenizer: HfTokenizer | None = None) -> Self:
+    def of_opened(cls, opened: Opened, tokenizer: PreTrainedTokenizerFast | None = None) -> Self:
         """Make the head of an opened model, with the checkpoint's tokenizer if that can be read.
 
         If the tokenizer cannot be read, a message goes to stderr; the model then works on ids only.
@@ -132,10 +115,12 @@ class Head(PretrainedModel):
         return head
 
     def _read_tokenizer(self, opened: Opened) -> None:
-        from flodl.hf.tokenizer import HfTokenizer
+        from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
         try:
-            self._tokenizer = HfTokenizer.from_checkpoint(opened.checkpoint, opened.config)
+            self._tokenizer = PreTrainedTokenizerFast.from_checkpoint(
+                opened.checkpoint, opened.config
+            )
         except DiskFull:
             raise
         except (FlodlError, OSError) as error:
@@ -253,7 +238,7 @@ class LabelledHead(Head):
             return_dict: False for a tuple.
 
         Returns:
-            The outputs; see :mod:`flodl.hf.outputs`.
+            The outputs; see :mod:`flodl.hf.model_call`.
 
         Raises:
             ValueError: There are neither ids nor vectors, or both, or labels do not fit.
@@ -286,103 +271,14 @@ class LabelledHead(Head):
         return False
 
 
-class SequenceClassifier(SequencePrediction, SequenceLosses, LabelledHead):
-    """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
+class LabelsTokens(LabelledHead):
+    """A head with a label per token."""
 
-    kind = HeadKind.SEQCLS
-    output_class = SequenceClassifierOutput
+    def compute_loss(self, enc: EncodedBatch, labels: Tensor) -> Tensor:
+        """Run the model and compare with the labels, ``[B, S]``; -100 does not count."""
+        at_padding = self._counts_padding(enc.attention_mask, labels)
+        logits = self.forward_encoded(enc, padding=True if at_padding else None)
+        return self._loss_of(logits, labels)
 
-
-class TokenClassifier(TokenTagging, TokenLosses, LabelledHead):
-    """One label per token: ``predict``, ``tag``, ``compute_loss``."""
-
-    kind = HeadKind.TOKCLS
-    output_class = TokenClassifierOutput
-
-
-class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, Head):
-    """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
-
-    kind = HeadKind.QA
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        *,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
-        """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
-
-        Args:
-            input_ids: As for the other heads; see :meth:`LabelledHead.forward`.
-            attention_mask: As there.
-            token_type_ids: As there.
-            position_ids: As there.
-            inputs_embeds: As there.
-            start_positions: First token of each answer, ``[B]``; gives a loss with the next.
-            end_positions: Last token of each answer, ``[B]``.
-            output_hidden_states: As there.
-            output_attentions: As there.
-            return_dict: As there.
-
-        Returns:
-            The outputs.
-
-        Raises:
-            ValueError: There are neither ids nor vectors, or both, or positions do not fit.
-        """
-        arguments = Arguments(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            bool(output_hidden_states),
-            bool(output_attentions),
-        )
-        found = head_values(self._graph, self.config, arguments)
-        logits, loss = found.output, None
-        if start_positions is not None and end_positions is not None:
-            loss = question_answering_loss(logits, start_positions, end_positions)
-        output = QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=logits[..., 0].contiguous(),
-            end_logits=logits[..., 1].contiguous(),
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-        )
-        return output.to_tuple() if return_dict is False else output
-
-
-class MaskedLM(FillMask, MaskedLMLosses, LabelledHead):
-    """The words at masks: ``fill_mask``, ``compute_loss``."""
-
-    kind = HeadKind.MLM
-    output_class = MaskedLMOutput
-
-    def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
-        """Logits of single positions; only these are decoded, because decoding is most of the work.
-
-        Args:
-            enc: On the device of the model.
-            rows: ``[N]``.
-            columns: ``[N]``.
-
-        Returns:
-            ``[N, V]``.
-        """
-        graph, prefix = self._graph, self.config.prefix
-        encoder = graph.get_submodule(prefix)
-        states: Tensor = encoder(**inputs_of(enc, self.config))[rows, columns]
-        names = [node.prefix for node in graph.topology.nodes if node.prefix]
-        for name in names[names.index(prefix) + 1 :]:
-            states = graph.get_submodule(name)(states)
-        return states
+    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
+        return mask is not None and some_at_padding(mask, labels)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from flodl.hf.auto import class_of
-from flodl.hf.dependencies import need
+from flodl.hf.errors import need
 from flodl.hf.export import save_model
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
@@ -24,7 +24,7 @@ from flodl.hf.matrix import FAMILIES, Cell, tiny_config
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.source import CONFIG
 from flodl.hf.text.files import SETTINGS, TOKENIZER
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 LABELS = ("negative", "neutral", "positive")
 """The classes of a tiny classifier of texts."""
@@ -122,7 +122,9 @@ def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
     return model
 
 
-def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> HfTokenizer:
+def _tokenizer(
+    folder: Path, vocabulary: list[str], special: dict[str, str]
+) -> PreTrainedTokenizerFast:
     """Write a WordPiece tokenizer into a folder and read it."""
     package = need("tokenizers")
     ids = {token: place for place, token in enumerate(vocabulary)}
@@ -146,4 +148,4 @@ def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> 
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    return HfTokenizer.from_file(folder / TOKENIZER)
+    return PreTrainedTokenizerFast.from_file(folder / TOKENIZER)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, cast,
 import torch
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
-from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.errors import CheckpointFormatError, ConfigError, need
 from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.family import IDS, MASK
 from flodl.hf.locate import locate
@@ -29,13 +28,20 @@ from flodl.hf.text.call_options import (
     checked_side,
     row_shape,
 )
-from flodl.hf.text.calling import Texts, encode_rows, gathered, values_of
-from flodl.hf.text.conventions import conventions
+from flodl.hf.text.calling import (
+    NO_PAD_TOKEN,
+    Features,
+    Filling,
+    Texts,
+    encode_rows,
+    gathered,
+    padded,
+    values_of,
+)
+from flodl.hf.text.conventions import check_settings, conventions, with_settings
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
-from flodl.hf.text.overrides import check_settings, with_settings
-from flodl.hf.text.padding import NO_PAD_TOKEN, Features, Filling, padded
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.truncation import Positions, Strategy, Truncation
 from flodl.hf.text.vocabulary import Vocabulary
@@ -70,7 +76,7 @@ class EncodeOptions(TypedDict, total=False):
 
 
 @final
-class HfTokenizer(Vocabulary):
+class PreTrainedTokenizerFast(Vocabulary):
     """A tokenizer of a Hugging Face checkpoint.
 
     Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding does not
@@ -187,10 +193,10 @@ class HfTokenizer(Vocabulary):
         need("tokenizers")
         return cls(from_files(read_files(checkpoint)), config)
 
-    def for_config(self, config: EncoderConfig) -> HfTokenizer:
+    def for_config(self, config: EncoderConfig) -> PreTrainedTokenizerFast:
         """The same tokenizer with the limits, pad id and segments of another model."""
         # Every prediction asks for it, and reading the settings again takes 40 microseconds.
-        return self if config is self._config else HfTokenizer(self._source, config)
+        return self if config is self._config else PreTrainedTokenizerFast(self._source, config)
 
     @property
     def limit(self) -> int | None:
@@ -370,7 +376,8 @@ class HfTokenizer(Vocabulary):
 
     def __repr__(self) -> str:
         origin = "memory" if self.files is None else self.files.origin
-        return f"HfTokenizer({origin}, {self.inner.get_vocab_size()} tokens, limit {self.limit})"
+        size = self.inner.get_vocab_size()
+        return f"{type(self).__name__}({origin}, {size} tokens, limit {self.limit})"
 
     def _shape(self, options: CallOptions) -> RowShape:
         shape = row_shape(options, self.model_max_length, self.padding_side, self.truncation_side)
@@ -513,14 +520,13 @@ class AutoTokenizer:
     def __init__(self) -> None:
         raise TypeError("use AutoTokenizer.from_pretrained(DIRECTORY_OR_REPOSITORY)")
 
-    from_pretrained = HfTokenizer.from_pretrained
+    from_pretrained = PreTrainedTokenizerFast.from_pretrained
 
 
 # One class reads the tokenizers of all families; these are its names in programs for transformers.
-AlbertTokenizerFast = HfTokenizer
-BertTokenizerFast = HfTokenizer
-DebertaV2TokenizerFast = HfTokenizer
-DistilBertTokenizerFast = HfTokenizer
-PreTrainedTokenizerFast = HfTokenizer
-RobertaTokenizerFast = HfTokenizer
-XLMRobertaTokenizerFast = HfTokenizer
+AlbertTokenizerFast = PreTrainedTokenizerFast
+BertTokenizerFast = PreTrainedTokenizerFast
+DebertaV2TokenizerFast = PreTrainedTokenizerFast
+DistilBertTokenizerFast = PreTrainedTokenizerFast
+RobertaTokenizerFast = PreTrainedTokenizerFast
+XLMRobertaTokenizerFast = PreTrainedTokenizerFast

@@ -18,13 +18,15 @@ from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.locate import locate
-from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.opening import Opened
 from flodl.hf.reference import (
+    LOSS_TOLERANCE,
     Loaded,
     Outputs,
+    batch_for,
     largest_difference,
     load,
+    loss_differences,
     outputs_of_graph,
     outputs_of_reference,
     transformers,

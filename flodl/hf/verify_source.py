@@ -23,7 +23,7 @@ from flodl.hf.reference import batch_of_prompt, largest_difference, load, output
 from flodl.hf.source import Checkpoint
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.files import OWN_NAMES
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 TEXTS = (
     "Ada Lovelace met Charles Babbage in London.",
@@ -51,7 +51,7 @@ class Side:
     """
 
     config: EncoderConfig
-    tokenizer: HfTokenizer | None
+    tokenizer: PreTrainedTokenizerFast | None
     files: dict[str, Path]
 
     def batch(self, text: str) -> EncodedBatch:
@@ -68,7 +68,7 @@ def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:
         FlodlError: A file is broken.
     """
     try:
-        tokenizer = HfTokenizer.from_checkpoint(checkpoint, config)
+        tokenizer = PreTrainedTokenizerFast.from_checkpoint(checkpoint, config)
     except (TokenizerMissingError, FileNotFoundError):
         tokenizer = None
     return Side(config, tokenizer, companions_of(checkpoint))
@@ -130,7 +130,9 @@ def compare_tokenizers(mine: Side, theirs: Side) -> str:
     return f"{len(theirs.files)} files and {len(theirs.tokenizer)} words equal"
 
 
-def _facts(mine: HfTokenizer, theirs: HfTokenizer) -> Iterator[tuple[str, Any, Any]]:
+def _facts(
+    mine: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerFast
+) -> Iterator[tuple[str, Any, Any]]:
     yield "the vocabulary", mine.get_vocab(), theirs.get_vocab()
     for name in ("special_tokens_map", "model_max_length", "padding_side", "truncation_side"):
         yield name, getattr(mine, name), getattr(theirs, name)

@@ -10,9 +10,8 @@ from pydantic import model_validator
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, option
-from flodl.hf.commands.places import anchored, source
-from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce
+from flodl.hf.commands.typed import anchored, plain, source
 from flodl.hf.head_kind import HeadKind
 
 

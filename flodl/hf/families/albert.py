@@ -19,7 +19,7 @@ from flodl.hf.configs.fields import (
     refusal,
     whole,
 )
-from flodl.hf.dependencies import need
+from flodl.hf.errors import need
 from flodl.hf.families.bert import SPECIAL
 from flodl.hf.families.family import Family, Words
 from flodl.hf.layers.embeddings import Embeddings

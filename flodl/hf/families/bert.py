@@ -10,8 +10,7 @@ from torch import nn
 from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import rate
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
 from flodl.hf.layers.embeddings import Embeddings
 from flodl.hf.layers.heads import Decoder, Named, Pooler, classifier

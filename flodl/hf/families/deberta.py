@@ -27,8 +27,7 @@ from flodl.hf.configs.fields import (
     texts,
     whole,
 )
-from flodl.hf.dependencies import need
-from flodl.hf.errors import ConfigError
+from flodl.hf.errors import ConfigError, need
 from flodl.hf.families.bert import SPECIAL, below_cls
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
 from flodl.hf.layers.activations import activation

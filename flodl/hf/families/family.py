@@ -10,7 +10,7 @@ from torch import nn
 
 from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.dependencies import need
+from flodl.hf.errors import need
 from flodl.hf.layers.heads import classifier
 from flodl.hf.text.files import TokenizerFiles
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import rate, refusal, whole
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import Family, Words, template
 from flodl.hf.layers.dropout import dropout
 from flodl.hf.layers.embeddings import Embeddings

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 
 if TYPE_CHECKING:

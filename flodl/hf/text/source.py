@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from flodl.files import replacing
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.text.conventions import words_of
+from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.text.conventions import settle, words_of
 from flodl.hf.text.files import (
     ADDED,
     ROLES,
@@ -23,7 +22,6 @@ from flodl.hf.text.files import (
     reading,
     special_token,
 )
-from flodl.hf.text.overrides import settle
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -107,7 +105,7 @@ class TokenizerSource:
             self._padding = {**self._padding, "pad_id": self.pad_id, "pad_token": token}
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
+        """Write the tokenizer's files, and return them; see ``PreTrainedTokenizerFast.save``."""
         target = Path(path)
         if target.suffix == ".json":
             written = {target: self._tokenizer_json(alone=True)}

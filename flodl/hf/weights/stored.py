@@ -23,8 +23,7 @@ from flodl.checkpoint.header import (
     described,
     read_fields,
 )
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import WeightFiles, shard_names
 
 TORCH_DTYPES = {

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.sharded import is_sharded
 from flodl.files import replacing
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import shard_names
 from flodl.hf.weights import keys
 from flodl.hf.weights.slots import primary, slots_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import flodl.hf
-from flodl.hf import save_safetensors_file_from_graph
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from tests.flodl.hf.models_material import VOCABULARY, small_model
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]

@@ -23,9 +23,8 @@ from flodl.hf.errors import (
     PickleOnlyError,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
+from flodl.hf.lora import LoraLinear, LoraSettings, add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
-from flodl.hf.lora_layers import LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.rows import each_row
 

@@ -18,9 +18,8 @@ from flodl.errors import PathError
 from flodl.graph import Graph
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
+from flodl.hf.lora import LoraLinear, add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
-from flodl.hf.lora_layers import LoraLinear
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, stored, targets, trained, values
 from tests.flodl.hf.test_lora_peft import attended, output_of, peft, reference

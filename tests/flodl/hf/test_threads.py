@@ -11,8 +11,8 @@ import torch
 from flodl.hf import AutoModelForSequenceClassification, EncodedBatch, write_tiny_model
 from flodl.hf.auto import class_of
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loss_cells import loss_cells
 from flodl.hf.matrix import all_cells, tiny_config
+from flodl.hf.reference import loss_cells
 
 CALLS = 60
 CELLS = [
