@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import NamedInputModule
-from flodl.hf.config_json import DebertaV2Config, EncoderConfig
-from flodl.hf.models.dropout import dropout
-from flodl.hf.models.layout import MASK, POSITIONS, TYPES, Layout, Refs, layout_of
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.layers.dropout import dropout
+from flodl.hf.layers.layout import POSITIONS, TYPES, Layout, Refs, layout_of
 
 
 class Embeddings(NamedInputModule):
@@ -17,7 +17,6 @@ class Embeddings(NamedInputModule):
     Args:
         config: Sizes, dropout and the id of padding.
         width: Width of the tables, E.
-        norm_eps: Epsilon of the LayerNorm.
         offset_positions: Whether positions are counted as in RoBERTa: from the row after that of
             padding. Padding itself has its own row.
         fixed_positions: Whether a call cannot give positions.
@@ -28,7 +27,6 @@ class Embeddings(NamedInputModule):
         config: EncoderConfig,
         *,
         width: int,
-        norm_eps: float,
         offset_positions: bool = False,
         fixed_positions: bool = False,
     ) -> None:
@@ -47,7 +45,7 @@ class Embeddings(NamedInputModule):
         )
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        self.LayerNorm = nn.LayerNorm(width, eps=norm_eps)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
         """Look up all vectors and add them.
@@ -75,7 +73,7 @@ class Embeddings(NamedInputModule):
             return table.weight[0].expand_as(vectors)
         if types is None:  # an adapted table: its vectors are not rows of the weight
             types = torch.zeros((1, 1), dtype=torch.long, device=vectors.device)
-        found: Tensor = table(_of_rows(types, layout))
+        found: Tensor = table(in_all_rows(types, layout))
         return found
 
     def _positions(self, ids: Tensor, refs: Refs, layout: Layout) -> Tensor:
@@ -88,7 +86,7 @@ class Embeddings(NamedInputModule):
                 )
             if length > rows and not torch.compiler.is_compiling():
                 check_length(int(given.max()) + 1, rows)
-            return _of_rows(given, layout)
+            return in_all_rows(given, layout)
         if self.offset_positions:
             positions = self._counted(ids)
             # Padding takes no position, so a row that looks too long may still fit.
@@ -113,70 +111,6 @@ def check_length(length: int, limit: int) -> None:
         )
 
 
-def _of_rows(given: Tensor, layout: Layout) -> Tensor:
+def in_all_rows(given: Tensor, layout: Layout) -> Tensor:
+    """Values of one row or of all rows, ``[B or 1, S]``, in the layout of the tokens."""
     return layout.of_rows(given.expand(layout.rows, layout.length))
-
-
-class DebertaEmbeddings(NamedInputModule):
-    """The embeddings of DeBERTa (He et al., 2021); positions and types only if the model has them.
-
-    Args:
-        config: Sizes, dropout and the kinds of vectors.
-    """
-
-    def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        width = config.embedding_size
-        self.dropout = config.hidden_dropout_prob
-        self.word_embeddings = nn.Embedding(
-            config.vocab_size, width, padding_idx=config.pad_token_id
-        )
-        if config.position_biased_input:
-            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        if width != config.hidden_size:
-            self.embed_proj = nn.Linear(width, config.hidden_size, bias=False)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
-        """Look up all vectors and add them.
-
-        Args:
-            ids: ``[B, S]``.
-            refs: ``token_type_ids [B or 1, S]`` or None, the mask and the layout.
-
-        Returns:
-            ``[T, H]`` or ``[B, S, H]``.
-
-        Raises:
-            ValueError: Rows are longer than the position table, positions were given, or the mask
-                has another shape.
-        """
-        layout, types = layout_of(refs), refs[TYPES]
-        if refs[POSITIONS] is not None:
-            raise ValueError("position_ids cannot be given to DeBERTa: its positions are relative")
-        mask = refs[MASK]
-        if mask is not None and mask.dim() != 2:
-            raise ValueError(
-                f"attention_mask has shape {list(mask.shape)}: DeBERTa takes [B, S], 0 for padding"
-            )
-        vectors: Tensor = self.word_embeddings(layout.of_rows(ids))
-        if "position_embeddings" in self._modules:
-            vectors = vectors + self._positions(ids, layout)
-        if "token_type_embeddings" in self._modules:
-            types = ids.new_zeros(()) if types is None else types
-            vectors = vectors + self.token_type_embeddings(_of_rows(types, layout))
-        if "embed_proj" in self._modules:
-            vectors = self.embed_proj(vectors)
-        vectors = self.LayerNorm(vectors)
-        if mask is not None:
-            vectors = vectors * layout.of_rows((mask != 0).unsqueeze(-1)).to(vectors.dtype)
-        return dropout(vectors, self.dropout, self.training)
-
-    def _positions(self, ids: Tensor, layout: Layout) -> Tensor:
-        length = ids.shape[1]
-        check_length(length, self.position_embeddings.num_embeddings)
-        positions = torch.arange(length, device=ids.device).expand_as(ids)
-        found: Tensor = self.position_embeddings(layout.of_rows(positions))
-        return found

@@ -1,4 +1,4 @@
-"""Resolve the paths of a command line."""
+"""What is typed becomes paths, and what is printed is safe to print."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def source(typed: str, revision: str | None = None) -> str:
     if revision is not None:
         raise ValueError(f"{path} is a local path and has no revisions: remove --revision")
     return str(path)
+
+
+def plain(text: str) -> str:
+    """The text, which may come from anyone, with all invisible characters escaped, except newlines.
+
+    Otherwise a key or label could move the cursor and overwrite earlier lines.
+    """
+    return "".join(
+        char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )

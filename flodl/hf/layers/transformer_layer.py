@@ -5,14 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from flodl.hf.activations import activation
-from flodl.hf.config_json import EncoderConfig
-from flodl.hf.models.attention import attend_tokens
-from flodl.hf.models.dropout import dropout
-from flodl.hf.models.layout import Layout
-from flodl.hf.models.recomputing import RecomputedLayer
+from flodl.graph import NamedInputModule
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.layers.activations import activation
+from flodl.hf.layers.attention import attend_tokens
+from flodl.hf.layers.dropout import dropout
+from flodl.hf.layers.layout import Layout, Refs, layout_of
+
+
+class RecomputedLayer(nn.Module):
+    """A layer whose inner values need not stay in memory until the backward.
+
+    Attributes:
+        recomputed: True keeps only the inputs of a call in training mode. The backward runs the
+            layer a second time, with the same random numbers (Chen et al., 2016).
+    """
+
+    recomputed: bool = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer."""
+        if not (self.recomputed and self.training and torch.is_grad_enabled()):
+            return super().__call__(*args, **kwargs)
+        # Imported here, because models that are only used must not wait for it.
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(super().__call__, *args, use_reentrant=False, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +62,6 @@ class LayerNames:
 
 
 BERT_NAMES = LayerNames()
-DISTILBERT_NAMES = LayerNames(
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    out="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    up="ffn.lin1",
-    down="ffn.lin2",
-    output_norm="output_layer_norm",
-)
-ALBERT_NAMES = LayerNames(
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    out="attention.dense",
-    attention_norm="attention.LayerNorm",
-    up="ffn",
-    down="ffn_output",
-    output_norm="full_layer_layer_norm",
-)
 
 
 def place(root: nn.Module, path: str, module: nn.Module) -> None:
@@ -91,7 +92,6 @@ class TransformerLayer(RecomputedLayer):
     Args:
         config: Widths, heads, activation and dropout.
         names: The places of the parts.
-        norm_eps: Epsilon of both LayerNorms.
         output_dropout: Whether the output of the feed-forward network has dropout.
     """
 
@@ -100,7 +100,6 @@ class TransformerLayer(RecomputedLayer):
         config: EncoderConfig,
         names: LayerNames,
         *,
-        norm_eps: float,
         output_dropout: bool = True,
     ) -> None:
         super().__init__()
@@ -110,10 +109,10 @@ class TransformerLayer(RecomputedLayer):
             "key": nn.Linear(width, width),
             "value": nn.Linear(width, width),
             "out": nn.Linear(width, width),
-            "attention_norm": nn.LayerNorm(width, eps=norm_eps),
+            "attention_norm": nn.LayerNorm(width, eps=config.layer_norm_eps),
             "up": nn.Linear(width, inner),
             "down": nn.Linear(inner, width),
-            "output_norm": nn.LayerNorm(width, eps=norm_eps),
+            "output_norm": nn.LayerNorm(width, eps=config.layer_norm_eps),
         }
         for field in fields(names):
             place(self, getattr(names, field.name), parts[field.name])
@@ -147,3 +146,32 @@ class TransformerLayer(RecomputedLayer):
         changed = dropout(changed, self.output_dropout, self.training)
         normed: Tensor = at(self, names.output_norm)(tokens + changed)
         return normed
+
+
+class Encoder(NamedInputModule):
+    """The layers of BERT, RoBERTa, XLM-R and DistilBERT; each has separate parameters.
+
+    Args:
+        config: Number of layers and their settings.
+        names: The places of the parts of a layer.
+    """
+
+    def __init__(self, config: EncoderConfig, names: LayerNames = BERT_NAMES) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(
+            TransformerLayer(config, names) for _ in range(config.num_hidden_layers)
+        )
+
+    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
+        """Run all layers.
+
+        Args:
+            tokens: ``[T, H]`` or ``[B, S, H]``.
+            refs: The layout.
+        """
+        layout = layout_of(refs).in_runs(tokens.dtype)
+        inner, last = layout.before_the_end, len(self.layer) - 1
+        for number, layer in enumerate(self.layer):
+            layout.note(tokens)
+            tokens = layer(tokens, layout if number == last else inner)
+        return tokens

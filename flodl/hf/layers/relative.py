@@ -1,26 +1,23 @@
-"""DeBERTa's encoder: attention scores from content and, separately, from relative positions.
+"""Attention whose scores come from content and, separately, from the distance of two tokens.
 
-He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021) and, for shared
-projections and log buckets, "DeBERTaV3" (2023).
+He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from flodl.graph import NamedInputModule
-from flodl.hf.activations import activation
-from flodl.hf.config_json import DebertaV2Config
-from flodl.hf.models.attention import attend, split_heads
-from flodl.hf.models.dropout import dropout
-from flodl.hf.models.layout import Layout, Refs, layout_of
-from flodl.hf.models.recomputing import RecomputedLayer
-from flodl.hf.models.transformer_layer import place
+from flodl.hf.layers.attention import attend, split_heads
+from flodl.hf.layers.dropout import dropout
+from flodl.hf.layers.layout import Layout
 from flodl.torch_features import is_exporting
+
+if TYPE_CHECKING:
+    from flodl.hf.families.deberta import DebertaV2Config
 
 
 def relative_rows(length: int, buckets: int, farthest: int, device: torch.device) -> Tensor:
@@ -236,132 +233,3 @@ def _shifted(by_distance: Tensor) -> Tensor:
     lead = by_distance.shape[:-2]
     flat = by_distance.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 2)]
     return flat.reshape(*lead, length, 2 * length - 2)[..., :length]
-
-
-class DebertaLayer(RecomputedLayer):
-    """Attention and a feed-forward network, each added to its input and normalised.
-
-    Args:
-        config: Widths and the use of positions.
-    """
-
-    def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        width, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
-        place(self, "attention.self", DisentangledAttention(config))
-        place(self, "attention.output.dense", nn.Linear(width, width))
-        place(self, "attention.output.LayerNorm", nn.LayerNorm(width, eps=eps))
-        place(self, "intermediate.dense", nn.Linear(width, inner))
-        place(self, "output.dense", nn.Linear(inner, width))
-        place(self, "output.LayerNorm", nn.LayerNorm(width, eps=eps))
-        self.activation = activation(config.hidden_act)
-        self.dropout = config.hidden_dropout_prob
-
-    def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
-        """Run the layer.
-
-        Args:
-            tokens: ``[T, H]`` or ``[B, S, H]``.
-            layout: Their layout.
-            table: Relative positions; None if the model has none.
-
-        Returns:
-            Like ``tokens``; ``[B, H]``, the first token of every row, if only that is used.
-        """
-        parts: Any = self
-        first, last = parts.attention.output, parts.output
-        attended = parts.attention.self(tokens, layout, table)
-        if layout.ends_first:
-            tokens, attended = layout.firsts(tokens), layout.firsts(attended)
-        attended = first.dense(attended)
-        tokens = first.LayerNorm(tokens + self._dropped(attended))
-        changed = last.dense(self.activation(parts.intermediate.dense(tokens)))
-        normed: Tensor = last.LayerNorm(tokens + self._dropped(changed))
-        return normed
-
-    def _dropped(self, tokens: Tensor) -> Tensor:
-        return dropout(tokens, self.dropout, self.training)
-
-
-class ConvLayer(nn.Module):
-    """A convolution over the embeddings beside the first layer.
-
-    Args:
-        config: Widths and the use of positions.
-    """
-
-    def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        width, kernel = config.hidden_size, config.conv_kernel_size
-        self.conv = nn.Conv1d(
-            width, width, kernel, padding=(kernel - 1) // 2, groups=config.conv_groups
-        )
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.activation = activation(config.conv_act)
-        self.dropout = config.hidden_dropout_prob
-
-    def forward(self, embedded: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
-        """Add to each token the output of the convolution around it.
-
-        Args:
-            embedded: The input of the first layer.
-            tokens: The output of the first layer.
-            layout: The layout of both.
-        """
-        changed = self.conv(layout.in_rows(embedded).transpose(1, 2)).transpose(1, 2)
-        counts = layout.keys[:, 0, 0, :, None] if layout.keys.numel() else None
-        if counts is not None:
-            changed = changed * counts
-        changed = dropout(layout.of_rows(changed), self.dropout, self.training)
-        tokens = self.LayerNorm(tokens + self.activation(changed))
-        return tokens if counts is None else tokens * layout.of_rows(counts)
-
-
-class DebertaEncoder(NamedInputModule):
-    """All layers of a DeBERTa.
-
-    Args:
-        config: Widths and the use of positions.
-    """
-
-    def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        self.layer = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
-        self.relative = config.relative_attention
-        self.buckets = config.position_buckets
-        farthest = config.max_relative_positions
-        self.farthest = farthest if farthest > 0 else config.max_position_embeddings
-        if self.relative:
-            entries = 2 * (self.buckets if self.buckets > 0 else self.farthest)
-            self.rel_embeddings = nn.Embedding(entries, config.hidden_size)
-        if "layer_norm" in config.norm_rel_ebd:
-            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        if config.conv_kernel_size > 0:
-            self.conv = ConvLayer(config)
-
-    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
-        """Run all layers.
-
-        Args:
-            tokens: ``[T, H]`` or ``[B, S, H]``.
-            refs: The layout.
-        """
-        layout = layout_of(refs)
-        table = self._table(layout, tokens.device) if self.relative else None
-        embedded, inner = tokens, layout.before_the_end
-        for number, layer in enumerate(self.layer):
-            layout.note(tokens)
-            convolved = number == 0 and "conv" in self._modules
-            ends = number == len(self.layer) - 1 and not convolved
-            tokens = layer(tokens, layout if ends else inner, table)
-            if convolved:
-                tokens = self.conv(embedded, tokens, layout)
-        return tokens
-
-    def _table(self, layout: Layout, device: torch.device) -> RelativeTable:
-        weight, sources = self.rel_embeddings.weight, [self.rel_embeddings.weight]
-        if "LayerNorm" in self._modules:
-            weight = self.LayerNorm(weight)
-            sources += self.LayerNorm.parameters()
-        rows = relative_rows(layout.length, self.buckets, self.farthest, device)
-        return RelativeTable(weight, rows, tuple(sources))

@@ -7,27 +7,30 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fdl.base.suggest import distance
 from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.families import FAMILIES
 
 Rename = Callable[[str], str]
 
+_DECODERS = tuple(dict.fromkeys(name for one in FAMILIES.values() for name in one.decoders))
+# An output layer below a module of the head shares the bias of that module.
 _BIAS_ALIASES = {
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "lm_head.decoder.bias": "lm_head.bias",
-    "lm_predictions.lm_head.decoder.bias": "lm_predictions.lm_head.bias",
-    "predictions.decoder.bias": "predictions.bias",
+    f"{name}.bias": f"{name.removesuffix('decoder')}bias"
+    for name in _DECODERS
+    if name.endswith(".decoder")
 }
 _WORD_TABLES = {
-    "embeddings.word_embeddings.weight": (
-        "cls.predictions.decoder.weight",
-        "lm_head.decoder.weight",
-        "lm_predictions.lm_head.decoder.weight",
-        "predictions.decoder.weight",
-        "vocab_projector.weight",
-    ),
-    "embeddings.tok_embeddings.weight": ("decoder.weight",),
+    f"{table}.weight": tuple(
+        dict.fromkeys(
+            f"{name}.weight"
+            for one in FAMILIES.values()
+            if one.table == table
+            for name in one.decoders
+        )
+    )
+    for table in {one.table: None for one in FAMILIES.values()}
 }
 """The tables of words, each with the names of output layers that may share it."""
-_WEIGHT_ALIASES = frozenset(name for names in _WORD_TABLES.values() for name in names)
+_WEIGHT_ALIASES = frozenset(f"{name}.weight" for name in _DECODERS)
 
 _POOLER = re.compile(r"(?:^|\.)pooler\.(?:dense\.)?(?:weight|bias)$")
 _HARMLESS = re.compile(
@@ -35,22 +38,7 @@ _HARMLESS = re.compile(
     r"|^cls\.seq_relationship\.|^sop_classifier\.|^mask_predictions\."
 )
 _IN_POOLER = re.compile(r"(?:^|\.)pooler\.")
-_HEADS = frozenset(
-    {
-        "classifier",
-        "cls",
-        "decoder",
-        "head",
-        "lm_head",
-        "lm_predictions",
-        "pre_classifier",
-        "predictions",
-        "qa_outputs",
-        "vocab_layer_norm",
-        "vocab_projector",
-        "vocab_transform",
-    }
-)
+_HEADS = frozenset({"classifier", "qa_outputs"}.union(*(one.heads for one in FAMILIES.values())))
 _ENCODER = frozenset({"embeddings", "encoder", "final_norm", "layers", "pooler", "transformer"})
 _POSITIONS = ".position_embeddings.weight"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Generic, TypeVar, Unpack, cast
 
 from flodl.graph import Graph
-from flodl.hf.config_json import (
+from flodl.hf.encoder_model import EncoderModel
+from flodl.hf.families import (
     AlbertConfig,
     BertConfig,
     DebertaV2Config,
@@ -15,16 +16,14 @@ from flodl.hf.config_json import (
     RobertaConfig,
     XLMRobertaConfig,
 )
-from flodl.hf.encoder_model import EncoderModel
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.opening import HeadOpening, Opening, Source, open_encoder, open_model
-from flodl.hf.task_heads import (
-    Head,
-    MaskedLM,
-    QuestionAnswerer,
-    SequenceClassifier,
-    TokenClassifier,
-)
+from flodl.hf.opening import HeadOpening, Opening, Source, open_model
+from flodl.hf.predict.answer import QuestionAnswerer
+from flodl.hf.predict.fill_mask import MaskedLM
+from flodl.hf.predict.sequence import SequenceClassifier
+from flodl.hf.predict.tokens import TokenClassifier
+from flodl.hf.pretrained import CLASSES, PretrainedModel
+from flodl.hf.task_heads import Head
 
 
 class BertModel(EncoderModel, config=BertConfig):
@@ -167,60 +166,12 @@ class ModernBertForMaskedLM(MaskedLM, config=ModernBertConfig):
     """A ModernBERT that predicts masked words."""
 
 
-MODELS: dict[str, type[EncoderModel]] = {
-    model.config_class.model_type: model
-    for model in (
-        BertModel,
-        RobertaModel,
-        DistilBertModel,
-        XLMRobertaModel,
-        AlbertModel,
-        DebertaV2Model,
-        ModernBertModel,
-    )
-}
-"""The class without a head, for each model type."""
-
-HEADS: dict[tuple[str, HeadKind], type[Head]] = {
-    (head.config_class.model_type, head.kind): head
-    for head in (
-        BertForSequenceClassification,
-        BertForTokenClassification,
-        BertForQuestionAnswering,
-        BertForMaskedLM,
-        RobertaForSequenceClassification,
-        RobertaForTokenClassification,
-        RobertaForQuestionAnswering,
-        RobertaForMaskedLM,
-        DistilBertForSequenceClassification,
-        DistilBertForTokenClassification,
-        DistilBertForQuestionAnswering,
-        DistilBertForMaskedLM,
-        XLMRobertaForSequenceClassification,
-        XLMRobertaForTokenClassification,
-        XLMRobertaForQuestionAnswering,
-        XLMRobertaForMaskedLM,
-        AlbertForSequenceClassification,
-        AlbertForTokenClassification,
-        AlbertForQuestionAnswering,
-        AlbertForMaskedLM,
-        DebertaV2ForSequenceClassification,
-        DebertaV2ForTokenClassification,
-        DebertaV2ForQuestionAnswering,
-        DebertaV2ForMaskedLM,
-        ModernBertForSequenceClassification,
-        ModernBertForTokenClassification,
-        ModernBertForQuestionAnswering,
-        ModernBertForMaskedLM,
-    )
-}
-"""The class with a head, for each model type and kind of head."""
-
-for _head in HEADS.values():
-    _head.encoder_class = MODELS[_head.config_class.model_type]
-
-
 H = TypeVar("H", bound=Head)
+
+
+def class_of(config: EncoderConfig, kind: HeadKind) -> type[PretrainedModel]:
+    """The class of a family with a head."""
+    return CLASSES[config.model_type, kind]
 
 
 class AutoModel:
@@ -240,13 +191,15 @@ class AutoModel:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_encoder(src, options)
-        return MODELS[opened.config.model_type](opened.config, opened.graph)
+        opened = open_model(src, HeadKind.BASE, options)
+        return cast(
+            "EncoderModel", class_of(opened.config, HeadKind.BASE)(opened.config, opened.graph)
+        )
 
     @staticmethod
     def from_config(config: EncoderConfig) -> EncoderModel:
         """Build a model with newly drawn values on the CPU, as the class of its family."""
-        return MODELS[config.model_type].from_config(config)
+        return cast("type[EncoderModel]", class_of(config, HeadKind.BASE)).from_config(config)
 
     @staticmethod
     def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
@@ -283,8 +236,8 @@ class _AutoHead(Generic[H]):
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         opened = open_model(src, cls.kind, options)
-        head = HEADS[opened.config.model_type, cls.kind]
-        return cast("H", head.of_opened(opened, options.get("tokenizer")))
+        head = cast("type[H]", class_of(opened.config, cls.kind))
+        return head.of_opened(opened, options.get("tokenizer"))
 
     @classmethod
     def from_config(cls, config: EncoderConfig) -> H:
@@ -293,7 +246,7 @@ class _AutoHead(Generic[H]):
         Args:
             config: Of any family; it says how many classes there are, else two.
         """
-        return cast("H", HEADS[config.model_type, cls.kind].from_config(config))
+        return cast("type[H]", class_of(config, cls.kind)).from_config(config)
 
 
 class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):
