@@ -172,4 +172,6 @@ def test_ranks_that_were_asked_for_some_steps_stop_together(ranks: Ranks, policy
     # Which of them has its 25 steps first depends on what else the machine does.
     assert "only 25 steps were asked for" in (told, other)
     assert None not in (told, other)
+    if policy == "sync":
+        assert told == other  # they take each step together
     assert all(map(torch.equal, first, second))
