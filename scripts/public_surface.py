@@ -24,7 +24,7 @@ import fdl
 from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
 from fdl.scaffold.api_ref import Entry, Signature, public, scan
-from fdl.scaffold.api_ref.entries import FUNCTIONS
+from fdl.scaffold.api_ref.scan import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"

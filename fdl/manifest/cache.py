@@ -116,7 +116,7 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     import json
     from contextlib import suppress
 
-    from fdl.base.own_files import put_own
+    from fdl.base.files import put_own
 
     files: dict[str, int] = {}
     document = {

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.errors import FdlError
 from fdl.run.repeat import with_code_of
 from fdl.runs.causes import kind_of
+from fdl.runs.describe import duration
 from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
-from fdl.runs.text import duration
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fdl.runs.cause import Cause
+    from fdl.runs.acts import Cause
     from fdl.runs.diff import Verdict
     from fdl.runs.trace import Trace
 

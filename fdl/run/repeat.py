@@ -15,7 +15,7 @@ from fdl.base.errors import FdlError
 from fdl.plan.torchrun import LAUNCHER
 from fdl.run.program import marked
 from fdl.run.watcher import Watcher
-from fdl.runs.code_copy import copy_code
+from fdl.runs.recipe import copy_code
 from fdl.runs.trace_file import read_trace
 
 if TYPE_CHECKING:

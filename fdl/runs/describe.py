@@ -13,11 +13,10 @@ from fdl.base.errors import FdlError
 from fdl.base.numbers import in_json
 from fdl.base.tables import headed, table
 from fdl.runs import acts
-from fdl.runs.compare import plain
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
-from fdl.runs.settings import Setting, settings
-from fdl.runs.text import best_value, duration, epochs, number, printable
+from fdl.runs.quantity import plain
+from fdl.runs.run import Setting, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +24,69 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from fdl.runs.metrics import Best
+    from fdl.run.batch.queue import Queued
+    from fdl.runs.metrics import Best, Metric
     from fdl.runs.run import Run
+
+_MINUTE, _HOUR = 60, 3600
+
+
+def queue(jobs: Sequence[Queued]) -> Table:
+    """One row per job in the queue of a cluster."""
+    rows = [
+        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
+        for one in jobs
+    ]
+    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
+
+
+def best_value(run: Run, metric: Metric) -> str:
+    """The best value of a metric with its epoch; empty if the run did not measure it."""
+    best = run.metrics.best(metric)
+    return f"{number(best.value)} ({run.metrics.unit} {best.epoch})" if best else ""
+
+
+def epochs(run: Run) -> str:
+    """The number of epochs; empty if none are known."""
+    return (
+        "" if run.problem or (run.metrics.unit != "epoch" and not run.epochs) else str(run.epochs)
+    )
+
+
+def measured(metrics: Mapping[str, float]) -> str:
+    """Metrics in one line."""
+    return "  ".join(f"{name}={number(value)}" for name, value in metrics.items())
+
+
+def number(value: float) -> str:
+    """A metric as in the program's own log: ``0``, ``2.50e-4``, ``0.1234``, ``12345.67``."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if math.isfinite(value) and (size < 1e-3 or size >= 1e15):
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.4f}" if size < 100 else f"{value:.2f}"
+
+
+def duration(seconds: float | None) -> str:
+    """``12s``, ``2m05s``, ``3h12m``; empty for None."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+
+
+def printable(text: str) -> str:
+    """Text as one line, without characters that control the terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
 
 _ABSENT = "-"
 _BEST_MARK = "*"
@@ -295,3 +355,62 @@ def require_several(runs: Sequence[Run]) -> None:
         raise FdlError(
             "two of these names mean the same run", hint="`fdl runs list` prints all names"
         )
+
+
+def rehearsal_page(result: Mapping[str, Any]) -> Group:
+    """What a training will need: the phases, then the estimates.
+
+    Args:
+        result: The document that the Trainer wrote.
+    """
+    rows = [
+        (str(one["name"]), _seconds(one["seconds"]), decimal(int(one["peak_bytes"])))
+        for one in result["phases"]
+    ]
+    sections = [
+        ("Rehearsed:", table(_facts(result), wrap=(1,))),
+        ("Phases, last step:", table([("", "time", "peak memory"), *rows], right=(1, 2))),
+        ("Estimates:", table(_estimates(result), wrap=(1,))),
+    ]
+    if result.get("failed_in"):
+        failure = [(f"in {result['failed_in']}", printable(str(result["error"])))]
+        sections.insert(0, ("Failed:", table(failure, wrap=(1,))))
+    return headed([one for one in sections if rows or one[0] in ("Failed:", "Rehearsed:")])
+
+
+def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    size, batches = result["batch_size"], result["batches"]
+    each = f"{size} samples" if size is not None else "made by the data"
+    return [
+        ("device", printable(str(result["device"]))),
+        ("parameters", f"{result['parameters']:,}"),
+        ("batches", f"{each}; {result['largest']}"),
+        ("epoch", f"{batches:,} batches" if batches is not None else "its length is unknown"),
+    ]
+
+
+def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [("memory", f"{decimal(result['peak_bytes'])} of {decimal(result['available_bytes'])}")]
+    rows.append(("largest batch size", _largest(result)))
+    if result["epoch_seconds"] is not None:
+        rows.append(("time per epoch", f"about {duration(result['epoch_seconds'])}"))
+        total = duration(result["total_seconds"])
+        rows.append((f"{result['epochs']} epochs", f"about {total}"))
+    if result["run_bytes"] is not None:
+        rows.append(("run directory", f"about {decimal(result['run_bytes'])}"))
+    return rows
+
+
+def _largest(result: Mapping[str, Any]) -> str:
+    largest, size, batches = (
+        result[name] for name in ("largest_batch_size", "batch_size", "batches")
+    )
+    if largest is None:
+        return "unknown: a step needs little memory"
+    if batches is not None and largest >= size * batches:
+        return "the whole data set fits"
+    return f"about {largest:,} samples, in 90 % of the memory"
+
+
+def _seconds(value: float) -> str:
+    return duration(value) if value >= 1 else f"{1000 * value:.1f}ms"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.regular import subfolders
+from fdl.base.files import subfolders
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric
 from fdl.runs.run import Run, damaged, flaw, read

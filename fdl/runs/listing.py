@@ -11,12 +11,11 @@ from rich.text import Text
 
 from fdl.base.numbers import in_json
 from fdl.base.tables import TROUBLE, table
-from fdl.runs.compare import plain
+from fdl.runs.describe import best_value, duration, epochs, measured, number, printable
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
-from fdl.runs.quantity import BEST, FACT, LAST, SETTING, Known, Quantity
+from fdl.runs.quantity import BEST, FACT, LAST, SETTING, Known, Quantity, plain
 from fdl.runs.run import DAMAGED, DEAD, RUNNING
-from fdl.runs.text import best_value, duration, epochs, measured, number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

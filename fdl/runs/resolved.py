@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.regular import open_bytes, subfolders
+from fdl.base.files import open_bytes, subfolders
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.manifest.inspect.path import parse

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from fdl.base.errors import FdlError
-from fdl.base.resume_option import RESUME, without_resume
+from fdl.base.run_record import RESUME, without_resume
 from fdl.base.secrets import REDACTED
 from fdl.base.shell_words import join
 from fdl.manifest.select.classify import PRESET

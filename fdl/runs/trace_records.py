@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fdl.base.own_files import open_own
+from fdl.base.files import open_own
 
 TRACE = "steps.trace"
 MAGIC = b"flodl steps 1\n"

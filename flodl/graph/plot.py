@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from fdl.base.files import write_text
 from fdl.base.page_assets import RUN_PAGE
 from fdl.base.suggest import nearest
-from flodl.files import write_text
 from flodl.graph.history import Point
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])

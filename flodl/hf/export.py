@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fdl.base.files import replacing, staging
 from flodl.checkpoint import checkpoint_metadata, config_sidecar
 from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
-from flodl.files import replacing, staging
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError

@@ -18,8 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fdl.base.files import staging
 from flodl.errors import FlodlError
-from flodl.files import staging
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.dependencies import need

@@ -11,7 +11,7 @@ from typing import Any, Self, cast, final
 import torch
 from torch import Tensor
 
-from flodl.files import replace_text
+from fdl.base.files import replace_text
 from flodl.hf.embed import TextEncoder, length_limit
 from flodl.hf.export import save_model
 from flodl.hf.opening import Opening, Source

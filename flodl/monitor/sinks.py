@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
+from fdl.base.files import append_text, replace_text
 from flodl import log
-from flodl.files import append_text, replace_text
 from flodl.monitor.formats import (
     format_bytes,
     format_duration,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.base.own_files import inside, is_name, open_own, own
-from fdl.runs.code_changes import changed_code
+from fdl.base.files import inside, is_name, open_own, own
+from fdl.runs.causes import changed_code
 from fdl.runs.run import read
 from tests.fdl.run_directory.trails import trail
 

@@ -54,7 +54,7 @@ def summary(*names: str) -> str:
 
 def usage(names: Sequence[str]) -> str:
     """Its usage line: ``fdl libtorch install [OPTIONS] [<variant>]``."""
-    from fdl.programs.parameters.layout import slots
+    from fdl.programs.parameters.parser import slots
 
     known = schema(names)
     options = ["[OPTIONS]"] if known.options else []

@@ -101,8 +101,8 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
 def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
     """Print a help page from the table; no module of a command is imported for it."""
     from fdl.base.layout import Row, terminal_width
-    from fdl.base.layout_drawn import Page
-    from fdl.programs.parameters.layout import argument_rows, option_tables
+    from fdl.base.tables import Page
+    from fdl.programs.parameters.parser import argument_rows, option_tables
 
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.usage(usage(names))

@@ -12,7 +12,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.shell_words import quote
 from fdl.cli.commands.verb import DryRun, Group, Verb
-from fdl.machine.start_up import (
+from fdl.machine.self_install import (
     Shell,
     block,
     read,

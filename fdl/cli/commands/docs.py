@@ -39,7 +39,7 @@ def docs(
     Raises:
         FdlError: The site is not built, the folder has no site, or the port cannot be used.
     """
-    from fdl.runs.browser import show
+    from fdl.runs.follow import show
 
     with serve(path or _of_checkout(), port) as server:
         url = f"http://{ADDRESS}:{server.server_port}/"

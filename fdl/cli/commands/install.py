@@ -7,8 +7,8 @@ import sys
 
 from fdl.base import output
 from fdl.cli.commands.verb import DryRun, Group, Verb
-from fdl.machine.installed import upgrade_command
 from fdl.machine.self_install import link, look, path_hint
+from fdl.machine.update import upgrade_command
 
 verbs = Group()
 

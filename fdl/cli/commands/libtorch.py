@@ -221,7 +221,7 @@ def prune(
     dry_run: DryRun = False,
 ) -> int:
     """Remove incomplete downloads that cannot be continued or are older than 30 days."""
-    from fdl.libtorch.prune import prune
+    from fdl.libtorch.install import prune
 
     found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
     for name, size in found:

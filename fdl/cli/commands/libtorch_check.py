@@ -40,8 +40,7 @@ def check(
         FdlError: There is no such variant or folder, or it has no libraries.
     """
     from fdl.libtorch.prove import facts_of
-    from fdl.libtorch.prove.render import document, text
-    from fdl.libtorch.prove.report import examine
+    from fdl.libtorch.prove.report import document, examine, text
 
     gpus, nvidia = _gpus(archs)
     folder, variant = _target(target, everywhere=everywhere)
@@ -70,7 +69,7 @@ def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
 def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
     """The GPUs to judge for: those that were named, else this machine's with their driver."""
     from fdl.base.hardware import nvidia
-    from fdl.libtorch.prove.verdict import cards_of
+    from fdl.libtorch.prove.facts import cards_of
 
     if archs is not None:
         return cards_of(archs), None

@@ -78,7 +78,7 @@ def rehearse(
         text = json_.dumps({"schema_version": SCHEMA_VERSION, **result}, indent=2) + "\n"
         output.write(sys.stdout, text)
     else:
-        from fdl.runs.rehearsal import page
+        from fdl.runs.describe import rehearsal_page as page
 
         output.show(page(result))
     return code

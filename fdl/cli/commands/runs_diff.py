@@ -97,7 +97,7 @@ def _require_consent(plan: Search) -> None:
     """
     from fdl.base.terminal import has_yes
     from fdl.cli.commands.runs_group import agreed
-    from fdl.runs.code_copy import repository
+    from fdl.runs.recipe import repository
 
     here = Path.cwd()
     top = (repository(here) or here).resolve()

@@ -106,7 +106,7 @@ def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
     from rich.filesize import decimal
 
     from fdl.base.tables import table
-    from fdl.runs.text import printable
+    from fdl.runs.describe import printable
 
     sizes = [run.bytes for run in runs]
     rows = [
@@ -130,7 +130,7 @@ def agreed(question: str) -> bool:
 def remove_all(runs: Sequence[Run]) -> int:
     """Delete runs; return 1 if one cannot be deleted, else 0."""
     from fdl.base.errors import FdlError
-    from fdl.runs.clean import remove
+    from fdl.runs.prune import remove
 
     code = removed = 0
     for run in runs:

@@ -67,7 +67,7 @@ def list_(
     if limit is not None and limit < 1:
         raise UsageError(f"--limit takes 1 or more, not {limit}")
     if state:
-        from fdl.runs.clean import require_state
+        from fdl.runs.prune import require_state
         from fdl.runs.run import LISTED_STATES
 
         state = require_state(state, LISTED_STATES)
@@ -86,7 +86,7 @@ def list_(
         output.write(sys.stdout, as_csv(runs, wanted))
         return 0
     if waiting:
-        from fdl.runs.text import queue
+        from fdl.runs.describe import queue
 
         output.show(queue(waiting))
     elif not runs:
@@ -118,7 +118,7 @@ def _ordered(
 ) -> tuple[list[Run], Metric | None]:
     """The runs in the order that was asked for, and the metric of ``--best``."""
     if sort and runs:
-        from fdl.runs.order import sorted_by
+        from fdl.runs.quantity import sorted_by
 
         return sorted_by(sort, runs), None
     metric = Metric.parse(best) if best else None

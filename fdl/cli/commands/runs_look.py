@@ -101,7 +101,7 @@ def open_(
             f"{shortened(found.path)} has no {REPORT}: {why}",
             hint=f"fdl runs show {found.name}",
         )
-    from fdl.runs.browser import show
+    from fdl.runs.follow import show
 
     path = report.resolve()
     if print or not show(path, os.environ):
@@ -132,8 +132,8 @@ def tail(
         FdlError: The word means no run.
     """
     from fdl.runs import follow as follower
+    from fdl.runs.describe import printable
     from fdl.runs.run import read
-    from fdl.runs.text import printable
 
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)

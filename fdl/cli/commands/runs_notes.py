@@ -12,13 +12,12 @@ from fdl.base.errors import UsageError
 from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
 from fdl.cli.commands.verb import Complete, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
-from fdl.runs.notes import change, require_tag
+from fdl.runs.run import change, require_tag
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fdl.runs.notes import Notes
-    from fdl.runs.run import Run
+    from fdl.runs.run import Notes, Run
 
 
 verbs = Group()

@@ -81,7 +81,7 @@ def prune(
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
     from fdl.runs import prune as pruning
-    from fdl.runs.clean import Rule
+    from fdl.runs.prune import Rule
 
     best = pruning.keep_best(keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
@@ -170,7 +170,7 @@ def _show(found: list[Surplus]) -> None:
     from rich.filesize import decimal
 
     from fdl.base.tables import table
-    from fdl.runs.text import printable
+    from fdl.runs.describe import printable
 
     rows = [
         (

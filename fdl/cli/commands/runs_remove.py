@@ -113,7 +113,7 @@ def clean(
     Raises:
         FdlError: Nothing says which runs go, or one cannot be removed.
     """
-    from fdl.runs.clean import Rule
+    from fdl.runs.prune import Rule
 
     rule = Rule(keep, older_than, state)
     runs = rule.choose(search(places(ctx.obj, path)), datetime.now().astimezone())

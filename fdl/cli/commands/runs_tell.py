@@ -38,7 +38,7 @@ def tell(
     Raises:
         FdlError: The run is over or cannot be reached, it refuses, or no step has ended in time.
     """
-    from fdl.runs.tell import parse, tell as tell_run
+    from fdl.runs.follow import parse, tell as tell_run
 
     if timeout <= 0:
         raise UsageError(f"--timeout takes more than 0 seconds, not {timeout:g}")

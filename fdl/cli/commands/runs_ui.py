@@ -49,7 +49,7 @@ def ui(
     Raises:
         FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
     """
-    from fdl.runs.browser import show
+    from fdl.runs.follow import show
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
     from fdl.runs.pages.server import PageServer
@@ -83,7 +83,7 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     Raises:
         FdlError: The file cannot be written.
     """
-    from fdl.base.rewrite import put
+    from fdl.base.files import put
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.document import whole
 

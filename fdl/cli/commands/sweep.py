@@ -120,7 +120,7 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
         FdlError: The word means no sweep.
     """
     from fdl.base.tables import table
-    from fdl.runs.text import duration, measured
+    from fdl.runs.describe import duration, measured
 
     sweep = _chosen(_call(ctx), name)
     if json:

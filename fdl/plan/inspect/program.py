@@ -15,7 +15,7 @@ from fdl.manifest.secrecy import tree
 from fdl.manifest.select.classify import RUN
 from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.plan.spelling import Spelling
-from fdl.programs.parameters.typed import typed, typed_values
+from fdl.programs.parameters.parser import typed, typed_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

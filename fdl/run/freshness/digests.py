@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from fdl.base.errors import FdlError
-from fdl.base.regular import read_text
+from fdl.base.files import read_text
 from fdl.run.freshness.folder import state_file, write
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 
-from fdl.base.own_files import put_own
+from fdl.base.files import put_own
 from fdl.manifest.cache import make_folder
 
 

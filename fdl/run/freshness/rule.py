@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdl.base import output
+from fdl.base.files import read_text
 from fdl.base.light_record import Record
-from fdl.base.regular import read_text
 from fdl.plan.ranks import SETTINGS_VARIABLE
 from fdl.plan.value import Plan
 from fdl.run.freshness.digests import Digests

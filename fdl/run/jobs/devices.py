@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from fdl.base.errors import UsageError
 from fdl.base.hardware import Gpu, nvidia
-from fdl.base.hardware.visibility import VARIABLE as DEVICES_VARIABLE, restrict
+from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE, restrict
 
 __all__ = ["DEVICES_VARIABLE", "groups"]
 

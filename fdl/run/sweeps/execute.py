@@ -20,8 +20,7 @@ from fdl.run.jobs.start import chain_of
 from fdl.run.sweeps.axis import name_of, points
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.run.sweeps.target import Target
-from fdl.runs.json_file import read_json
-from fdl.runs.metrics import Metric
+from fdl.runs.metrics import Metric, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base import output
-from fdl.base.questions import Questions
+from fdl.base.terminal import Questions
 from flodl.hf.commands.places import anchored, source
 from flodl.hf.downloads import PICKLED, SENTENCE_FILES, size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError

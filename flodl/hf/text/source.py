@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.text.families import (

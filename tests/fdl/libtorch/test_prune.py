@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from fdl.libtorch.install import install
-from fdl.libtorch.prune import prune
+from fdl.libtorch.install import install, prune
 from fdl.libtorch.sources import Wanted, local_archive
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel

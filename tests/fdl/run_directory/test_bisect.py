@@ -17,9 +17,8 @@ import pytest
 from fdl.base.errors import FdlError
 from fdl.run.bisect import Finding, search, search_of
 from fdl.run.repeat import Repeats, _python_options
-from fdl.runs.code_copy import copy_code
 from fdl.runs.diff import compare
-from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
+from fdl.runs.recipe import Recipe, copy_code, recipe_of, shown, swapped
 from fdl.runs.run import Run
 from fdl.runs.trace_file import Trace, read_trace
 from tests.conftest import Fdl

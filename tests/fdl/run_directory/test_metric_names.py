@@ -8,8 +8,7 @@ import json
 import pytest
 
 from fdl.runs.find import choose, search
-from fdl.runs.order import sorted_by
-from fdl.runs.quantity import Known
+from fdl.runs.quantity import Known, sorted_by
 from fdl.runs.query import matches, parse
 from tests.fdl.run_directory.trails import trail
 from tests.rows import each_row

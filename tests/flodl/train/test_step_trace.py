@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
-from fdl.runs.trace_order import order_digest as digest_by_fdl, permutation
+from fdl.runs.trace_file import order_digest as digest_by_fdl, permutation
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
 from flodl.nn.clip import limited_norm
