@@ -15,12 +15,12 @@ come from somebody else, so the name of the socket is also known from the path o
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
+    from pathlib import Path
 
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
 """Names the folder of its run to a program that ``fdl`` starts; it may write its metrics there."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import TextIO
 
 _TERMINAL = "CONIN$" if os.name == "nt" else "/dev/tty"

@@ -107,7 +107,7 @@ def with_block(content: bytes, block: str, file: Path) -> bytes:
     if opened:
         raise FdlError(
             f"{file}:{opened}: `{BEGIN}` begins a block without `{END}`; nothing was written",
-            hint="remove that line and what belongs to it, then run `fdl autocomplete` again",
+            hint="remove that line and what belongs to it, then run `fdl self autocomplete` again",
         )
     if place is None:
         place = len(kept)
@@ -144,7 +144,7 @@ def replace(file: Path, content: bytes) -> None:
     except OSError as problem:
         raise FdlError(
             f"{file} cannot be written: {problem.strerror}",
-            hint="`fdl autocomplete -n` shows what to add to it",
+            hint="`fdl self autocomplete -n` shows what to add to it",
         ) from None
 
 

@@ -111,7 +111,7 @@ _DAY_SECONDS = 24 * 60 * 60
 _PATIENCE_SECONDS = 10.0
 
 # Their output is read by programs, or is itself about the version.
-_SILENT = ("__complete", "autocomplete", "completions", "install", "version")
+_SILENT = ("__complete", "self", "completions", "install", "version")
 
 
 def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None:

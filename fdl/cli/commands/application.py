@@ -6,7 +6,6 @@ The module of a command is imported when its name is typed. So is that of a comm
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,19 +15,17 @@ from typer.main import get_command
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.builtins.tree import children, document, find, is_open, schema, summary, usage
+from fdl.cli.commands.verb import in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
 from fdl.programs.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
-    from fdl.cli.commands.verb import Group
     from fdl.cli.prepass import Invocation
     from fdl.plan.planner import Host
     from fdl.programs.parameters.contract import Schema
 
 # What its parser refuses. Typer exports this class of click under no name of its own.
 _Refused: type[Exception] = typer.BadParameter.__bases__[0]
-
-_IN_A_MODULE_OF = {"autocomplete": "completions"}
 
 
 class Builtins(TyperGroup):
@@ -42,9 +39,7 @@ class Builtins(TyperGroup):
         """The command or group of a name; None for a name that is not built in."""
         if cmd_name not in BUILTINS:
             return None
-        module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
-        verbs: Group = import_module(f"fdl.cli.commands.{module}").verbs
-        return verbs.built(cmd_name) if cmd_name in verbs.names() else verbs.as_command()
+        return in_module(cmd_name.replace("-", "_"), cmd_name)
 
 
 app = typer.Typer(cls=Builtins, add_completion=False)
@@ -86,7 +81,7 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
     group: Any = get_command(app)
     try:
         call = Call(invocation, host)
-        with group.make_context("fdl", list(invocation.tokens), obj=call) as context:
+        with group.make_context("fdl", [*names, *tail], obj=call) as context:
             code: int = group.invoke(context)
     except RefusedError as problem:
         return _refuse(names, str(problem))

@@ -24,7 +24,7 @@ def start(
 
     Args:
         call: The call of the built-in command.
-        name: The word that names it.
+        name: The words that name it.
         module: The module to run.
         arguments: What it gets.
         dry_run: Whether to show the plan and start nothing.
@@ -39,7 +39,7 @@ def start(
     top = root(here)
     plan = Plan(
         kind="entry",
-        command=[name],
+        command=name.split(),
         argv=[interpreter(top, call.here().variables), "-m", module, *arguments],
         typed=arguments,
         cwd=here,

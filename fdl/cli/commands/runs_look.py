@@ -1,22 +1,28 @@
-"""``fdl runs show``, ``compare``, ``open`` and ``tail``: look into one run, or into several."""
+"""``fdl runs show``, ``compare``, ``open``, ``tail`` and ``verify``: look into runs."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
-from fdl.cli.commands.verb import Complete, Group, Json, Verb
+from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, shortened
 from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
 
+if TYPE_CHECKING:
+    from fdl.runs.run import Run
+
 verbs = Group()
+
+_PROOF = "flodl.train.run.verify"
+_LEDGER = "samples.ledger"
 
 
 @verbs.command("show", cls=Verb)
@@ -149,3 +155,45 @@ def tail(
     state = ended.state if ended else "removed"
     output.note(f"{shortened(found.path)}: {state}")
     return 0 if state == "complete" else 1
+
+
+@verbs.command("verify", cls=Verb)
+def verify(
+    ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
+) -> int:
+    """Prove that a run trained every sample once per epoch.
+
+    The exit code is 0 if it is proved, 1 if not, and 2 if the run has no record of samples.
+
+    Returns:
+        0 where it is proved, 1 where it is not, 2 where it cannot be read.
+
+    Raises:
+        FdlError: The word means no run, or Python cannot be started.
+    """
+    from fdl.cli.commands.module import start
+
+    found = chosen(ctx.obj, run)
+    if not dry_run:
+        _require_ledger(found)
+    arguments = [str(found.path), *(["--json"] if json else [])]
+    return start(ctx.obj, "runs verify", _PROOF, arguments, dry_run=dry_run)
+
+
+def _require_ledger(run: Run) -> None:
+    """Refuse a run that cannot have a sample ledger, with exit code 2.
+
+    Raises:
+        FdlError: It was trained on one device.
+    """
+    record = run.record
+    # Anything but a complete record of one process is for flodl to explain.
+    alone = "launched_ranks" in record and record["launched_ranks"] in (None, 1)
+    if (run.path / _LEDGER).exists() or "ledger" in record or not alone:
+        return
+    raise FdlError(
+        f"{shortened(run.path)} has no sample ledger: it was trained on one device, and only a "
+        "training in several processes writes one",
+        hint="name a run of several processes: fdl runs verify RUN",
+        exit_code=2,
+    )

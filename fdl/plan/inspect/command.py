@@ -46,7 +46,7 @@ class Command:
         from fdl.plan.inspect.program import fields
         from fdl.plan.probe import learn
         from fdl.plan.redaction import redacted
-        from fdl.programs.schema.program import select
+        from fdl.programs.schema.subcommand import select
 
         self.level: Level = page.level
         self.kind = page.kind

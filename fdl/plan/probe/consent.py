@@ -3,7 +3,7 @@
 A program that does not know ``--fdl-schema`` might start a training instead of answering. So fdl
 asks by itself only if the program's own text shows that it knows the flag. ``compile: true`` of a
 manifest is not enough in a fresh clone: the user consents once per project by typing
-``fdl schema refresh CMD`` or ``fdl CMD --refresh-schema``.
+``fdl self schema refresh CMD`` or ``fdl CMD --refresh-schema``.
 """
 
 # The paths of a Level are strings.

@@ -3,6 +3,7 @@
 Everything here reads text; nothing is imported or executed.
 """
 
+# The paths of a Level are strings.
 # ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123, PTH207
 from __future__ import annotations
 
@@ -11,15 +12,11 @@ import os
 import shlex
 from itertools import pairwise
 
-from fdl.base.light_record import Record
 from fdl.manifest.select.level import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from fdl.programs.parameters.contract import Schema
-    from fdl.programs.parameters.parameter import Parameter
+    from collections.abc import Iterator, Sequence
 
 _PYTHONS = ("python", "pypy")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
@@ -216,58 +213,3 @@ def _entry_points(folder: str, command: str) -> Iterator[str]:
         _, _, scripts = text.partition("[console_scripts]")
         if found := pattern.search(scripts.partition("\n[")[0]):
             yield found[1].strip()
-
-
-class Selected(Record):
-    """A program with its subcommands chosen.
-
-    Attributes:
-        schema: What the innermost subcommand takes, and the options that go before its name.
-        words: Names of the subcommands, outermost first.
-        before: Option -> how many of ``words`` precede it; only for options that stand before the
-            innermost subcommand.
-    """
-
-    schema: Schema
-    words: Sequence[str] = ()
-    before: Mapping[str, int] = {}
-
-
-def select(schema: Schema, words: Sequence[str]) -> Selected:
-    """Follow the names of subcommands among ``words``; other words are skipped."""
-    chosen: list[str] = []
-    above: list[Parameter] = []
-    before: dict[str, int] = {}
-    for word in words:
-        if word not in schema.commands:
-            continue
-        outer = [one for one in schema.parameters if one.kind == "option"]
-        before.update((one.name, len(chosen)) for one in outer)
-        above += outer
-        chosen.append(word)
-        schema = schema.commands[word]
-    if not chosen:
-        return Selected(schema)
-    return Selected(_with_options(schema, above), chosen, _still_before(before, schema))
-
-
-def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
-    return {name: place for name, place in before.items() if name not in inner.options}
-
-
-def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
-    """A subcommand that also knows the options of the commands around it."""
-    from fdl.programs.parameters.contract import Schema
-
-    outer = {one.name: one for one in above}
-    own = {one.name for one in schema.parameters}
-    return Schema(
-        schema.description,
-        (*schema.parameters, *(one for name, one in outer.items() if name not in own)),
-        strict=schema.strict,
-        origins=schema.origins,
-        collapsed=schema.collapsed,
-        commands=schema.commands,
-        style=schema.style,
-        source=schema.source,
-    )

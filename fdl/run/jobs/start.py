@@ -154,9 +154,9 @@ def _belongs(project: Project, word: str, before: str) -> bool:
 
 def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
     """The error for words that are not a command that runs."""
-    from fdl.manifest.builtins import BUILTINS
+    from fdl.manifest.builtins import BUILTINS, HIDDEN
 
-    if not selected.known and words[0] in BUILTINS:
+    if not selected.known and words[0] in (*BUILTINS, *HIDDEN):
         return UsageError(
             f"`{words[0]}` is a built-in command, and `--jobs` runs commands of the project",
             hint=f"fdl {' '.join(words)}",

@@ -43,7 +43,7 @@ CHOSEN = [
     ("runs", "note", "{best}", "the best"),
     ("runs", "rm", "--dry-run", "{best}"),
     ("runs", "tell", "{best}", "stop"),
-    ("verify-run", "{best}", "--dry-run"),
+    ("runs", "verify", "{best}", "--dry-run"),
     ("why", "{best}:lr", "--json"),
 ]
 """Command lines in which a run is chosen by its best value."""
