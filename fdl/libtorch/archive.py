@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from fdl.base.errors import FetchError
 from fdl.base.progress import Progress
+from fdl.base.units import size_text
 
 Algorithm = Literal["blake3", "sha256"]
 
@@ -182,15 +183,11 @@ def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise FetchError(
-                f"the archive takes {_amount(fetched)} more and its files {_amount(unpacked)}: "
-                f"{folder} needs {_amount(needed)} and has {_amount(free)} left: "
-                f"{_amount(needed - free)} are missing",
+                f"the archive takes {size_text(fetched)} more and its files {size_text(unpacked)}: "
+                f"{folder} needs {size_text(needed)} and has {size_text(free)} left: "
+                f"{size_text(needed - free)} are missing",
                 hint="free some space there and type the same command again",
             )
-
-
-def _amount(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 Select = Callable[[str], str | None]

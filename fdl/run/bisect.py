@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.errors import FdlError
+from fdl.base.units import duration
 from fdl.run.repeat import with_code_of
 from fdl.runs.causes import kind_of
-from fdl.runs.describe import duration
 from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
 

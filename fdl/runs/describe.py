@@ -6,12 +6,18 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from rich.filesize import decimal
 from rich.text import Text
 
 from fdl.base.errors import FdlError
-from fdl.base.numbers import in_json
 from fdl.base.tables import headed, table
+from fdl.base.units import (
+    duration,
+    format_duration,
+    format_metric as number,
+    in_json,
+    printable,
+    size_text,
+)
 from fdl.runs import acts
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
@@ -27,8 +33,6 @@ if TYPE_CHECKING:
     from fdl.run.batch.queue import Queued
     from fdl.runs.metrics import Best, Metric
     from fdl.runs.run import Run
-
-_MINUTE, _HOUR = 60, 3600
 
 
 def queue(jobs: Sequence[Queued]) -> Table:
@@ -56,36 +60,6 @@ def epochs(run: Run) -> str:
 def measured(metrics: Mapping[str, float]) -> str:
     """Metrics in one line."""
     return "  ".join(f"{name}={number(value)}" for name, value in metrics.items())
-
-
-def number(value: float) -> str:
-    """A metric as in the program's own log: ``0``, ``2.50e-4``, ``0.1234``, ``12345.67``."""
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if math.isfinite(value) and (size < 1e-3 or size >= 1e15):
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:.4f}" if size < 100 else f"{value:.2f}"
-
-
-def duration(seconds: float | None) -> str:
-    """``12s``, ``2m05s``, ``3h12m``; empty for None."""
-    if seconds is None:
-        return ""
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
-    return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-
-
-def printable(text: str) -> str:
-    """Text as one line, without characters that control the terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 _ABSENT = "-"
@@ -178,7 +152,7 @@ def page(run: Run, resume: str = "") -> Group:
     config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
     facts_of_machine = environment(run).items()
     rows = [(name, _measured(name, value)) for name, value in facts_of_machine if value != ""]
-    files = [(name, decimal(count)) for name, count in run.files()]
+    files = [(name, size_text(count)) for name, count in run.files()]
     sections: list[tuple[str, Sequence[tuple[str, ...]], Sequence[int]]] = [
         ("", [fact for fact in facts if fact[1]], ()),
         ("Metrics:", _metric_rows(run), (1,)),
@@ -197,7 +171,7 @@ def page(run: Run, resume: str = "") -> Group:
 def _measured(name: str, value: object) -> str:
     """A fact about a machine; its memory in words."""
     if isinstance(value, int) and name.rpartition(".")[2] == "memory":
-        return decimal(value)
+        return size_text(value)
     return shown(value)
 
 
@@ -364,7 +338,7 @@ def rehearsal_page(result: Mapping[str, Any]) -> Group:
         result: The document that the Trainer wrote.
     """
     rows = [
-        (str(one["name"]), _seconds(one["seconds"]), decimal(int(one["peak_bytes"])))
+        (str(one["name"]), format_duration(one["seconds"]), size_text(int(one["peak_bytes"])))
         for one in result["phases"]
     ]
     sections = [
@@ -390,14 +364,16 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows = [("memory", f"{decimal(result['peak_bytes'])} of {decimal(result['available_bytes'])}")]
+    rows = [
+        ("memory", f"{size_text(result['peak_bytes'])} of {size_text(result['available_bytes'])}")
+    ]
     rows.append(("largest batch size", _largest(result)))
     if result["epoch_seconds"] is not None:
         rows.append(("time per epoch", f"about {duration(result['epoch_seconds'])}"))
         total = duration(result["total_seconds"])
         rows.append((f"{result['epochs']} epochs", f"about {total}"))
     if result["run_bytes"] is not None:
-        rows.append(("run directory", f"about {decimal(result['run_bytes'])}"))
+        rows.append(("run directory", f"about {size_text(result['run_bytes'])}"))
     return rows
 
 
@@ -410,7 +386,3 @@ def _largest(result: Mapping[str, Any]) -> str:
     if batches is not None and largest >= size * batches:
         return "the whole data set fits"
     return f"about {largest:,} samples, in 90 % of the memory"
-
-
-def _seconds(value: float) -> str:
-    return duration(value) if value >= 1 else f"{1000 * value:.1f}ms"

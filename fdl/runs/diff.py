@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.base.units import printable
 from fdl.runs.acts import Cause, left_out
 from fdl.runs.causes import CONTENT, causes, likely
-from fdl.runs.describe import printable
 from fdl.runs.difference import changed_samples, named
 from fdl.runs.find import shortened
 from fdl.runs.trace import coverage, first_difference, read_trace

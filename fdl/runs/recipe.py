@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.errors import FdlError
 from fdl.base.files import read_own
 from fdl.base.shell_words import join
+from fdl.base.units import printable
 from fdl.runs.causes import CODE, read_code
-from fdl.runs.describe import printable
 from fdl.runs.metrics import read_json
 from fdl.runs.run import ENVIRONMENT, variables
 

@@ -221,12 +221,13 @@ def prune(
     dry_run: DryRun = False,
 ) -> int:
     """Remove incomplete downloads that cannot be continued or are older than 30 days."""
+    from fdl.base.units import size_text
     from fdl.libtorch.install import prune
 
     found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
-    for name, size in found:
+    for name, count in found:
         output.write(
-            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size / 1e6:.1f} MB\n"
+            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size_text(count)}\n"
         )
     if not found:
         output.note("there is nothing to remove")

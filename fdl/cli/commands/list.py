@@ -113,6 +113,6 @@ def _script(entry: Entry) -> str:
 
 def _printable(text: str) -> str:
     """One line, in which nothing steers the terminal."""
-    from fdl.runs.describe import printable
+    from fdl.base.units import printable
 
     return printable(" ".join(text.split()))

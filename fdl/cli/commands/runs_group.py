@@ -103,17 +103,15 @@ def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
         runs: The runs.
         remarks: For each run, what else to know before it is deleted.
     """
-    from rich.filesize import decimal
-
     from fdl.base.tables import table
-    from fdl.runs.describe import printable
+    from fdl.base.units import printable, size_text
 
     sizes = [run.bytes for run in runs]
     rows = [
-        [printable(str(shortened(run.path))), run.state, decimal(count)]
+        [printable(str(shortened(run.path))), run.state, size_text(count)]
         for run, count in zip(runs, sizes, strict=True)
     ]
-    rows.append([counted(len(runs)), "", decimal(sum(sizes))])
+    rows.append([counted(len(runs)), "", size_text(sum(sizes))])
     if any(remarks):
         rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
     output.show(table(rows, right=(2,)))

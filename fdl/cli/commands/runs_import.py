@@ -86,7 +86,7 @@ def _document(run: Foreign, path: Path, what: str) -> dict[str, object]:
 
 def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     from fdl.base.tables import table
-    from fdl.runs.describe import printable
+    from fdl.base.units import printable
 
     if not done:
         return

@@ -137,8 +137,8 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
+    from fdl.base.units import printable
     from fdl.runs import follow as follower
-    from fdl.runs.describe import printable
     from fdl.runs.run import read
 
     found = chosen(ctx.obj, run)

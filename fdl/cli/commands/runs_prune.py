@@ -167,29 +167,26 @@ def _counted(found: list[Surplus]) -> str:
 
 def _show(found: list[Surplus]) -> None:
     """Print the checkpoints with their sizes, and the sum."""
-    from rich.filesize import decimal
-
     from fdl.base.tables import table
-    from fdl.runs.describe import printable
+    from fdl.base.units import printable, size_text
 
     rows = [
         (
             printable(str(shortened(one.run.path))),
             ", ".join(one.names),
-            decimal(one.bytes),
+            size_text(one.bytes),
             f"{one.kept} stays: to resume from" if one.kept else "",
         )
         for one in found
     ]
-    total = decimal(sum(one.bytes for one in found))
+    total = size_text(sum(one.bytes for one in found))
     output.show(table([*rows, (_counted(found), "", total, "")], right=(2,)))
     sys.stdout.flush()
 
 
 def _remove(found: list[Surplus]) -> int:
     """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    from rich.filesize import decimal
-
+    from fdl.base.units import size_text
     from fdl.runs.prune import remove_checkpoints
 
     freed = removed = code = 0
@@ -205,5 +202,5 @@ def _remove(found: list[Surplus]) -> int:
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
-    output.note(f"removed {counted(removed, 'checkpoint')}, {decimal(freed)} freed")
+    output.note(f"removed {counted(removed, 'checkpoint')}, {size_text(freed)} freed")
     return code

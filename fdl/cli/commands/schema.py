@@ -60,7 +60,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         output.note("no schema is known; `fdl self schema refresh` asks the project's programs")
     else:
         from fdl.base.tables import table
-        from fdl.runs.describe import duration
+        from fdl.base.units import duration
 
         rows = [
             (one.name, one.status, _ORIGINS[one.source], f"{duration(one.age_s)} ago", one.path)

@@ -120,7 +120,8 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
         FdlError: The word means no sweep.
     """
     from fdl.base.tables import table
-    from fdl.runs.describe import duration, measured
+    from fdl.base.units import duration
+    from fdl.runs.describe import measured
 
     sweep = _chosen(_call(ctx), name)
     if json:

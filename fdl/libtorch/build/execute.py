@@ -26,6 +26,7 @@ from fdl.base.output import note
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.base.signals import handled, interrupt
+from fdl.base.units import size_text
 from fdl.libtorch.active import Variant, read_text
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.catalog import Architecture, recorded
@@ -254,15 +255,15 @@ def remarks(plan: BuildPlan, store: Store) -> list[str]:
     free = shutil.disk_usage(folder).free
     if plan.back_end == "native" and free < _DISK_BYTES:
         found.append(
-            f"a build takes about {_DISK_BYTES / 1e9:.0f} GB of disk, and {folder} has "
-            f"{free / 1e9:.0f} GB left"
+            f"a build takes about {size_text(_DISK_BYTES)} of disk, and {folder} has "
+            f"{size_text(free)} left"
         )
     memory = main_memory(Path("/"))
     if memory and plan.request.jobs * _JOB_BYTES > memory:
         found.append(
             f"{plan.request.jobs} compilers at a time take up to "
-            f"{plan.request.jobs * _JOB_BYTES / 1e9:.0f} GB of memory, and this machine has "
-            f"{memory / 1e9:.0f} GB: --jobs {max(1, memory // _JOB_BYTES)} is safer"
+            f"{size_text(plan.request.jobs * _JOB_BYTES)} of memory, and this machine has "
+            f"{size_text(memory)}: --jobs {max(1, memory // _JOB_BYTES)} is safer"
         )
     return found
 

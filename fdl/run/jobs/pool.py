@@ -261,7 +261,7 @@ def _summarize(outcomes: Sequence[Outcome]) -> None:
     if output.is_quiet():
         return
     from fdl.base.tables import table
-    from fdl.runs.describe import duration
+    from fdl.base.units import duration
 
     rows = [
         (

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError
-from fdl.base.numbers import in_json
+from fdl.base.units import in_json
 from fdl.runs.describe import environment_to_compare
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric, read_json

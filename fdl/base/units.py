@@ -1,4 +1,4 @@
-"""Format numbers for people: remaining time, duration, bytes, metric values."""
+"""Figures for people and for JSON: times, sizes, metrics; the same on terminals and pages."""
 
 from __future__ import annotations
 
@@ -81,3 +81,26 @@ def _milliseconds(seconds: float) -> str:
 def _cut_to_tenths(seconds: float) -> float:
     # The small addend undoes a loss of the multiplication: 1.1 * 10 may be less than 11.
     return math.floor(seconds * 10 + 1e-9) / 10
+
+
+def duration(seconds: float | None) -> str:
+    """A time in whole seconds: ``12s``, ``2m05s``, ``3h12m``; empty for None."""
+    if seconds is None:
+        return ""
+    return f"{int(seconds)}s" if seconds < 60 else format_duration(seconds)
+
+
+def size_text(count: float) -> str:
+    """A size in powers of 1000, as file managers and the Hub show it: ``999 bytes``, ``1.5 kB``."""
+    if count < 1000:
+        return "1 byte" if count == 1 else f"{count:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:,.1f} TB"
+
+
+def in_json(value: float) -> float | str:
+    """A value for JSON, which has no nan and no infinity: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    return value if math.isfinite(value) else str(value)
