@@ -40,7 +40,7 @@ FORMATS = {
     "plan of a command, `FDL_PLAN`": ("fdl/plan/value.py", "SCHEMA_VERSION"),
     "samples.ledger": ("flodl/ranks/ledger/sample_ledger.py", "MAGIC"),
     "steps": ("flodl/monitor/step_files.py", "VERSION"),
-    "steps.trace": ("flodl/train/observers/trace_file.py", "MAGIC"),
+    "steps.trace": ("fdl/base/step_trace.py", "MAGIC"),
 }
 """Format -> the file and the constant that give its version."""
 

@@ -14,9 +14,9 @@ from fdl.runs.describe import environment, shown
 from fdl.runs.run import settings, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from fdl.runs.run import Run
+    from fdl.runs.run import Run, Setting
     from fdl.runs.trace import Trace, What
 
 CODE = "code.diff"
@@ -227,8 +227,8 @@ def causes(
     """
     found = [
         *differing(*runs, step, traces),
-        *_settings(*runs),
-        *_variables(*runs),
+        *_settings(map(settings, runs)),
+        *_settings(map(variables, runs), prefix="variable "),
         *changed_code(*runs),
         *_environment(*runs),
         *_packages(*runs),
@@ -294,24 +294,9 @@ def kind_of(name: str) -> str:
     return "model"
 
 
-def _settings(left: Run, right: Run) -> Iterator[Cause]:
-    one, other = settings(left), settings(right)
-    for name in dict.fromkeys([*one, *other]):
-        mine, yours = one.get(name), other.get(name)
-        if mine is not None and yours is not None and mine.value == yours.value:
-            continue
-        yield Cause(
-            kind_of(name),
-            name,
-            shown(mine.value) if mine else None,
-            shown(yours.value) if yours else None,
-            mine.origin if mine else "",
-            yours.origin if yours else "",
-        )
-
-
-def _variables(left: Run, right: Run) -> Iterator[Cause]:
-    one, other = variables(left), variables(right)
+def _settings(records: Iterable[Mapping[str, Setting] | None], prefix: str = "") -> Iterator[Cause]:
+    """What differs of two records with origins; nothing if one of them is missing."""
+    one, other = records
     if one is None or other is None:
         return
     for name in dict.fromkeys([*one, *other]):
@@ -320,7 +305,7 @@ def _variables(left: Run, right: Run) -> Iterator[Cause]:
             continue
         yield Cause(
             kind_of(name),
-            f"variable {name}",
+            prefix + name,
             shown(mine.value) if mine else None,
             shown(yours.value) if yours else None,
             mine.origin if mine else "",

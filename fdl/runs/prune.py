@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.suggest import did_you_mean
 from fdl.runs.find import by_metric, has_number, unmeasured
 from fdl.runs.metrics import Metric
 from fdl.runs.quantity import Known
@@ -114,10 +115,7 @@ def require_state(word: str, states: Sequence[str] = STATES) -> str:
     """
     if word in states:
         return word
-    from fdl.base.suggest import nearest
-
-    close = nearest(word, states)
-    hint = f"did you mean `{close}`?" if close else f"one of {', '.join(states)}"
+    hint = did_you_mean(word, states, f"one of {', '.join(states)}")
     raise UsageError(f"`{word}` is not a state of a run", hint=hint)
 
 

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import UsageError
+from fdl.base.suggest import did_you_mean
 from fdl.runs.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric
 
 if TYPE_CHECKING:
@@ -210,14 +211,10 @@ class Known:
 
 def unknown(name: str, what: str, names: Iterable[str]) -> UsageError:
     """The error that no run knows a name."""
-    from fdl.base.suggest import nearest
-
     # A metric and a setting may have one name, such as `lr`.
     listed = list(dict.fromkeys(names))
-    close = nearest(name, listed)
     known = f"known are {', '.join(listed)}" if listed else f"the runs have no {what}"
-    hint = f"did you mean `{close}`?" if close else known
-    return UsageError(f"no run has the {what} `{name}`", hint=hint)
+    return UsageError(f"no run has the {what} `{name}`", hint=did_you_mean(name, listed, known))
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from fdl.base.errors import FdlError
-from fdl.runs.trace_records import (
+from fdl.base.step_trace import (
     TRACE,
     Batches,
     Digest,
