@@ -28,6 +28,7 @@ from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError
 from fdl.base.files import inside, put, put_own, staging, subfolders
 from fdl.base.hardware.machine import read
+from fdl.base.output import note
 from fdl.libtorch.active import (
     FOLDER,
     KINDS,
@@ -41,7 +42,7 @@ from fdl.libtorch.active import (
     own_choice,
     read_facts,
 )
-from fdl.manifest.discover import EXAMPLES, NAMES
+from fdl.manifest.discover import EXAMPLES, NAMES, find
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -252,8 +253,6 @@ class Store:
         """
         from filelock import FileLock, Timeout
 
-        from fdl.base.output import note
-
         self._make(self.lock_file(name).parent)
         lock = FileLock(self.lock_file(name))
 
@@ -398,8 +397,6 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
 
     Without any of these, or with ``use_global``, it is the user's store.
     """
-    from fdl.manifest.discover import find
-
     if not use_global:
         above = [Path(start).absolute(), *Path(start).absolute().parents]
         for holds in (_has_active, _has_lock, _depends_on_flodl):

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import open_own, put_own
+from fdl.base.files import open_own, put_own, rewrite
 from fdl.base.masking import KNOWN
 from fdl.base.run_record import boot_id, host, started_ticks, status
 from fdl.runs.metrics import Metrics, read_json
@@ -115,8 +115,6 @@ def change(
     Raises:
         FdlError: The file is damaged, has changed meanwhile or cannot be written.
     """
-    from fdl.base.files import rewrite
-
     file = folder / NOTES
     old, content = _content(file)
     before = read_notes(folder)

@@ -14,8 +14,10 @@ import typer
 from fdl.cli.commands import bundled
 from fdl.cli.commands.module import run_or_show, start
 from fdl.cli.commands.verb import Call, Group, Program
+from fdl.manifest.node import origin
 from fdl.manifest.select import bundle
 from fdl.manifest.select.command import REFRESH
+from fdl.plan.planner import Planner
 
 if TYPE_CHECKING:
     from fdl.manifest.select.level import Level
@@ -66,8 +68,6 @@ def ddp_bench(
 
 
 def _plan(call: Call, bench: Level, words: list[str]) -> Plan:
-    from fdl.manifest.node import origin
-    from fdl.plan.planner import Planner
     from fdl.programs.schema import known
 
     preset = _preset(bench, words)

@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl.base import output
+from fdl.base.suggest import did_you_mean
 from fdl.cli.commands.module import root, run_or_show
 from fdl.cli.commands.verb import Call, Group, Program
+from fdl.manifest.node import origin
 from fdl.manifest.select import bundle
+from fdl.manifest.select.project import locate
+from fdl.plan.planner import Planner
 
 if TYPE_CHECKING:
     from fdl.base.layout import Row
@@ -44,10 +48,8 @@ def flodl_hf(
         FdlError: A manifest is broken, the arguments do not fit, or Python cannot be started.
     """
     from fdl.cli.commands import bundled
-    from fdl.manifest.node import origin
     from fdl.manifest.select.command import select
     from fdl.plan.command import planned
-    from fdl.plan.planner import Planner
 
     call: Call = ctx.obj
     found = bundle.level(NAME, call.here().variables)
@@ -79,15 +81,11 @@ def flodl_hf(
 
 def _of_project() -> Level | None:
     """What the project around adds."""
-    from fdl.manifest.select.project import locate
-
     return bundle.project_level(NAME, locate())
 
 
 def _refuse(unknown: Selection) -> int:
     """Say that a word is not a command, and where the commands are listed."""
-    from fdl.base.suggest import did_you_mean
-
     own = _of_project()
     names = [*unknown.level.commands, *(own.commands if own else ())]
     typed = unknown.level.typed()
@@ -119,7 +117,6 @@ def _page(bundled: Level, own: Level | None) -> str:
 
 def _row(level: Level, name: str, *, placed: bool = True) -> Row:
     from fdl.base.layout import Row
-    from fdl.manifest.node import origin
 
     spec = level.commands[name]
     return Row(

@@ -11,7 +11,9 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import BuildError, UsageError
+from fdl.base.terminal import ask
 from fdl.cli.commands.verb import Complete, DryRun
+from fdl.libtorch.store import locate
 
 if TYPE_CHECKING:
     from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request, Tools
@@ -55,7 +57,6 @@ def build(
     """
     from fdl.libtorch.build.execute import installed
     from fdl.libtorch.build.plan import find_tools, plan, render
-    from fdl.libtorch.store import locate
     from fdl.libtorch.usage import exports
 
     wanted = _wanted(docker=docker, native=native)
@@ -141,8 +142,6 @@ def _likely(wanted: BackEnd | None, found: Tools) -> BackEnd:
 
 
 def _ask() -> BackEnd:
-    from fdl.base.terminal import ask
-
     answer = ask("Build in Docker, or natively with the tools of this machine? [D/n] ") or ""
     return "native" if answer.lower() in ("n", "native", "natively") else "docker"
 

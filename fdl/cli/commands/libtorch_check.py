@@ -11,6 +11,8 @@ import typer
 from fdl.base import output
 from fdl.cli.commands.libtorch_build import Global
 from fdl.cli.commands.verb import Complete, Json
+from fdl.libtorch.active import is_id
+from fdl.libtorch.store import locate
 
 if TYPE_CHECKING:
     from fdl.base.hardware import Gpu, Nvidia
@@ -54,9 +56,6 @@ def check(
 
 def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
     """The folder to read, and the id of the variant where it is one."""
-    from fdl.libtorch.active import is_id
-    from fdl.libtorch.store import locate
-
     store = locate(str(Path.cwd()), os.environ, use_global=everywhere)
     if wanted is None:
         variant = store.required()

@@ -8,6 +8,7 @@ from pathlib import Path
 from fdl.base import output
 from fdl.base.venv import interpreter
 from fdl.manifest.node import Variable
+from fdl.manifest.select.project import locate
 from fdl.plan.value import Plan
 
 TYPE_CHECKING = False
@@ -72,7 +73,5 @@ def run_or_show(plan: Plan, *, dry_run: bool, json: bool) -> int:
 
 def root(here: str) -> str:
     """The root of the project around the working directory; ``here`` without a project."""
-    from fdl.manifest.select.project import locate
-
     found = locate()
     return found.directory if found else here

@@ -14,6 +14,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.streams import stdout_as_stderr
+from fdl.cli.commands.module import start
 from fdl.cli.commands.verb import Call, Group, Json, Open
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ def _simulate(
     json: bool,
 ) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
-    from fdl.cli.commands.module import start
     from fdl.plan.inspect.command import look_at
 
     command = look_at(call, words)

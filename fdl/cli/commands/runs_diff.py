@@ -11,7 +11,8 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.cli.commands.runs_group import OneRun, chosen, print_json
+from fdl.base.terminal import has_yes
+from fdl.cli.commands.runs_group import OneRun, agreed, chosen, print_json
 from fdl.cli.commands.verb import DryRun, Group, Json, Verb
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def _require_consent(plan: Search) -> None:
     Raises:
         FdlError: Nobody agreed, or a program is not in the project that was entered.
     """
-    from fdl.base.terminal import has_yes
-    from fdl.cli.commands.runs_group import agreed
     from fdl.runs.recipe import repository
 
     here = Path.cwd()

@@ -10,6 +10,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable
 from fdl.cli.commands.runs_group import counted, print_json, project_folders
 from fdl.cli.commands.verb import DryRun, Group, Json, Verb
 from fdl.runs.find import shortened
@@ -86,7 +87,6 @@ def _document(run: Foreign, path: Path, what: str) -> dict[str, object]:
 
 def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     from fdl.base.tables import table
-    from fdl.base.units import printable
 
     if not done:
         return

@@ -11,10 +11,13 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable
+from fdl.cli.commands.module import start
 from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.manifest.select.project import locate
 from fdl.runs.find import choose, shortened
-from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
+from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
 
 if TYPE_CHECKING:
     from fdl.runs.run import Run
@@ -39,7 +42,6 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
         return print_json(as_json(found, whole=True))
     resume = ""
     if found.is_resumable:
-        from fdl.manifest.select.project import locate
         from fdl.runs.resume import how_to_resume
 
         resume = how_to_resume(found, ctx.obj.project() if locate() else None)
@@ -137,9 +139,7 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
-    from fdl.base.units import printable
     from fdl.runs import follow as follower
-    from fdl.runs.run import read
 
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
@@ -171,8 +171,6 @@ def verify(
     Raises:
         FdlError: The word means no run, or Python cannot be started.
     """
-    from fdl.cli.commands.module import start
-
     found = chosen(ctx.obj, run)
     if not dry_run:
         _require_ledger(found)

@@ -10,6 +10,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable, size_text
 from fdl.cli.commands.runs_group import (
     Places,
     State,
@@ -25,7 +26,9 @@ from fdl.cli.commands.runs_group import (
 )
 from fdl.cli.commands.runs_remove import Keep, OlderThan, delete
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Verb
+from fdl.manifest.select.project import locate
 from fdl.runs.find import search, shortened
+from fdl.runs.prune import Rule, remove_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +84,6 @@ def prune(
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
     from fdl.runs import prune as pruning
-    from fdl.runs.prune import Rule
 
     best = pruning.keep_best(keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
@@ -108,7 +110,6 @@ def _by_manifest(call: Call, path: Sequence[Path] | None, *, yes: bool, dry_run:
         UsageError: No manifest has such a rule.
         FdlError: A rule is not complete, or a file cannot be removed.
     """
-    from fdl.manifest.select.project import locate
     from fdl.runs import retention
 
     rules = retention.rules(call.project()) if locate() else []
@@ -168,7 +169,6 @@ def _counted(found: list[Surplus]) -> str:
 def _show(found: list[Surplus]) -> None:
     """Print the checkpoints with their sizes, and the sum."""
     from fdl.base.tables import table
-    from fdl.base.units import printable, size_text
 
     rows = [
         (
@@ -186,9 +186,6 @@ def _show(found: list[Surplus]) -> None:
 
 def _remove(found: list[Surplus]) -> int:
     """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    from fdl.base.units import size_text
-    from fdl.runs.prune import remove_checkpoints
-
     freed = removed = code = 0
     for one in found:
         try:

@@ -22,6 +22,7 @@ from fdl.cli.commands.runs_group import (
 )
 from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
 from fdl.runs.find import choose, search, shortened
+from fdl.runs.prune import Rule, continued_by
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ def rm(
     Raises:
         FdlError: A word means no run, a run is running, or one cannot be removed.
     """
-    from fdl.runs.prune import continued_by
-
     if not runs:
         raise UsageError("no run is named", hint="fdl runs rm NAME")
     searched = project_folders(ctx.obj)
@@ -113,8 +112,6 @@ def clean(
     Raises:
         FdlError: Nothing says which runs go, or one cannot be removed.
     """
-    from fdl.runs.prune import Rule
-
     rule = Rule(keep, older_than, state)
     runs = rule.choose(search(places(ctx.obj, path)), datetime.now().astimezone())
     if not runs:

@@ -12,6 +12,7 @@ from fdl.base.errors import UsageError
 from fdl.cli.commands.runs_group import OneRun, chosen, print_json
 from fdl.cli.commands.verb import Complete, Group, Json, Verb
 from fdl.runs.find import shortened
+from fdl.runs.follow import parse, tell as tell_run
 
 verbs = Group()
 
@@ -38,8 +39,6 @@ def tell(
     Raises:
         FdlError: The run is over or cannot be reached, it refuses, or no step has ended in time.
     """
-    from fdl.runs.follow import parse, tell as tell_run
-
     if timeout <= 0:
         raise UsageError(f"--timeout takes more than 0 seconds, not {timeout:g}")
     meant = parse(act or ())

@@ -12,9 +12,11 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError
+from fdl.base.files import put
 from fdl.cli.commands.runs_group import Places, places
 from fdl.cli.commands.verb import Group, Verb
 from fdl.runs.find import shortened
+from fdl.runs.follow import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +51,6 @@ def ui(
     Raises:
         FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
     """
-    from fdl.runs.follow import show
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
     from fdl.runs.pages.server import PageServer
@@ -83,7 +84,6 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     Raises:
         FdlError: The file cannot be written.
     """
-    from fdl.base.files import put
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.document import whole
 

@@ -12,6 +12,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
+from fdl.base.units import duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.manifest.node import relative
 from fdl.plan.probe.consent import agree, invites
@@ -60,7 +61,6 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         output.note("no schema is known; `fdl self schema refresh` asks the project's programs")
     else:
         from fdl.base.tables import table
-        from fdl.base.units import duration
 
         rows = [
             (one.name, one.status, _ORIGINS[one.source], f"{duration(one.age_s)} ago", one.path)

@@ -10,8 +10,12 @@ import typer
 from fdl.base import output
 from fdl.base.errors import ManifestError, UsageError
 from fdl.cli.builtins.tree import schema
+from fdl.cli.commands.runs_group import project_folders
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
 from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.runs.find import choose, search
+from fdl.runs.metrics import BEST_OF
+from fdl.runs.resolved import split
 
 if TYPE_CHECKING:
     from fdl.run.jobs.chain import Chain, Step
@@ -97,15 +101,10 @@ def _with_path(call: Call, asked: str) -> str:
     Raises:
         FdlError: The name means no run, or several.
     """
-    from fdl.runs.metrics import BEST_OF
-    from fdl.runs.resolved import split
-
     word, colon, field = asked.rpartition(":")
     is_best = word.startswith(BEST_OF)
     if not colon or not word or (not is_best and split(asked) is not None):
         return asked
-    from fdl.cli.commands.runs_group import project_folders
-    from fdl.runs.find import choose, search
 
     places = project_folders(call)
     # The key of a manifest may have a colon, so that only the name of a run is a run.

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fdl.base.errors import FdlError
-from fdl.base.files import names, put_own, subfolders
+from fdl.base.files import inside, names, put_own, subfolders
 from fdl.base.light_record import Record as _Record
 from fdl.runs.metrics import read_json
 
@@ -75,7 +75,6 @@ def new_folder(root: str) -> Path:
     Raises:
         FdlError: It cannot be made.
     """
-    from fdl.base.files import inside
     from fdl.manifest.cache import make_folder
 
     name = now = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")

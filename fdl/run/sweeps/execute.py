@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fdl.base import output
 from fdl.base.global_flags import Work
 from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
+from fdl.base.shell_words import join
 from fdl.plan.planner import Host
 from fdl.plan.recorded import chosen
 from fdl.plan.value import Plan
@@ -365,7 +366,6 @@ def _show(rows: Sequence[Row], plans: Sequence[Plan], request: Request, *, json:
 
 def _command_lines(rows: Sequence[Row], plans: Sequence[Plan]) -> str:
     """The name of every run, and its command line below it."""
-    from fdl.base.shell_words import join
     from fdl.plan.redaction import redacted
 
     return "".join(
