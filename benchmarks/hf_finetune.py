@@ -51,7 +51,7 @@ from benchmarks.measure import (
 )
 from benchmarks.rows import Kept, Row, continued
 
-PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime")
+PACKAGES = ("torch", "transformers", "sentence-transformers")
 
 TIME = Bar(1.0)
 """Time of flodl with its default engine, eager, in parts of the time of transformers' Trainer."""
@@ -235,7 +235,7 @@ def opened_shown(row: Row) -> list[str]:
     return [
         "## The trained model in other programs",
         table(["opened by", "largest difference", "bar"], lines),
-        "`fdl flodl-hf export --onnx` writes one directory; all programs open it. The outputs are "
+        "`fdl flodl-hf export` writes one directory; all programs open it. The outputs are "
         "compared with those of the trained model in flodl, for batches of 1, 7 and 16 test texts "
         "of different lengths.",
     ]

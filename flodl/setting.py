@@ -42,7 +42,8 @@ class How:
         made: Makes the value: the method has the arguments of this function or class.
         switch: With ``made``, the method has a first argument ``on``; False sets None.
         method: Name of the method; empty for the name of the field.
-        key: Name of the key in a section of a manifest; empty if there is none.
+        key: Name of the key in ``ddp:`` or ``guards:`` of a manifest, or ``training.NAME`` for a
+            key of ``training:``; empty if there is none.
         auto: Whether this key may be ``auto``, which means the default.
         form: Type of this key in the model of the manifest, if the check does not say it.
         usual: What the default means, if that is None.
@@ -96,25 +97,33 @@ class Settings:
     def __post_init__(self) -> None:
         for one in fields(self):
             if how(one).check is not None:
-                found = self.checked(one.name, getattr(self, one.name))
+                found = checked(type(self), one.name, getattr(self, one.name))
                 object.__setattr__(self, one.name, found)
 
-    @classmethod
-    def checked(cls, name: str, value: Any) -> Any:
-        """Return the value of a field in the form that the field keeps.
 
-        Raises:
-            ValueError: It is out of its range.
-        """
-        one = cls.__dataclass_fields__[name]
-        check = how(one).check
-        if check is None or (value is None and one.default is None):
-            return value
-        try:
-            return check(value)
-        except UnfitError as error:
-            called = how(one).method or name
-            raise ValueError(f"{cls.spoken.format(called, value)}: {error}") from None
+def checked(part: type[Settings], name: str, value: Any) -> Any:
+    """Return the value of a field in the form that the field keeps.
+
+    Raises:
+        ValueError: It is out of its range.
+    """
+    one = part.__dataclass_fields__[name]
+    check = how(one).check
+    if check is None or (value is None and one.default is None):
+        return value
+    return fitting(check, value, part.spoken.format(how(one).method or name, value))
+
+
+def fitting(check: Check, value: Any, said: str) -> Any:
+    """Return what a check makes of a value.
+
+    Raises:
+        ValueError: The value does not fit; ``said`` names it in the message.
+    """
+    try:
+        return check(value)
+    except UnfitError as error:
+        raise ValueError(f"{said}: {error}") from None
 
 
 # --- Checks --------------------------------------------------------------------------------------
@@ -237,7 +246,7 @@ def _method(part: type[Settings], one: Field[Any]) -> Any:
             value = None
         else:
             value = about.made(*values, **bound.kwargs)
-        return builder._set(name, part.checked(name, value))
+        return builder._set(name, checked(part, name, value))
 
     method.__name__ = about.method or name
     method.__doc__ = documentation(part, one)

@@ -27,11 +27,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph import Graph
-from flodl.hf import EncodedBatch, EncoderConfig, HeadKind, TextEncoder, backbone_outputs, set_unpad
+from flodl.hf import (
+    EncodedBatch,
+    EncoderConfig,
+    HeadKind,
+    SentenceTransformer,
+    backbone_outputs,
+    set_unpad,
+)
 from flodl.hf.export import export_command
+from flodl.hf.head_kind import class_name
 from flodl.hf.matrix import FAMILIES, Cell, all_cells, tiny_config
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.outline import class_name
 from flodl.hf.parity import batch_for
 from flodl.hf.reference import Outputs, largest_difference, load, make_synthetic, transformers
 from flodl.hf.source import Directory
@@ -206,10 +213,10 @@ def published() -> Path | None:
 
 def of_published(directory: Path) -> list[str]:
     """What was compared of it, as lines of a table."""
-    encoder = TextEncoder.from_pretrained(directory)
+    encoder = SentenceTransformer(directory)
     texts = texts_of_many_lengths()
     expected = vectors_by_formula(directory, texts, encoder)
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode(texts, convert_to_tensor=True)
     apart = float((vectors - expected).abs().max())
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
         out = Path(folder) / "export"
@@ -259,7 +266,9 @@ def texts_of_many_lengths() -> list[str]:
     return [*_SENTENCES, *many]
 
 
-def vectors_by_formula(directory: Path, texts: Sequence[str], encoder: TextEncoder) -> Tensor:
+def vectors_by_formula(
+    directory: Path, texts: Sequence[str], encoder: SentenceTransformer
+) -> Tensor:
     """Mean over the tokens, to length 1, of one text at a time: there is no padding."""
     package = transformers()
     model = package.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()

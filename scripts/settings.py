@@ -3,7 +3,7 @@
 
 - the stub of the builder's methods
 - the table of settings in docs/reference/distributed.md
-- keys of ``ddp:`` and ``training.guards:`` in the models of the manifest, and options of
+- keys of ``ddp:``, ``training:`` and ``guards:`` in the models of the manifest, and options of
   ``DdpArgs``; rows of fdl itself stay
 
 ``settings.py`` writes the files, ``settings.py --check`` fails when one is out of date.
@@ -29,6 +29,7 @@ STUB = "flodl/train/settings/methods.pyi"
 PAGE = "docs/reference/distributed.md"
 MODELS = "fdl/manifest/models.py"
 ARGUMENTS = "fdl/programs/args/ddp.py"
+TRAINING = "training."
 FIELDS = "fdl/plan/generate.py"
 
 HEAD = '''\
@@ -159,8 +160,9 @@ class Key(NamedTuple):
 
     def in_model(self, name: str) -> str:
         """The lines of the model."""
-        text = textwrap.fill(f'"""{self.text}"""', 96)
-        return textwrap.indent(f"{name}: {self.kind} | None = None\n{text}\n", "    ")
+        text, key = textwrap.fill(f'"""{self.text}"""', 96), name.removeprefix(TRAINING)
+        kind = self.kind if key == name else f"Referring[{self.kind}]"
+        return textwrap.indent(f"{key}: {kind} | None = None\n{text}\n", "    ")
 
     def in_arguments(self, name: str) -> str:
         """The lines of the class of arguments."""
@@ -177,6 +179,8 @@ def keys_of(part: Any) -> Iterator[tuple[str, Key]]:
         if not how(one).key:
             continue
         text, default = _markdown(texts(part)[one.name]), usual(one).replace("``", "`")
+        if how(one).key.startswith(TRAINING):
+            text = text.partition(". ")[0].rstrip(".") + "."
         said = f"{default}, or `auto`" if how(one).auto and default != "auto" else default
         kind, option = _kinds(one)
         first = described(text, "").partition(". ")[0].rstrip(".").replace("`", "")
@@ -235,7 +239,9 @@ def renewed(source: str, name: str, rows: Mapping[str, str]) -> str:
             end = below.end_lineno if text and below is not None else node.end_lineno
             places[node.target.id] = (node.lineno - 1, end or node.lineno)
     last = max(end for _, end in places.values())
-    changes = [(*places.get(key, (last, last)), row) for key, row in rows.items()]
+    changes = [
+        (*places.get(key.removeprefix(TRAINING), (last, last)), row) for key, row in rows.items()
+    ]
     for start, end, row in sorted(changes, key=lambda one: -one[0]):
         lines[start:end] = [row]
     return "".join(lines)
@@ -267,12 +273,19 @@ def made() -> dict[str, str]:
     def read(name: str) -> str:
         return (ROOT / name).read_text(encoding="utf-8")
 
-    ddp = dict(keys_of(DdpRunConfig))
+    keys = dict(keys_of(DdpRunConfig))
     for part in PARTS:
-        ddp |= {} if part is DdpRunConfig else dict(keys_of(part))
-    model = renewed(read(MODELS), "Ddp", {name: key.in_model(name) for name, key in ddp.items()})
-    guards = {name: key.in_model(name) for name, key in keys_of(Guards)}
-    model = _tidied([renewed(model, "Guards", guards)], MODELS)
+        keys |= dict(keys_of(part))
+    ddp = {name: key for name, key in keys.items() if not name.startswith(TRAINING)}
+    training = {name: key for name, key in keys.items() if name not in ddp}
+    model = read(MODELS)
+    for section, rows in {
+        "Ddp": ddp,
+        "Training": training,
+        "Guards": dict(keys_of(Guards)),
+    }.items():
+        model = renewed(model, section, {name: key.in_model(name) for name, key in rows.items()})
+    model = _tidied([model], MODELS)
     options = {name: key.in_arguments(name) for name, key in ddp.items()}
     return {
         STUB: stub(),

@@ -17,8 +17,8 @@ NOT_RUN = {
     "docs/guide/completion.md": (1, "changes the start-up file of the shell"),
     "docs/guide/cpp-and-rust.md": (5, "downloads gigabytes; three files of Bazel"),
     "docs/guide/dependencies.md": (1, "needs four GPUs"),
-    # Tests of ONNX, threads and the playground make the same calls with other models.
-    "docs/guide/huggingface.md": (7, "needs the Hub, an installation, or a file of the reader"),
+    # Tests of threads and the playground make the same calls with other models.
+    "docs/guide/huggingface.md": (6, "needs the Hub, an installation, or a file of the reader"),
     "docs/guide/libtorch.md": (1, "downloads gigabytes"),
     "docs/guide/runs-more.md": (1, "reads a file whose name differs from run to run"),
     "docs/guide/sweeps.md": (1, "needs a sweep that was interrupted"),

@@ -173,7 +173,6 @@ ELSEWHERE = {
     "docs/benchmarks/startup.md": {"hello"},
     "docs/guide/manifest.md": {"tets"},  # the page shows the error
     "fdl/__init__.py": {"run-kind-command"},
-    "fdl/manifest/select/classify.py": {"sub"},
     "fdl/manifest/select/level.py": {"sub"},
 }
 """Commands that another file defines, or that stand for any command."""

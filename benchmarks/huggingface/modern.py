@@ -15,7 +15,7 @@ from benchmarks.huggingface import rates
 from benchmarks.huggingface.rates import OURS, REFERENCE, Measured, relative
 from benchmarks.measure import interleaved
 from flodl.hf import AutoModel, AutoModelForSequenceClassification, set_unpad
-from flodl.hf.models import local_attention
+from flodl.hf.layers import attention
 from flodl.train.step.onednn import routed
 
 PADDED = f"{OURS}, padding computed"
@@ -48,7 +48,7 @@ def classification(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
 @contextmanager
 def _all_pairs() -> Iterator[None]:
     """Let local layers compare all tokens of a row, behind a mask."""
-    with patch.object(local_attention, "WORTH", 10**9):
+    with patch.object(attention, "ROWS_WORTH_BLOCKS", 10**9):
         yield
 
 

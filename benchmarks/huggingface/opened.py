@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.huggingface.finetune_data import Task
 
 _ROWS = (1, 7, 16)
-"""Texts of the batches that are compared, one after the other; the traced batch has two."""
+"""Texts of the batches that are compared, one after the other."""
 _WORDS = 100
 """Most words of a text."""
 
@@ -34,7 +34,7 @@ def opened(folder: Path) -> dict[str, float]:
         RuntimeError: It failed.
     """
     shutil.rmtree(folder / "exported", ignore_errors=True)
-    words = ["--hub", str(folder / "trained"), "--out", str(folder / "exported"), "--onnx"]
+    words = ["--hub", str(folder / "trained"), "--out", str(folder / "exported")]
     _run("flodl.hf", "export", *words)
     told = _run("benchmarks.huggingface.opened", str(folder))
     found: dict[str, float] = json.loads(told.splitlines()[-1])
@@ -50,7 +50,7 @@ def _run(module: str, *words: str) -> str:
 
 
 def _differences(folder: Path) -> dict[str, float]:
-    from flodl.hf import AutoModelForSequenceClassification, TextEncoder
+    from flodl.hf import AutoModelForSequenceClassification, SentenceTransformer
 
     task, exported = Task.read(folder), folder / "exported"
     # Short enough for the limits of all programs.
@@ -58,11 +58,11 @@ def _differences(folder: Path) -> dict[str, float]:
     model = AutoModelForSequenceClassification.from_pretrained(folder / "trained")
     logits = [_logits(model, model.tokenizer, texts, task.length) for texts in batches]
     texts = [text for batch in batches for text in batch]
-    vectors = TextEncoder.from_pretrained(folder / "trained").encode(texts)
+    encoder = SentenceTransformer(folder / "trained")
+    vectors = encoder.encode(texts, convert_to_tensor=True)
     names: Mapping[str, Callable[[], list[Tensor]]] = {
         "flodl, logits": lambda: _by_flodl(exported, batches, task.length),
         "transformers, logits": lambda: _by_transformers(exported, batches, task.length),
-        "onnxruntime, logits": lambda: _by_onnxruntime(exported, batches, task.length),
     }
     found = {name: _apart(logits, read()) for name, read in names.items()}
     found["sentence-transformers, vectors"] = _apart([vectors], [_vectors(exported, texts)])
@@ -102,22 +102,6 @@ def _by_transformers(folder: Path, batches: list[list[str]], length: int) -> lis
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return [_logits(model, tokenizer, texts, length) for texts in batches]
-
-
-def _by_onnxruntime(folder: Path, batches: list[list[str]], length: int) -> list[Tensor]:
-    import onnxruntime
-    from transformers import AutoTokenizer
-
-    session = onnxruntime.InferenceSession(folder / "model.onnx")
-    tokenizer, found = AutoTokenizer.from_pretrained(folder), []
-    for texts in batches:
-        batch = tokenizer(
-            texts, truncation=True, max_length=length, padding=True, return_tensors="np"
-        )
-        given = {port.name: batch[port.name] for port in session.get_inputs()}
-        (logits,) = session.run(["logits"], given)
-        found.append(torch.from_numpy(logits))
-    return found
 
 
 def _vectors(folder: Path, texts: list[str]) -> Tensor:

@@ -139,13 +139,13 @@ def classified(
 
 def embedding(folder: Path, texts: Sequence[str], rounds: int, title: str) -> Measured:
     """Embed texts: beside sentence-transformers, which sorts, and transformers, which does not."""
-    from sentence_transformers import SentenceTransformer
+    import sentence_transformers
     from transformers import AutoModel, AutoTokenizer
 
-    from flodl.hf import TextEncoder
+    from flodl.hf import SentenceTransformer
 
-    encoder = TextEncoder.from_pretrained(folder)
-    sentence = SentenceTransformer(str(folder), device="cpu")
+    encoder = SentenceTransformer(folder)
+    sentence = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     plain = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
     normal = bool(encoder.settings.normalize)
@@ -163,7 +163,7 @@ def embedding(folder: Path, texts: Sequence[str], rounds: int, title: str) -> Me
         return torch.cat(vectors)
 
     subjects: dict[str, Callable[[], Tensor]] = {
-        OURS: lambda: encoder.encode(list(texts)),
+        OURS: lambda: encoder.encode(list(texts), convert_to_tensor=True),
         "sentence-transformers": lambda: sentence.encode(list(texts), convert_to_tensor=True),
         f"{REFERENCE}, in the given order": padded,
     }

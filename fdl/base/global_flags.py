@@ -6,6 +6,11 @@ Imported on the warm path: nothing beyond our own error classes.
 from __future__ import annotations
 
 from fdl.base.errors import UsageError
+from fdl.base.light_record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
@@ -25,7 +30,7 @@ _VALUES = {
 }  # fmt: skip
 
 
-class Work:
+class Work(Record):
     """The flags before a command that say how it is run, and how often.
 
     Attributes:
@@ -41,28 +46,23 @@ class Work:
         name: ``--name NAME``: what the run is called; empty without the flag.
     """
 
-    __slots__ = (
-        "each", "force", "goal", "gpus_each", "jobs", "name", "on", "search", "trials", "zip",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.jobs: int | None = None
-        self.force = False
-        self.gpus_each = 0
-        self.each: list[str] = []
-        self.zip = False
-        self.search = ""
-        self.trials = 0
-        self.goal = ""
-        self.on = ""
-        self.name = ""
+    jobs: int | None = None
+    force: bool = False
+    gpus_each: int = 0
+    each: Sequence[str] = ()
+    zip: bool = False
+    search: str = ""
+    trials: int = 0
+    goal: str = ""
+    on: str = ""
+    name: str = ""
 
     def wants_sweep(self) -> bool:
         """Whether a flag asks for runs with several values."""
         return bool(self.each or self.zip or self.search or self.trials or self.goal)
 
-    def take(self, flag: str, value: str | None) -> None:
-        """Record a flag that takes a value.
+    def given(self, flag: str, value: str | None) -> Work:
+        """The same with one more flag that takes a value.
 
         Raises:
             UsageError: The value is missing, or not a number where one is needed.
@@ -76,17 +76,16 @@ class Work:
                 raise UsageError(
                     f"`{flag} {value}`: not a number of at least 1", hint=f"fdl {flag} 2 COMMAND"
                 )
-            setattr(self, _COUNTS[flag], int(value))
-        elif flag == "--each":
-            self.each.append(value)
-        elif flag == "--on" and value != "slurm":
+            return self.replaced(**{_COUNTS[flag]: int(value)})
+        if flag == "--each":
+            return self.replaced(each=[*self.each, value])
+        if flag == "--on" and value != "slurm":
             raise UsageError(f"`--on {value}`: fdl knows slurm", hint="fdl --on slurm COMMAND")
-        elif flag == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
+        if flag == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
             raise UsageError(
                 f"`--name {value}`: a run cannot have this name", hint="fdl --name baseline COMMAND"
             )
-        else:
-            setattr(self, _WORDS[flag], value)
+        return self.replaced(**{_WORDS[flag]: value})
 
 
 def misplaced(token: str, env: str | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar, dataclass_transform
+    from typing import Any, ClassVar, Self, dataclass_transform
 else:
 
     def dataclass_transform(**_options: bool) -> object:  # noqa: D103
@@ -35,3 +35,9 @@ class Record:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.field_names)}")
         # Defaults are found in the class.
         self.__dict__.update(zip(self.field_names, values, strict=False), **named)
+
+    def replaced(self, **named: Any) -> Self:
+        """The same with other values for some names."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **named)
+        return made

@@ -7,10 +7,15 @@ import sys
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.manifest.builtins import RESERVED
-from fdl.manifest.inspect.document import explanation, explanation_json, listing, records
-from fdl.manifest.inspect.manifest import Report
-from fdl.manifest.inspect.screen import terminal_columns
-from fdl.plan.inspect.command import behind_environment, resolved
+from fdl.manifest.inspect.document import (
+    explanation,
+    explanation_json,
+    listing,
+    records,
+    terminal_columns,
+)
+from fdl.manifest.inspect.field import Report
+from fdl.plan.inspect import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,9 +35,9 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     Raises:
         FdlError: There is no manifest, it is broken, or the words name nothing that runs.
     """
-    project, words = behind_environment(call, words)
+    project, words = call.behind_environment(words)
     if words:
-        command = resolved(call, project, words)
+        command = resolved(project, words, call.here())
         output.warnings(command.warnings)
         tree, fields = command.page()
         if as_json:
@@ -64,7 +69,7 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
     if split is not None:
         found = record.explain(*split)
     else:
-        project, words = behind_environment(call, words)
+        project, words = call.behind_environment(words)
         found = (_of_command if words else _of_manifest)(call, project, asked, words)
     if as_json:
         return output.json_text(explanation_json(found))
@@ -72,7 +77,7 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
 
 
 def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str]) -> list[Field]:
-    from fdl.manifest.inspect.path import parse
+    from fdl.manifest.inspect.field import parse
     from fdl.manifest.source import shown
 
     path, report = parse(asked), _report(project)
@@ -89,7 +94,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     from fdl.base.shell_words import join
     from fdl.manifest.secrecy import script
 
-    command = resolved(call, project, words)
+    command = resolved(project, words, call.here())
     output.warnings(command.warnings)
     found = command.find(asked)
     if found:

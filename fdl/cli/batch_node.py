@@ -11,7 +11,7 @@ from typing import Any
 def main() -> int:
     """Run the command line of ``sys.argv[1]``; its exit code."""
     from fdl.cli.entry import main as fdl
-    from fdl.run.jobs.lines import masked_output
+    from fdl.run.pool import masked_output
 
     asked = json.loads(sys.argv[1])
     with masked_output():
@@ -37,20 +37,22 @@ def _run_alone(asked: dict[str, Any]) -> int:
     from fdl.manifest.select.project import Project, locate
     from fdl.plan.planner import here
     from fdl.plan.recorded import chosen
-    from fdl.run.execute import execute
-    from fdl.run.jobs.start import chain_of
+    from fdl.run.chain import steps_of
+    from fdl.run.execute import start
 
     invocation, found = scan(asked["words"]), locate()
     if found is None:
         from fdl.base.errors import FdlError
 
         raise FdlError(f"there is no fdl.yml in {Path.cwd()} on this node, or above it")
-    project = Project(found, active_environment(invocation, found), executes=True, write_cache=True)
-    plan = chain_of(project, [invocation.tokens], invocation, here()).steps[-1].plan
+    env = active_environment(invocation, found)
+    project = Project(found, env, write_cache=True, copies=True)
+    place = here().replaced(exported=invocation.exported(), append=invocation.append)
+    plan = steps_of(project, invocation.tokens, place)[-1].plan
     output.warnings(project.untold())
     folder, varied = asked["row"]["folder"], asked["row"]["varied"]
     plan.record = chosen(plan, folder, varied) if asked["records"] else None
-    return execute(plan)
+    return start(plan)[0]
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.cli.help.pages import Ask
+    from fdl.cli.help import Ask
     from fdl.cli.prepass import Invocation
     from fdl.manifest.discover import Found
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.project import Project
     from fdl.plan.planner import Host
-    from fdl.plan.value import Plan
+    from fdl.run.step import Step, Where
 
 
 _USAGE = "fdl [OPTIONS] COMMAND [ARGS]"
@@ -94,7 +94,8 @@ def _version() -> int:
 
 def _dispatch(invocation: Invocation, host: Host | None) -> int:
     from fdl.base import output
-    from fdl.manifest.select.project import locate
+    from fdl.manifest.builtins import BUILTINS, HIDDEN
+    from fdl.manifest.select.project import Project, locate
 
     output.configure(invocation.color, quiet=invocation.verbosity == 0)
     if invocation.yes:
@@ -103,44 +104,34 @@ def _dispatch(invocation: Invocation, host: Host | None) -> int:
         answer_yes()
     if invocation.version:
         return _version()
-    found = locate()
-    _take_environment(invocation, found)
-    if invocation.tokens == ["version"] and not invocation.help:
-        return _version()
-    return _route(found, invocation, host)
-
-
-def _route(found: Found | None, invocation: Invocation, host: Host | None) -> int:
-    from fdl.manifest.builtins import BUILTINS, HIDDEN
-
+    found, built_in = locate(), (*BUILTINS, *HIDDEN)
+    # A built-in command writes nothing, also if it leaves its name to a command of the project.
+    writes = invocation.acts and invocation.tokens[0] not in built_in
+    project = Project(found, write_cache=writes) if found else None
+    invocation = _behind_environment(invocation, project, built_in)
     word = invocation.tokens[0] if invocation.tokens else ""
-    if word in (*BUILTINS, *HIDDEN):
-        from fdl.manifest.select.yielding import steps_back
+    if word == "version" and len(invocation.tokens) == 1 and not invocation.help:
+        return _version()
+    if word in built_in:
+        from fdl.manifest.select.environment import steps_back
 
-        if not steps_back(word, found, invocation.tokens[1:]):
+        if not steps_back(word, project, invocation.tokens[1:]):
             return _built_in(invocation, host)
-    return _from_manifest(found, invocation, host)
+        project = Project(found, write_cache=invocation.acts) if found else None
+    return _from_manifest(project, invocation, host)
 
 
-def _take_environment(invocation: Invocation, found: Found | None) -> None:
-    """Let the first word select the environment, where nothing stronger does and it names one."""
-    from fdl.manifest.builtins import BUILTINS, HIDDEN
+def _behind_environment(
+    invocation: Invocation, project: Project | None, built_in: Sequence[str]
+) -> Invocation:
+    """The command line behind an environment, if the first word names one and nothing stronger."""
     from fdl.manifest.select.environment import explicit, is_first_word
 
-    if not invocation.tokens or explicit(invocation.env, os.environ):
-        return
-    word = invocation.tokens[0]
-
-    def commands() -> list[str]:
-        from fdl.manifest.select.project import base_commands
-
-        writes = not (invocation.help or invocation.dry_run)
-        return base_commands(found, write_cache=writes) if found else []
-
-    if is_first_word(word, found, (*BUILTINS, *HIDDEN), commands):
-        invocation.first_word_env = word
-        del invocation.tokens[0]
-        invocation.help = invocation.help or not invocation.tokens
+    if project is None or not invocation.tokens or explicit(invocation.env, os.environ):
+        return invocation
+    if is_first_word(invocation.tokens[0], project, built_in):
+        return invocation.behind_environment()
+    return invocation
 
 
 def _built_in(invocation: Invocation, host: Host | None) -> int:
@@ -153,7 +144,7 @@ def _built_in(invocation: Invocation, host: Host | None) -> int:
     return run(invocation, host)
 
 
-def _from_manifest(found: Found | None, invocation: Invocation, host: Host | None) -> int:
+def _from_manifest(project: Project | None, invocation: Invocation, host: Host | None) -> int:
     from fdl.manifest.select.environment import active_environment
 
     if invocation.json and not invocation.dry_run:
@@ -162,112 +153,116 @@ def _from_manifest(found: Found | None, invocation: Invocation, host: Host | Non
         raise UsageError(
             "`--json` before a command needs `--dry-run`", hint="fdl --dry-run --json COMMAND"
         )
-    asks_for_all = invocation.tokens == ["all"] and invocation.help_word == "all"
-    if not invocation.tokens or (found is None and asks_for_all):
+    found, words = project.found if project else None, invocation.tokens
+    asks_for_all = words == ["all"] and invocation.help_word == "all"
+    if not words or (found is None and asks_for_all):
         return _help_page(found, invocation)
     env = active_environment(invocation, found)
-    from fdl.base import output
+    if project is None:
+        from fdl.base import output
 
-    if found is None:
         output.error(
-            f"unknown command: {invocation.tokens[0]}",
+            f"unknown command: {words[0]}",
             "there is no fdl.yml here or above; `fdl init NAME` starts a project",
         )
         output.see(_USAGE, "fdl")
         return 1
-    words = invocation.tokens
-    if invocation.work.wants_sweep() or any(word.startswith("--each") for word in words):
-        code = _sweep(found, env, invocation, host)
-        if code is not None:
-            return code
-    if invocation.work.on and not invocation.help:
-        from fdl.run.batch.start import run as run_there
+    from fdl.plan.planner import here
 
-        return run_there(found, env, invocation, host)
-    if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
-        from fdl.run.jobs.start import run
+    if env is not None:
+        project = project.under(env)
+    place = (host or here()).replaced(exported=invocation.exported(), append=invocation.append)
+    if not invocation.help:
+        work = invocation.work
+        if work.wants_sweep() or any(word.startswith("--each") for word in words):
+            from fdl.run.sweeps.execute import begin, without_flags
 
-        return run(found, env, invocation, host)
-    return _one_command(found, env, invocation, host)
-
-
-def _one_command(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int:
-    """Select, plan and run one command, or explain it."""
-    from fdl.manifest.select.project import Project
-
-    acts = not invocation.help and not invocation.dry_run
-    project = Project(found, env, write_cache=acts)
-    selected = _select(project, invocation)
-    if env is None and _is_environment(selected, project):
-        invocation.first_word_env = invocation.tokens.pop(0)
-        invocation.help = invocation.help or not invocation.tokens
-        return _route(found, invocation, host)
+            project = project.copying() if invocation.acts else project
+            words, work, request = without_flags(project, words, work)
+            _warn(project)
+            if request is not None:
+                dry_run, as_json = invocation.dry_run, invocation.json
+                return begin(project, request, place, dry_run=dry_run, as_json=as_json)
+            invocation = invocation.replaced(tokens=words, work=work)
+        if work.on or work.jobs or work.gpus_each:
+            return _carry_out(*_several(project, invocation, place), project, invocation)
+    selected = project.select(words, help_wanted=invocation.help, help_word=invocation.help_word)
     if not selected.runs:
         _warn(project)
         return _explain(selected, project, invocation, host)
     from fdl.plan.command import plan_of
-    from fdl.plan.planner import here
+    from fdl.run.step import HERE, Step
 
-    place = host or here()
-    plan = plan_of(selected, project, invocation, place)
-    if project.examples and acts:
-        # Examples become real manifests only when something will run.
-        project = Project(found, env, executes=True, write_cache=True)
-        plan = plan_of(_select(project, invocation), project, invocation, place)
+    plan = plan_of(selected, project, place)
+    if not plan.depends:
+        return _carry_out([Step(plan, asked=True)], HERE, project, invocation)
+    from fdl.run.chain import Chain
+
+    chain = Chain(project, place)
+    chain.add(plan)
+    where = HERE.replaced(forced=invocation.work.force)
+    return _carry_out(chain.steps, where, project, invocation)
+
+
+def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Sequence[Step], Where]:
+    """What ``--jobs``, ``--gpus-each`` and ``--on`` run, and where."""
+    from fdl.run.chain import steps_of, typed_steps
+    from fdl.run.step import Where
+
+    work, words = invocation.work, invocation.tokens
+    where = Where(work.on, work.jobs or 0, work.gpus_each, forced=work.force)
+    if not work.on:
+        return typed_steps(project, words, work, place), where
+    from fdl.run.batch.slurm import away, prepared, refuse
+
+    refuse(work)
+    project = project.copying() if invocation.acts else project
+    step = steps_of(project, words, away(place))[-1].replaced(words=words)
+    return [prepared(step, project.env, place, forced=work.force)], where
+
+
+def _carry_out(
+    steps: Sequence[Step], where: Where, project: Project, invocation: Invocation
+) -> int:
+    """Execute plans, or show them."""
     _warn(project)
-    if plan.depends:
-        from fdl.run.jobs.start import one
+    if invocation.dry_run:
+        return _show(steps, where, invocation)
+    if project.examples:
+        from fdl.plan.value import renamed
 
-        return one(plan, project, invocation, place)
-    return _run_or_show(plan, invocation)
+        names = project.settle()
+        for step in steps:
+            step.plan = renamed(step.plan, names)
+    from fdl.run.execute import execute
 
-
-def _select(project: Project, invocation: Invocation) -> Selection:
-    return project.select(
-        invocation.tokens, help_wanted=invocation.help, help_word=invocation.help_word
-    )
-
-
-def _warn(project: Project) -> None:
-    from fdl.base import output
-
-    output.warnings(project.untold())
+    return execute(steps, where)
 
 
-def _sweep(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:
-    """Run a command with several values; None if it is no sweep."""
-    if invocation.help:
-        return None
-    from fdl.run.sweeps.start import run
-
-    return run(found, env, invocation, host)
-
-
-def _is_environment(selected: Selection, project: Project) -> bool:
-    """Whether an unknown first word is an environment that only a folder below the project has."""
-    if selected.known or selected.level.names:
-        return False
-    return selected.name in project.nested()
-
-
-def _run_or_show(plan: Plan, invocation: Invocation) -> int:
-    if not invocation.dry_run:
-        from fdl.run.execute import execute
-
-        if plan.confirm:
-            from fdl.run.confirm import require_yes
-
-            require_yes(plan.confirm, plan.command)
-        return execute(plan)
+def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
     from fdl.base import output
     from fdl.plan import dry_run
 
-    if invocation.json:
-        text = dry_run.as_json(plan)
+    plans = [step.plan for step in steps]
+    if where.on:
+        from fdl.run.batch.slurm import as_text
+
+        text = as_text(steps[-1])
+    elif not invocation.json:
+        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
+    elif plans[-1].depends or where.at_once or where.gpus_each:
+        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
     else:
-        text = dry_run.as_text(plan, output.palette(sys.stdout))
+        text = dry_run.as_json(plans[0])
     output.write(sys.stdout, text)
     return 0
+
+
+def _warn(project: Project) -> None:
+    if project.warnings:
+        from fdl.base import output
+
+        output.warnings(project.untold())
 
 
 def _explain(
@@ -294,7 +289,7 @@ def _report(unknown: Selection) -> int:
     from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
     from fdl.base.suggest import nearest
     from fdl.manifest.builtins import BUILTINS
-    from fdl.manifest.select.above import of_the_project_above
+    from fdl.manifest.select.command import of_the_project_above
 
     level, token = unknown.level, unknown.name
     is_flag = token.startswith("-")
@@ -359,7 +354,8 @@ def _project_help(found: Found | None, env: str | None = None) -> int:
 def _print_page(page: Selection | None, project: Project | None, ask: Ask | None = None) -> None:
     """Print a help page that was asked for; only with ``ask`` programs are asked in turn."""
     from fdl.base import output
-    from fdl.cli.help import render, terminal_width
+    from fdl.base.layout import terminal_width
+    from fdl.cli.help import render
     from fdl.programs.schema import known
 
     width = terminal_width(sys.stdout)

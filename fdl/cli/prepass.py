@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from fdl.base.errors import UsageError
 from fdl.base.global_flags import VALUED, Work
+from fdl.base.light_record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
-_VERBOSITY = {"-q": 0, "--quiet": 0, "-v": 2, "-vv": 3, "-vvv": 4}
-_COLOR = {"--ansi": True, "--no-ansi": False}
+# Flags that count wherever they stand: flag -> name of the value, and the value.
+_ANYWHERE: dict[str, tuple[str, object]] = {
+    "-q": ("verbosity", 0), "--quiet": ("verbosity", 0),
+    "-v": ("verbosity", 2), "-vv": ("verbosity", 3), "-vvv": ("verbosity", 4),
+    "--ansi": ("color", True), "--no-ansi": ("color", False), "--no-append": ("append", False),
+    "-h": ("help", True), "--help": ("help", True),
+}  # fmt: skip
+# Behind the command these belong to the command: programs have their own dry runs.
+_BEFORE: dict[str, tuple[str, object]] = {
+    "-n": ("dry_run", True), "--dry-run": ("dry_run", True), "--json": ("json", True),
+    "-y": ("yes", True), "--yes": ("yes", True),
+}  # fmt: skip
+_OF_WORK = {"--force": "force", "--zip": "zip"}
 
 
-class Invocation:
+class Invocation(Record):
     """A command line with its global flags taken out.
 
     Attributes:
@@ -25,7 +38,7 @@ class Invocation:
         verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
         append: False when ``--no-append`` was given.
         env: The environments named by ``--env``, joined by commas, or None.
-        first_word_env: The environment that the first word named; taken out of ``tokens``.
+        first_word_env: The environment that the first word named; it is not in ``tokens``.
         help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
         help_word: The word behind it, which names a group of options. Behind a command such words
             are not in ``tokens``: they select nothing.
@@ -36,25 +49,24 @@ class Invocation:
         work: How the command is run, and how often.
     """
 
-    __slots__ = (
-        "append", "color", "dry_run", "env", "first_word_env", "help", "help_word", "json",
-        "tokens", "verbosity", "version", "work", "yes",
-    )  # fmt: skip
+    tokens: Sequence[str] = ()
+    color: bool | None = None
+    verbosity: int | None = None
+    append: bool = True
+    env: str | None = None
+    first_word_env: str | None = None
+    help: bool = False
+    help_word: str = ""
+    version: bool = False
+    dry_run: bool = False
+    json: bool = False
+    yes: bool = False
+    work: Work = Work()
 
-    def __init__(self) -> None:
-        self.tokens: list[str] = []
-        self.color: bool | None = None
-        self.verbosity: int | None = None
-        self.append = True
-        self.env: str | None = None
-        self.first_word_env: str | None = None
-        self.help = False
-        self.help_word = ""
-        self.version = False
-        self.dry_run = False
-        self.json = False
-        self.yes = False
-        self.work = Work()
+    @property
+    def acts(self) -> bool:
+        """Whether something may be started and written."""
+        return not (self.help or self.dry_run)
 
     def exported(self) -> dict[str, str]:
         """The variables through which children learn of the flags; empty without flags."""
@@ -67,6 +79,11 @@ class Invocation:
             variables["FDL_RUN_NAME"] = self.work.name
         return variables
 
+    def behind_environment(self) -> Invocation:
+        """The command line behind its first word, which names the environment."""
+        env, *rest = self.tokens
+        return self.replaced(tokens=rest, first_word_env=env, help=self.help or not rest)
+
 
 def scan(argv: Sequence[str]) -> Invocation:
     """Split a command line into global flags and the rest; nothing after ``--`` is read.
@@ -74,82 +91,60 @@ def scan(argv: Sequence[str]) -> Invocation:
     Raises:
         UsageError: The flags contradict each other or are not available.
     """
-    found = Invocation()
+    found: dict[str, Any] = {}
+    tokens: list[str] = []
+    work = Work()
     end = argv.index("--") if "--" in argv else len(argv)
     words = iter(argv[:end])
     helped = 0
     for token in words:
-        asked = found.help
-        if token == "--env" or token.startswith("--env="):
-            _select(found, token.partition("=")[2] if "=" in token else next(words, None))
-        elif not found.tokens and token.partition("=")[0] in VALUED:
-            flag, equals, value = token.partition("=")
-            found.work.take(flag, value if equals else next(words, None))
-        elif not _take(found, token):
-            found.tokens.append(token)
-        if found.help and not asked:
-            helped = len(found.tokens)
-    found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
-    if found.help:
-        from fdl.manifest.argument_words import ALL_GROUPS
+        flag, equals, value = token.partition("=")
+        if token in _ANYWHERE or (not tokens and token in _BEFORE):
+            name, said = _ANYWHERE.get(token) or _BEFORE[token]
+            if name == "color" and found.get(name) is (not said):
+                raise UsageError("`--ansi` and `--no-ansi` are mutually exclusive")
+            if name == "help" and name not in found:
+                helped = len(tokens)
+            found[name] = said
+        elif flag == "--env":
+            found["env"] = _environment(found.get("env"), value if equals else next(words, None))
+        elif not tokens and flag in VALUED:
+            work = work.given(flag, value if equals else next(words, None))
+        elif not tokens and token in _OF_WORK:
+            work = work.replaced(**{_OF_WORK[token]: True})
+        else:
+            tokens.append(token)
+    found["version"] = tokens[:1] in (["-V"], ["--version"])
+    if "help" in found:
+        from fdl.manifest.words import ALL_GROUPS
         from fdl.programs.parameters.parameter import help_word
 
         word = help_word(argv[:end])
-        found.help_word = word if helped or word == ALL_GROUPS else ""
+        found["help_word"] = word if helped or word == ALL_GROUPS else ""
         if helped:
-            del found.tokens[helped:]
-    if found.tokens[:1] == ["help"]:
+            del tokens[helped:]
+    if tokens[:1] == ["help"]:
         # `fdl help train` is `fdl train --help`.
-        del found.tokens[0]
-        found.help = True
-        found.help_word = "all" if found.tokens == ["all"] else found.help_word
-    found.tokens.extend(argv[end:])
-    found.help = found.help or not found.tokens
-    return found
+        del tokens[0]
+        found["help"] = True
+        if tokens == ["all"]:
+            found["help_word"] = "all"
+    tokens += argv[end:]
+    found["help"] = "help" in found or not tokens
+    return Invocation(tokens, work=work, **found)
 
 
-def _take(found: Invocation, token: str) -> bool:
-    """Record a global flag; False when ``token`` is none."""
-    if not token.startswith("-"):
-        return False
-    if token in _VERBOSITY:
-        found.verbosity = _VERBOSITY[token]
-    elif token in _COLOR:
-        wanted = _COLOR[token]
-        if found.color is (not wanted):
-            raise UsageError("`--ansi` and `--no-ansi` are mutually exclusive")
-        found.color = wanted
-    elif token == "--no-append":
-        found.append = False
-    elif token in ("-h", "--help"):
-        found.help = True
-    # Behind the command these belong to the command: programs have their own dry runs.
-    elif not found.tokens and token in ("-n", "--dry-run"):
-        found.dry_run = True
-    elif not found.tokens and token == "--json":
-        found.json = True
-    elif not found.tokens and token in ("-y", "--yes"):
-        found.yes = True
-    elif not found.tokens and token == "--force":
-        found.work.force = True
-    elif not found.tokens and token == "--zip":
-        found.work.zip = True
-    else:
-        return False
-    return True
-
-
-def _select(found: Invocation, name: str | None) -> None:
-    """Record the environment of ``--env``."""
+def _environment(known: object, name: str | None) -> str:
+    """The environment of ``--env``, which may be given once."""
     if name is None:
         raise UsageError("`--env` needs the name of an environment", hint="fdl --env NAME COMMAND")
     if not name:
         raise UsageError("`--env=` names no environment", hint="fdl --env NAME COMMAND")
     if name.startswith("-"):
         raise UsageError(f"`--env` needs the name of an environment, and `{name}` is a flag")
-    if found.env is not None:
+    if known is not None:
         raise UsageError(
-            f"`--env` was given twice: {found.env} and {name}",
-            hint=f"--env {found.env},{name}" if found.env != name else "give it once",
+            f"`--env` was given twice: {known} and {name}",
+            hint=f"--env {known},{name}" if known != name else "give it once",
         )
-    found.env = name
+    return name

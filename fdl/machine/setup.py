@@ -19,7 +19,7 @@ from fdl.libtorch.store import Store
 from fdl.machine.setup_plan import Activate, Facts, Install, Plan as Setup, Program
 from fdl.plan.container import compose_inputs
 from fdl.plan.value import Plan
-from fdl.run.execute import attend
+from fdl.run.execute import start
 from fdl.run.program import name_of
 
 
@@ -52,7 +52,7 @@ def _install(step: Install, store: Store, nvidia: Nvidia, environ: Mapping[str, 
 def _run(step: Program, environ: Mapping[str, str]) -> bool:
     """Run a program with the terminal of this process; False if an optional one fails."""
     try:
-        code, asked = attend(_plan(step, environ))
+        code, asked = start(_plan(step, environ))
     except FdlError as error:
         problem = error.message
     else:

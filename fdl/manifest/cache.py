@@ -18,11 +18,15 @@ from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from fdl.manifest.discover import Found
 
     # The path, and what changes with the file: mtime and ctime in ns, size in bytes.
     Stamp = tuple[str, int, int, int]
+    # The merged tree, the files that made it, the keys that were deleted.
+    Content = tuple[Node, tuple[str, ...], list[Removed]]
 
 # Increase it when the format of the cache or the meaning of a check changes within one version.
 FORMAT = 4
@@ -32,36 +36,16 @@ FORMAT = 4
 _TICK_NS = 10_000_000
 
 
-class Key:
-    """The key of a cache entry: the manifest's directory and path, and its overlays.
-
-    ``overlays`` maps environments to their overlays, weakest first.
-    """
-
-    def __init__(self, directory: str, base: str, overlays: dict[str, str]) -> None:
-        self.directory = directory
-        self.base = base
-        self.overlays = overlays
-
-    @property
-    def location(self) -> str:
-        """Path of the cache file, one per combination of environments."""
-        name = f"manifest.{','.join(self.overlays)}.json" if self.overlays else "manifest.json"
-        return os.path.join(self.directory, ".fdl", name)
-
-    def as_list(self) -> list[object]:
-        """The values that must be equal for a cache to be valid, as JSON data."""
-        # Another interpreter may read YAML and numbers differently.
-        return [FORMAT, __version__, sys.hexversion, self.base, self.overlays]
+def _file(found: Found, overlays: Mapping[str, str]) -> str:
+    """Path of the cache file, one per combination of environments."""
+    name = f"manifest.{','.join(overlays)}.json" if overlays else "manifest.json"
+    return os.path.join(found.directory, ".fdl", name)
 
 
-class Content:
-    """The cached data: the merged tree, the files that made it, the keys that were deleted."""
-
-    def __init__(self, node: Node, layers: tuple[str, ...], removed: list[Removed]) -> None:
-        self.node = node
-        self.layers = layers
-        self.removed = removed
+def _key(found: Found, overlays: Mapping[str, str]) -> list[object]:
+    """The values that must be equal for a cache to be valid, as JSON data."""
+    # Another interpreter may read YAML and numbers differently.
+    return [FORMAT, __version__, sys.hexversion, found.path, overlays]
 
 
 def stamp(file: str) -> Stamp | None:
@@ -78,24 +62,27 @@ def stamp_of_absent(file: str) -> Stamp:
     return file, 0, 0, -1
 
 
-def fetch(key: Key) -> Content | None:
-    """The content cached under ``key`` if none of its source files has changed."""
+def fetch(found: Found, overlays: Mapping[str, str]) -> Content | None:
+    """What is cached of a manifest, if none of its source files has changed.
+
+    ``overlays`` maps environments to their overlays, weakest first.
+    """
     try:
-        with open(key.location, encoding="utf-8") as stream:
+        with open(_file(found, overlays), encoding="utf-8") as stream:
             document: Any = light_json.parse(stream.read())
         stamps = document["stamps"]
         stamped = {known[0] for known in stamps}
         if (
-            document["key"] != key.as_list()
+            document["key"] != _key(found, overlays)
             or not stamped.issuperset(document["layers"])
-            or not stamped.issuperset((key.base, *key.overlays.values()))
+            or not stamped.issuperset((found.path, *overlays.values()))
             or any(
                 (stamp(known[0]) or stamp_of_absent(known[0])) != tuple(known) for known in stamps
             )
         ):
             return None
         files = document["files"]
-        return Content(
+        return (
             _decoded(document["node"], files),
             tuple(document["layers"]),
             [Removed(tuple(path), _decoded(by, files)) for path, by in document["removed"]],
@@ -105,7 +92,9 @@ def fetch(key: Key) -> Content | None:
         return None
 
 
-def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
+def store(
+    found: Found, overlays: Mapping[str, str], content: Content, stamps: Sequence[Stamp | None]
+) -> None:
     """Write the cache. If that is impossible or unsafe, do nothing and print nothing.
 
     The stamps, one per source file, were taken before the file was read.
@@ -118,31 +107,33 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
 
     from fdl.base.files import put_own
 
+    node, layers, removed = content
     files: dict[str, int] = {}
     document = {
-        "key": key.as_list(),
+        "key": _key(found, overlays),
         "stamps": stamps,
-        "layers": content.layers,
-        "node": _encoded(content.node, files),
-        "removed": [(one.path, _encoded(one.by, files)) for one in content.removed],
+        "layers": layers,
+        "node": _encoded(node, files),
+        "removed": [(one.path, _encoded(one.by, files)) for one in removed],
         "files": list(files),
     }
     with suppress(OSError):
-        make_folder(os.path.dirname(key.location))
+        file = _file(found, overlays)
+        make_folder(os.path.dirname(file))
         # Only users who can read the manifest and its overlays may read its cache.
         mode = 0o666
-        for file in content.layers:
-            mode &= os.stat(file).st_mode
+        for layer in layers:
+            mode &= os.stat(layer).st_mode
         text = json.dumps(document, separators=(",", ":"))
-        put_own(key.directory, key.location, text.encode(), mode)
+        put_own(found.directory, file, text.encode(), mode)
 
 
-def remove(key: Key) -> None:
+def remove(found: Found, overlays: Mapping[str, str]) -> None:
     """Remove the cache of a manifest that must not be cached, if an earlier state was."""
     from contextlib import suppress
 
     with suppress(OSError):
-        os.remove(key.location)
+        os.remove(_file(found, overlays))
 
 
 def make_folder(folder: str) -> None:

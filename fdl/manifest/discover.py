@@ -4,7 +4,7 @@ Imported on the warm path: only ``os`` at module top.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -22,6 +22,7 @@ class Found:
         is_example: Whether the file is a ``.example`` or ``.dist`` used in place of the real one.
         real_path: The path of the copy of an example; ``path`` itself for a real file.
         others: Names of manifests in the same directory that are not read.
+        warnings: What is said about these.
     """
 
     def __init__(self, directory: str, name: str, others: tuple[str, ...] = ()) -> None:
@@ -30,15 +31,9 @@ class Found:
         self.is_example = name not in NAMES
         self.real_path = self.path.rpartition(".")[0] if self.is_example else self.path
         self.others = others
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about manifests beside this one that are not read."""
-        if not self.others:
-            return ()
-        name = os.path.basename(self.path)
-        ignored = ", ".join(self.others)
-        return (f"{self.directory} holds several manifests: {name} is read, not {ignored}",)
+        ignored = ", ".join(others)
+        told = f"{directory} holds several manifests: {name} is read, not {ignored}"
+        self.warnings = (told,) if others else ()
 
 
 def find(start: str) -> Found | None:

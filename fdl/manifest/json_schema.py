@@ -13,7 +13,7 @@ from pydantic_core.core_schema import DictSchema, WithDefaultSchema
 
 from fdl.base.output import json_text
 from fdl.manifest import models
-from fdl.manifest.argument_words import (
+from fdl.manifest.words import (
     LIST_TYPES,
     LITERALS,
     MAPPINGS,

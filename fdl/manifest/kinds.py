@@ -24,8 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from fdl.manifest.cluster import minutes
-from fdl.manifest.ddp import NAMED_MODES, is_endpoint, node_range, solo_device
+from fdl.manifest.words import NAMED_MODES, is_endpoint, minutes, node_range, solo_device
 
 Rule = dict[str, Any]
 T = TypeVar("T")

@@ -3,17 +3,20 @@
 Imported on the warm path: yaml is loaded only when a file has to be read.
 """
 
+# pathlib would add to the start of a command.
+# ruff: noqa: PTH118, PTH120, PTH123
 from __future__ import annotations
+
+import os
 
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import SHORTEST_WHOLE, is_distinct
 from fdl.manifest import cache
 from fdl.manifest.layers import overlay_files
-from fdl.manifest.slips import slips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from fdl.manifest.discover import Found
     from fdl.manifest.node import Node, Removed
@@ -31,6 +34,7 @@ class Manifest:
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
         warnings: Messages about it for the user.
+        overlays: The overlays among them.
         has_secrets: Whether it may hold a secret itself, and not only a ``${VAR}`` for one.
     """
 
@@ -42,6 +46,7 @@ class Manifest:
         layers: tuple[str, ...],
         removed: list[Removed],
         *,
+        overlays: Collection[str] = (),
         has_secrets: bool = True,
     ) -> None:
         self.node = node
@@ -52,8 +57,7 @@ class Manifest:
         self.removed = removed
         self.has_secrets = has_secrets
         KNOWN.later(self.secrets)
-        overlays = overlay_files(found.directory, env)
-        self.warnings = (*found.warnings, *slips(node, overlays.values()), *_of_example(found))
+        self.warnings = (*found.warnings, *slips(node, overlays), *_of_example(found))
 
     def secrets(self) -> list[str]:
         """Its secret texts, and those that they have replaced."""
@@ -87,23 +91,22 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
         ManifestError: A file cannot be read, is broken, or holds what a manifest must not hold.
             The message names every mistake of the file with its place.
     """
-    if cached := known(found, env):
-        return cached
-    key = _key(found, env)
+    overlays = overlay_files(found.directory, env)
+    if (content := cache.fetch(found, overlays)) is not None:
+        return _made(found, env, overlays, content, has_secrets=False)
     # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
     stamps: list[cache.Stamp | None] = []
-    content = _content(found.path, key.overlays.values(), stamps)
-    manifest = Manifest(content.node, found, env, content.layers, content.removed)
+    content = _content(found.path, overlays.values(), stamps)
+    manifest = _made(found, env, overlays, content, has_secrets=True)
     if write_cache:
-        from fdl.manifest import editor_copy
         from fdl.manifest.secrecy import texts
 
         # The cache is another file than the one that the user protects.
         if all("${" in text or len(text) < SHORTEST_WHOLE for text, _ in texts(manifest)):
-            cache.store(key, content, stamps)
+            cache.store(found, overlays, content, stamps)
         else:
-            cache.remove(key)
-        editor_copy.keep(found.path)
+            cache.remove(found, overlays)
+        keep_schema(found.path)
     return manifest
 
 
@@ -121,22 +124,29 @@ def settle(found: Found, *, executes: bool) -> Found:
 
 def known(found: Found, env: str | None = None) -> Manifest | None:
     """The manifest from the cache, else None. Reads no YAML."""
-    content = cache.fetch(_key(found, env))
-    if content is None:
-        return None
-    layers, removed = content.layers, content.removed
-    return Manifest(content.node, found, env, layers, removed, has_secrets=False)
+    overlays = overlay_files(found.directory, env)
+    content = cache.fetch(found, overlays)
+    return None if content is None else _made(found, env, overlays, content, has_secrets=False)
 
 
-def _key(found: Found, env: str | None) -> cache.Key:
-    return cache.Key(found.directory, found.path, overlay_files(found.directory, env))
+def _made(
+    found: Found,
+    env: str | None,
+    overlays: Mapping[str, str],
+    content: cache.Content,
+    *,
+    has_secrets: bool,
+) -> Manifest:
+    node, layers, removed = content
+    files = overlays.values()
+    return Manifest(node, found, env, layers, removed, overlays=files, has_secrets=has_secrets)
 
 
 def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None]) -> cache.Content:
     from fdl.manifest.check import check
     from fdl.manifest.layers import stack
     from fdl.manifest.overlay import combine
-    from fdl.manifest.read import read
+    from fdl.manifest.source import read
 
     def layer(file: str) -> Node:
         stamps.append(cache.stamp(file))
@@ -147,4 +157,103 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
     layers = stack(base, overlays, layer, lambda file: stamps.append(cache.stamp_of_absent(file)))
     node, removed = combine(layers)
     check(node, whole=True)
-    return cache.Content(node, tuple(one.file for one in layers), removed)
+    return node, tuple(one.file for one in layers), removed
+
+
+# An entry with one of these is a command of its own, added on purpose.
+_COMPLETE = ("description", "run", "path", "entry")
+
+
+def slips(root: Node, overlays: Collection[str]) -> list[str]:
+    """Warnings about commands that only an overlay has, and whose name is close to another one.
+
+    Args:
+        root: The merged manifest.
+        overlays: The files that were laid over it.
+    """
+    commands = root.get("commands")
+    if commands is None or not overlays:
+        return []
+    added = {
+        name: spec
+        for name, spec in commands.mapping.items()
+        if spec.file in overlays and not any(spec.get(key) for key in _COMPLETE)
+    }
+    return _warnings(added, [name for name in commands.mapping if name not in added])
+
+
+def _warnings(added: dict[str, Node], others: Collection[str]) -> list[str]:
+    if not added or not others:
+        return []
+    from fdl.base.suggest import nearest
+    from fdl.manifest.source import shown
+
+    found = []
+    for name, spec in added.items():
+        # Commands such as gpu1 and gpu2 are not slips of each other.
+        words = [other for other in others if _letters(other) != _letters(name)]
+        if close := nearest(name, words, 2 if len(name) > 4 else 1):
+            found.append(
+                f"{shown(spec.file)}:{spec.key_line}:{spec.key_column}: the command `{name}` is "
+                f"new and has no description; did you mean `{close}`?"
+            )
+    return found
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name if not letter.isdigit())
+
+
+def empty(key: str, known: Sequence[str] = ()) -> str:
+    """What to do about a key without a value.
+
+    Args:
+        key: The key.
+        known: The keys that there are.
+    """
+    from fdl.base.suggest import nearest
+
+    for mark, end in ((":", ", with a space after the colon"), ("=", "")):
+        name, _, value = key.partition(mark)
+        if name and value:
+            return f"write `{name}: {value}`{end}"
+    close = nearest(key, [name for name in known if name != key])
+    meant = f"did you mean `{close}`? " if close else ""
+    return f"{meant}write a value; `null` removes an inherited one"
+
+
+PLACE = ".fdl/manifest.schema.json"
+"""The path that a manifest's first lines can give to the editor. fdl keeps the file up to date."""
+
+_HEADER = f"# yaml-language-server: $schema={PLACE}"
+
+
+def keep_schema(manifest: str) -> None:
+    """Write or update the copy beside a manifest, if the manifest's first lines name it.
+
+    A failure is ignored: the manifest works without the copy.
+    """
+    if _HEADER not in (line.strip() for line in _lines(manifest, 4096)):
+        return
+    from fdl.manifest.json_schema import as_json
+
+    directory = os.path.dirname(manifest)
+    target = os.path.join(directory, *PLACE.split("/"))
+    if "".join(_lines(target)) != as_json():
+        from contextlib import suppress
+
+        from fdl.base.files import put_own
+        from fdl.manifest.cache import make_folder
+
+        with suppress(OSError):
+            make_folder(os.path.dirname(target))
+            put_own(directory, target, as_json().encode())
+
+
+def _lines(file: str, size: int = -1) -> list[str]:
+    """The first lines of a file, or all; none if it cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.readlines(size)
+    except (OSError, ValueError):
+        return []

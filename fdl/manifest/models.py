@@ -60,6 +60,7 @@ def _given(key: str) -> dict[str, Any]:
 _NOT_NULL = {"not": {"type": "null"}}
 
 
+# `python scripts/settings.py` renews the keys of Ddp, Guards and Training that flodl sets.
 class Ddp(Section):
     """How the work is spread over devices."""
 
@@ -71,9 +72,9 @@ class Ddp(Section):
     """A policy, or backend and policy in one word (`nccl-async`); `solo-N` trains on device N
     alone."""
     policy: Literal["sync", "cadence", "async", "auto"] | None = None
-    """When the ranks average: `sync`, `cadence`, `async` or `auto` (default: auto). `sync` averages
-    gradients in every step, `cadence` weights after each window, and `async` weights during the
-    next window. `auto` is `sync` if all devices have the same name, else `cadence`."""
+    """When the ranks average; `auto`: `sync` on equal devices, else `cadence` (default: auto).
+    `sync` averages gradients in every step, `cadence` weights after each window, and `async`
+    weights during the next window. Devices of one name are equal."""
     backend: Literal["nccl", "cpu"] | None = None
     """Average with `nccl` on the GPUs, or with `cpu` through main memory (default: nccl)."""
     anchor: AutoOrCount | None = None
@@ -175,8 +176,9 @@ class Training(Section):
     """Learning rate."""
     seed: Referring[int] | None = None
     """Seed of the random numbers."""
-    engine: Referring[Literal["eager", "auto", "compiled", "cuda_graph"]] | None = None
-    """How a Trainer of flodl computes a step: as a plain loop (`eager`, default) or faster."""
+    engine: Referring[Literal["auto", "eager", "compiled", "cuda_graph"]] | None = None
+    """How a Trainer computes a step: eager is a plain loop; auto, compiled, cuda_graph are faster
+    (default: eager)."""
     guards: SwitchOr[Guards] | None = None
     """Whether a Trainer of flodl goes back after a bad loss and leaves its batches out: true, or a
     mapping of the keys below. It reaches the program in `FLODL_GUARDS`."""

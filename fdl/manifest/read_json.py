@@ -12,8 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from fdl.manifest.node import Node
-from fdl.manifest.scalars import MAX_DIGITS
-from fdl.manifest.source import MAX_DEPTH, key_problem, position, refusal
+from fdl.manifest.source import MAX_DEPTH, MAX_DIGITS, key_problem, position, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,6 @@ from yaml.events import (
 )
 
 from fdl.manifest.node import Node, Null
-from fdl.manifest.scalars import resolve
 from fdl.manifest.source import (
     MAX_DEPTH,
     MAX_VALUES,
@@ -27,6 +26,7 @@ from fdl.manifest.source import (
     odd_space,
     position,
     refusal,
+    resolve,
 )
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.manifest.inspect.spans import Layout, Span
+    from fdl.manifest.inspect.splice import Layout, Span
     from fdl.manifest.load import Manifest
 
     Path = tuple[str | int, ...]

@@ -1,6 +1,10 @@
-"""The text of a manifest: from bytes on disk to checked characters, or an error."""
+"""The text of a manifest: from bytes on disk to characters, scalars and a tree.
 
-# pathlib would add a tenth to the start of every first command.
+Only ``true`` and ``false`` are booleans, ``1e-3`` is a number, dates and ``12:30`` are text: the
+YAML 1.2 core schema, https://yaml.org/spec/1.2.2/#103-core-schema.
+"""
+
+# pathlib would add to the start of a command.
 # ruff: noqa: PTH114, PTH115, PTH116, PTH123
 from __future__ import annotations
 
@@ -10,6 +14,11 @@ import stat
 
 from fdl.base.errors import ManifestError
 from fdl.manifest.node import Node, relative
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fdl.manifest.node import Scalar
+
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
@@ -121,3 +130,84 @@ def _read_bytes(file: str) -> bytes:
         problem = f"{name}: is larger than {MAX_BYTES >> 20} MiB, too large for a manifest"
         raise ManifestError(problem, hint="check that it is the file you mean")
     return data
+
+
+# Python converts numbers of at most 4300 digits. A number beyond this limit is a mistake.
+MAX_DIGITS = 1000
+
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITY = re.compile(r"[-+]?\.(inf|Inf|INF)")
+_NAN = re.compile(r"\.(nan|NaN|NAN)")
+
+
+def resolve(text: str) -> Scalar:
+    """The value of an unquoted scalar.
+
+    Raises:
+        ValueError: A whole number of more than ``MAX_DIGITS`` digits.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    for pattern, base in ((_INTEGER, 10), (_OCTAL, 8), (_HEXADECIMAL, 16)):
+        if pattern.fullmatch(text):
+            if len(text) > MAX_DIGITS:
+                raise ValueError(f"a number of {len(text)} digits is too long")
+            return int(text if base == 10 else text[2:], base)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _INFINITY.fullmatch(text):
+        return float(text.replace(".", ""))
+    if _NAN.fullmatch(text):
+        return float("nan")
+    return text
+
+
+_KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def read(file: str) -> Node:
+    """Read ``file`` into a tree whose root is always a mapping.
+
+    Raises:
+        ManifestError: The file cannot be read, is broken, or is not a mapping.
+    """
+    return parse(read_text(file), file)
+
+
+def is_json(file: str) -> bool:
+    """Whether the name of a manifest says that it is JSON."""
+    return file.removesuffix(".example").removesuffix(".dist").endswith(".json")
+
+
+def parse(text: str, file: str) -> Node:
+    """Parse a text that is, or would be, the content of ``file``.
+
+    The text is JSON if the name says so (before ``.example`` or ``.dist``), else YAML. An empty
+    document, or one that is only ``null``, is an empty mapping.
+
+    Raises:
+        ManifestError: The text is broken, or is not a mapping.
+    """
+    if is_json(file):
+        from fdl.manifest.read_json import read_json
+
+        root = read_json(text, file)
+    else:
+        from fdl.manifest.read_yaml import read_yaml
+
+        root = read_yaml(text, file)
+    if root.value is None:
+        return Node({}, file, root.line, root.column)
+    if not isinstance(root.value, dict):
+        problem = f"a manifest must be a mapping of keys, not {_KINDS[type(root.value)]}"
+        hint = "begin with `commands:` and indent the commands below it"
+        raise refusal_of(root, problem, hint)
+    return root

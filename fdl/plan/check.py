@@ -12,9 +12,10 @@ from fdl.base.global_flags import before_command
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean, nearest, setting_as_option
 from fdl.manifest.node import Null, origin
-from fdl.manifest.select.classify import SECTIONS
-from fdl.plan.empty import refuse_empty
-from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened, written
+from fdl.manifest.select.level import SECTIONS
+from fdl.plan.generate import refuse_empty, settings
+from fdl.plan.planner import UNCHECKED
+from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spelled, spellings
 from fdl.programs.parameters.parameter import is_number
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fdl.manifest.select.level import Level
     from fdl.programs.parameters.contract import Schema
     from fdl.programs.parameters.parameter import Parameter
+
 
 _ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
 _ALWAYS_KNOWN_SHORT = "hV"
@@ -393,3 +395,47 @@ def _same(one: Parameter, choice: str, text: str) -> bool:
     if one.means(choice, text):
         return True
     return is_number(choice) and is_number(text) and float(choice) == float(text)
+
+
+_MOST_NAMES = 3
+
+
+def note(schema: Schema, level: Level, preset: str | None) -> str:
+    """What to say about the options of a manifest that are not checked; empty if all are."""
+    spelling = Spelling(schema, level.style)
+    if spelling.bare:
+        # The grammar of such a program says itself how a value is written.
+        return ""
+    spec = level.commands[preset] if preset else None
+    options = settings(level.manifest.node, spec)["options"]
+    names = [key for key, node in options.items() if _is_guess(key, node, spelling)]
+    if not names:
+        return ""
+    shown = [f"`{name}`" for name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"{len(names) - _MOST_NAMES} more")
+    listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    one = spelling.declared(names[0])
+    return (
+        f"not checked: {listed}: the source of the program does not say how it reads the "
+        f"value; the key `{spelling.flag(names[0], one)}` {UNCHECKED}"
+    )
+
+
+def _is_guess(key: str, node: Node, spelling: Spelling) -> bool:
+    """Whether the words of a value are a guess."""
+    if key.startswith(AS_WRITTEN):
+        return False
+    one = spelling.declared(key)
+    if one is None:
+        return not (isinstance(key, Key) and spelling.mapping(key))
+    return "type" in one.computed and not one.literal and _has_several_spellings(node.value, one)
+
+
+def _has_several_spellings(value: object, one: Parameter) -> bool:
+    if isinstance(value, bool):
+        is_bare = value and one.nargs == "?" and "true" not in one.words
+        return not (is_bare or "false" in one.words)
+    if isinstance(value, list):
+        return one.shape != "list" and one.kind == "option"
+    return isinstance(value, Null) and "null" not in one.words

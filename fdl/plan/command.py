@@ -6,14 +6,13 @@ Imported on the warm path.
 from __future__ import annotations
 
 from fdl.base.errors import UsageError
-from fdl.manifest.select.classify import RUN
+from fdl.manifest.select.level import RUN
 from fdl.plan.planner import IN_CONTAINER, UNCHECKED, Planner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.cli.prepass import Invocation
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.level import Level
     from fdl.manifest.select.project import Project
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
     from fdl.plan.value import Plan
 
 
-def plan_of(selected: Selection, project: Project, invocation: Invocation, host: Host) -> Plan:
+def plan_of(selected: Selection, project: Project, host: Host) -> Plan:
     """What a selected command of a project runs; nothing is started.
 
     Args:
         selected: A selection that runs.
         project: The project.
-        invocation: The global flags of the call.
-        host: Where it is taken to run.
+        host: Where it is taken to run, with the global flags of the call.
 
     Raises:
         ManifestError: The command contradicts itself, or its variables cannot be settled.
@@ -37,10 +35,8 @@ def plan_of(selected: Selection, project: Project, invocation: Invocation, host:
     planner = Planner(
         project.directory,
         host,
-        invocation.exported(),
-        invocation.append,
         keeps=project.writes_cache,
-        secrets=project.secrets(),
+        secrets=project.secrets,
     )
     plan = planned(selected, planner)
     for note in plan.notes:
@@ -59,7 +55,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
     level = planner.with_values(level, preset)
     schema = known(level, keep=planner.keeps)
     if schema is None:
-        from fdl.plan.empty import refuse_empty
+        from fdl.plan.generate import refuse_empty
 
         refuse_empty(level, preset)
     else:
@@ -75,7 +71,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         check_tail(takes, made.tail, command, level.typed(), presets, env)
     plan = planner.entry(level, preset, tail, schema)
     if schema is not None and schema.foreign:
-        from fdl.plan.unchecked import note
+        from fdl.plan.check import note
 
         said = note(takes, level, preset)
         plan.notes += [said] if said else []

@@ -101,6 +101,6 @@ def _compose_settings(project: str) -> set[str]:
             content = file.read()
     except (OSError, ValueError):
         return set()
-    from fdl.manifest.variables.dotenv import names
+    from fdl.manifest.variables import names_in_env
 
-    return names(content)
+    return names_in_env(content)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fdl.base.output import Palette
     from fdl.manifest.inspect.field import Field
-    from fdl.plan.inspect.command import Command
+    from fdl.plan.inspect import Command
     from fdl.plan.value import Plan
 
 SCHEMA_VERSION = 1

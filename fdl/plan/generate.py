@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fdl.base.errors import ManifestError
 from fdl.base.light_record import Record
 from fdl.base.secrets import is_secret
-from fdl.manifest.node import origin, text
+from fdl.manifest.node import dotted, origin, relative, text
 from fdl.plan.spelling import Key, Spelling, flattened, output_keys, written
 from fdl.plan.value import Flag
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
     Section = dict[str, Node]
     Settings = dict[str, Section]
+    from collections.abc import Sequence
+
+    from fdl.manifest.select.level import Level
+
 
 _FIELD_NAMES = {
     "ddp": (
@@ -257,3 +262,44 @@ def _loser_text(node: Node) -> str:
     if isinstance(node.value, dict):
         return _hint(node.mapping) or str(node.plain())
     return text(node.value)
+
+
+def refuse_empty(level: Level, preset: str | None, spelling: Spelling | None = None) -> None:
+    """Refuse settings without a value, in the manifest and in the preset that runs.
+
+    Args:
+        level: The level.
+        preset: Name of the preset, or None.
+        spelling: The spelling of a program whose arguments are known, or None.
+
+    Raises:
+        ManifestError: The message has the place of the key, and the hint the nearest one.
+    """
+    holders: list[tuple[tuple[str, ...], Node]] = [((), level.manifest.node)]
+    if preset is not None:
+        holders.append((("commands", preset), level.commands[preset]))
+    for path, holder in holders:
+        for section in ("training", "options"):
+            found = holder.get(section)
+            for key, node in written(found.mapping.items() if found else ()):
+                if node.empty and not _is_flag(key, spelling):
+                    raise _refusal((*path, section, *key.split(".")), node, level.root, spelling)
+
+
+def _is_flag(key: str, spelling: Spelling | None) -> bool:
+    one = spelling.declared(key) if spelling else None
+    return one is not None and one.shape == "flag"
+
+
+def _refusal(
+    path: Sequence[str], node: Node, root: str, spelling: Spelling | None
+) -> ManifestError:
+    from fdl.manifest.load import empty
+
+    schema = spelling.schema if spelling else None
+    names = [word.lstrip("-").replace("-", "_") for word in schema.spellings] if schema else []
+    return ManifestError(
+        f"{relative(node.file, root)}:{node.key_line}:{node.key_column}: "
+        f"`{dotted(tuple(path))}` has no value",
+        hint=empty(path[-1], names),
+    )

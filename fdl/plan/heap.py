@@ -7,6 +7,8 @@ faults. glibc reads the tunables before a program's first instruction
 process that starts the program must set them. Imported on the warm path of entries.
 """
 
+# pathlib would add to the start of a command.
+# ruff: noqa: PTH113, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -16,10 +18,11 @@ from fdl.manifest.node import Variable, origin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fdl.manifest.node import Node
     from fdl.plan.value import Plan
+
 
 MEMORY_VARIABLE = "FDL_MEMORY"
 """``default`` does not change the program's heap; wins over ``memory:`` of a manifest."""
@@ -70,11 +73,8 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
     mode = _mode(plan, scopes, shell)
     if mode == DEFAULT or not (plan.service or _glibc_can()) or _trains_on_gpu():
         return
-    if mode == AUTO:
-        from fdl.plan.imports import uses_flodl
-
-        if not uses_flodl(plan):
-            return
+    if mode == AUTO and not uses_flodl(plan):
+        return
     given = plan.env.get(TUNABLES_VARIABLE) or shell.get(TUNABLES_VARIABLE, "")
     merged = tunables(given)
     if merged == given:
@@ -122,3 +122,64 @@ def _glibc_can() -> bool:
         return name == "glibc" and tuple(map(int, version.split("."))) >= _FIRST_VERSION
     except (AttributeError, ValueError, OSError):
         return False
+
+
+_LIBRARY = "flodl"
+_MOST_FILES = 64
+_MOST_BYTES = 1 << 20
+
+
+def uses_flodl(plan: Plan) -> bool:
+    """Whether the program of an entry mentions flodl, itself or in a project module it imports.
+
+    The arguments that it gets do not count.
+    """
+    generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
+    words, cwd = plan.argv[: len(plan.argv) - generated], plan.cwd
+    if any(_LIBRARY in word for word in words):
+        return True
+    wanted = _LIBRARY.encode()
+    waiting = [os.path.join(cwd, word) for word in words if word.endswith(".py")]
+    if "-m" in words[:-1]:
+        module = words[words.index("-m") + 1]
+        waiting += [*_files(cwd, module), os.path.join(cwd, *module.split("."), "__main__.py")]
+    seen: set[str] = set()
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            with open(path, "rb") as stream:
+                text = stream.read(_MOST_BYTES)
+        except OSError:
+            continue
+        if wanted in text:
+            return True
+        waiting += [
+            file
+            for name in _imported(text)
+            for root in {cwd, os.path.dirname(path)}
+            for file in _files(root, name)
+        ]
+    return False
+
+
+def _imported(text: bytes) -> Iterator[str]:
+    """The modules that a text imports, with the dots of relative ones taken off."""
+    for line in text.decode("utf-8", "replace").splitlines():
+        first, *rest = line.replace(",", " ").split()[:8] or [""]
+        if first == "import":
+            yield from rest
+        elif first == "from" and len(rest) > 2:
+            package, _, *names = rest
+            package = package.lstrip(".")
+            yield package
+            yield from (f"{package}.{name}".lstrip(".") for name in names)
+
+
+def _files(root: str, module: str) -> list[str]:
+    stem = os.path.join(root, *module.split("."))
+    return [
+        file for file in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(file)
+    ]

@@ -20,7 +20,7 @@ from fdl.plan.value import GRACE_S, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
@@ -47,12 +47,16 @@ class Host(Record):
         in_container: Whether fdl itself runs inside a container; then no plan is wrapped.
         terminal: Whether both stdin and stdout are a terminal.
         elsewhere: Whether another machine runs the plan, so that the ranks are planned there.
+        exported: Variables that pass global flags to child processes.
+        append: Whether to use ``append:``.
     """
 
     variables: Mapping[str, str]
     in_container: bool
     terminal: bool
     elsewhere: bool = False
+    exported: Mapping[str, str] = {}
+    append: bool = True
 
 
 def here() -> Host:
@@ -66,21 +70,17 @@ class Planner(Record):
     Args:
         root: Directory of the project.
         host: Where the plan will be executed.
-        exported: Variables that pass global flags to child processes.
-        append: Whether to use ``append:``.
         distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
             every setting as a flag and decides itself.
         keeps: Whether what is read from the source of programs may be cached.
-        secrets: The secret texts of the project's manifests, which the program must not record.
+        secrets: Gives the secret texts of the manifests, which the program must not record.
     """
 
     root: str
     host: Host
-    exported: dict[str, str]
-    append: bool
     distributes: bool = True
     keeps: bool = False
-    secrets: Sequence[str] = ()
+    secrets: Callable[[], Sequence[str]] = tuple
 
     def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
         """The plan of a ``run:`` command.
@@ -96,10 +96,10 @@ class Planner(Record):
             UsageError: The words do not fit ``args:``.
         """
         spec = level.commands[name]
-        service = self._service(spec)
+        service = None if self.host.in_container else spec.text("docker")
         on_windows = os.name == "nt" and not service
         text = spec.text("run") or ""
-        append = spec.text("append") if self.append else None
+        append = spec.text("append") if self.host.append else None
         if on_windows:
             script = compose(text, append, user, quote_cmd)
         else:
@@ -112,25 +112,23 @@ class Planner(Record):
             variables = values.variables
             if values.words and not on_windows:
                 script = f"set -- {join(values.words)}\n{script}"
+        shell = ["sh", "-e"] if stops_at_failures(text, spec.get("errexit")) else ["sh"]
         plan = Plan(
             kind="run",
             command=[*level.names, name],
-            argv=["cmd", "/C", script]
-            if on_windows
-            else ["sh", *_errexit(spec, text), "-c", script],
+            argv=["cmd", "/C", script] if on_windows else [*shell, "-c", script],
             typed=user,
             cwd=level.start_folder(name),
             root=self.root,
             service=service,
-            flags=[],
-            preset=None,
             origin=origin(spec.get("run") or spec, self.root),
             environment=level.manifest.env,
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
         scopes = (*level.scopes, spec)
         plan.depends = _depends(spec)
-        self._note_container(plan, spec)
+        if self.host.in_container:
+            self._note_container(plan, spec)
         _check_start(plan, scopes, spec.get("cwd"))
         self._settle(plan, scopes)
         for variable in variables:
@@ -166,7 +164,7 @@ class Planner(Record):
             typed=made.tail,
             cwd=level.start_folder(preset),
             root=self.root,
-            service=self._service(level.manifest.node),
+            service=None if self.host.in_container else level.manifest.node.text("docker"),
             flags=made.flags,
             preset=preset,
             origin=origin(entry, self.root) if entry else "",
@@ -178,7 +176,8 @@ class Planner(Record):
         plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
         scopes = level.scopes
         named = (*scopes, level.commands[preset]) if preset else scopes
-        self._note_container(plan, level.manifest.node)
+        if self.host.in_container:
+            self._note_container(plan, level.manifest.node)
         _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
         self._settle(plan, named)
         keep_heap(plan, scopes, self.host.variables)
@@ -193,7 +192,7 @@ class Planner(Record):
             Distribution(plan, level, preset, schema, self.host.variables).settle()
         plan.drop_separator()
         _hand_down_guards(plan, level, preset)
-        hand_down(plan, self.secrets)
+        hand_down(plan, self.secrets())
         from fdl.plan.recorded import recording
 
         plan.record = recording(plan, level, preset, made.schema)
@@ -209,17 +208,14 @@ class Planner(Record):
         sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
         if not any(section and _refers(section) for section in sections):
             return level
-        from fdl.manifest.variables.fill import finder, with_values
+        from fdl.manifest.variables import finder, with_values
 
         scopes = (*level.scopes, *nodes[1:])
         variables = self.host.variables
-        return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
-
-    def _service(self, node: Node) -> str | None:
-        return None if self.host.in_container else node.text("docker")
+        return with_values(level, preset, finder(scopes, self.root, variables, self.host.exported))
 
     def _note_container(self, plan: Plan, node: Node) -> None:
-        if self.host.in_container and (docker := node.get("docker")):
+        if docker := node.get("docker"):
             plan.notes.append(
                 f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
                 f"{IN_CONTAINER}"
@@ -241,10 +237,10 @@ class Planner(Record):
                 given = _seconds(grace)
                 plan.grace = GRACE_S if given is None else given
         KNOWN.later(lambda: _hidden_texts(plan))
-        shell, mine = self.host.variables, self.exported
+        shell, mine = self.host.variables, self.host.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
-            from fdl.manifest.variables.env import variables
+            from fdl.manifest.variables import variables
 
             settled = variables(scopes, self.root, shell, mine)
         for variable in settled:
@@ -292,13 +288,6 @@ def _refers(node: Node) -> bool:
         return "$" in value
     children = value if isinstance(value, list) else node.mapping.values()
     return any(_refers(child) for child in children)
-
-
-def _errexit(spec: Node, script: str) -> list[str]:
-    """The option with which a shell ends a script at the first line that fails."""
-    switch = spec.get("errexit")
-    said = None if switch is None else switch.value is True
-    return ["-e"] if stops_at_failures(script, said) else []
 
 
 def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:

@@ -7,11 +7,11 @@ program that declares no such flags.
 from __future__ import annotations
 
 from fdl.base.errors import ManifestError
-from fdl.manifest.ddp import node_range, solo_device
 from fdl.manifest.node import Variable, origin
+from fdl.manifest.words import node_range, solo_device
 from fdl.plan import torchrun
 from fdl.plan.generate import RIVALS, settings
-from fdl.plan.launched import launcher
+from fdl.plan.torchrun import launcher
 from fdl.plan.typed_ranks import Setting, Typed, refused
 from fdl.plan.value import Flag, Ranks
 

@@ -19,7 +19,7 @@ from fdl.base.secrets import (
 )
 from fdl.base.shell_words import join
 from fdl.manifest.node import Variable
-from fdl.plan.value import Flag, Plan, Ranks
+from fdl.plan.value import Flag, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,28 +29,23 @@ if TYPE_CHECKING:
 def redacted(plan: Plan) -> Plan:
     """A copy of the plan to print; the original is what runs."""
     KNOWN.add(hidden_texts(plan))
-    shown = Plan(
-        kind=plan.kind,
-        command=plan.command,
+    shown: Plan = plan.replaced(
         argv=_arguments(plan),
         typed=KNOWN.texts(redact_tokens(plan.typed)),
-        cwd=plan.cwd,
-        root=plan.root,
-        service=plan.service,
         flags=[_flag(flag) for flag in plan.flags],
-        preset=plan.preset,
-        origin=plan.origin,
-        environment=plan.environment,
+        notes=KNOWN.texts(plan.notes),
+        confirm=KNOWN.text(plan.confirm),
+        env={},
+        variables=[],
+        secrets=[],
+        kept=[],
+        commands=[],
+        subcommand=[],
+        given=[],
     )
-    shown.depends, shown.slurm, shown.unchecked = plan.depends, plan.slurm, plan.unchecked
-    shown.record = plan.record
-    shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
-    shown.notes = KNOWN.texts(plan.notes)
-    shown.confirm = KNOWN.text(plan.confirm)
+    shown.launch = shown.argv
     if plan.ranks is not None:
-        ranks = plan.ranks
-        meeting = KNOWN.text(ranks.rdzv)
-        shown.ranks = Ranks(ranks.here, ranks.nodes, meeting, ranks.max_restarts, ranks.gpus)
+        shown.ranks = plan.ranks.replaced(rdzv=KNOWN.text(plan.ranks.rdzv))
     if plan.service:
         *wrapper, inner = plan.launch
         if plan.kind == "entry":
@@ -126,26 +121,13 @@ def hidden_texts(plan: Plan) -> Iterator[str]:
 
 
 def _flag(flag: Flag) -> Flag:
-    return Flag(
-        flag.index,
-        flag.count,
-        flag.name,
-        flag.field,
-        flag.origin,
-        secret=flag.secret,
-        losers=[(REDACTED if flag.secret else value, place) for value, place in flag.losers],
-        reference=flag.reference,
-    )
+    losers = [(REDACTED if flag.secret else value, place) for value, place in flag.losers]
+    return flag.replaced(losers=losers)
 
 
 def _variable(variable: Variable) -> Variable:
     def shown(value: str) -> str:
         return REDACTED if variable.secret else KNOWN.text(value)
 
-    return Variable(
-        variable.name,
-        shown(variable.value),
-        variable.origin,
-        secret=variable.secret,
-        losers=[(shown(value), place) for value, place in variable.losers],
-    )
+    losers = [(shown(value), place) for value, place in variable.losers]
+    return variable.replaced(value=shown(variable.value), losers=losers)

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fdl.manifest.node import Node
+
 # Interpreters need a file with a name. The shell makes one, so that it also exists in a container.
 # The folder is private: Python looks for modules beside the script. The shell outlives a stop
 # signal, so the file stays until the program has ended.
@@ -39,17 +41,17 @@ def interpreter(script: str) -> list[str]:
     return script[2:].partition("\n")[0].strip().split(maxsplit=1)
 
 
-def stops_at_failures(script: str, errexit: bool | None) -> bool:
+def stops_at_failures(script: str, errexit: Node | None) -> bool:
     """Whether the first line that fails ends a script.
 
     Args:
         script: The text of ``run``.
         errexit: What the manifest says; None for the default, which is true for several lines.
     """
-    if interpreter(script):
+    if script.startswith("#!"):
         return False
     if errexit is not None:
-        return errexit
+        return errexit.value is True
     lines = [line for line in map(str.strip, script.splitlines()) if line and line[0] != "#"]
     return len(lines) > 1
 

@@ -4,19 +4,21 @@ The options are those of ``torch.distributed.run``
 (https://docs.pytorch.org/docs/stable/elastic/run.html).
 """
 
-# pathlib would double the start-up time of a warm command.
+# pathlib would add to the start of a command.
 # ruff: noqa: PTH118, PTH119, PTH120
 from __future__ import annotations
 
 import os
 
 from fdl.base.light_record import Record
+from fdl.base.slurm_task import is_one_of_several
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fdl.plan.value import Ranks
+
 
 _MODULE = "torch.distributed.run"
 LAUNCHER = os.path.join(os.path.dirname(__file__), "rank_launcher.py")
@@ -111,3 +113,22 @@ def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
         # The name of this machine may not resolve to it, so ranks of one machine connect locally.
         said += [("--standalone", ""), ("--local-addr=127.0.0.1", "")]
     return [*said, (f"--max-restarts={ranks.max_restarts}", "max_restarts")]
+
+
+_NEIGHBOURS = frozenset(("WORLD_SIZE", "MASTER_ADDR"))
+
+
+def launcher(environ: Mapping[str, str]) -> str:
+    """Which fact shows that another launcher starts the ranks, as subject and verb; else empty.
+
+    torchrun or a PyTorchJob on Kubernetes sets ``RANK``. Pods of an indexed Job have numbers as
+    well, and so have the tasks of ``srun``. A batch script, a shell opened by SLURM, or a job of
+    one task is not a launch. The framework reads the same variables.
+    """
+    if "RANK" in environ:
+        return f"RANK={environ['RANK']} is set"
+    if "JOB_COMPLETION_INDEX" in environ and not _NEIGHBOURS.isdisjoint(environ):
+        return f"JOB_COMPLETION_INDEX={environ['JOB_COMPLETION_INDEX']} is set"
+    if is_one_of_several(environ):
+        return f"this is task {environ['SLURM_PROCID']} of SLURM"
+    return ""

@@ -5,14 +5,7 @@ from __future__ import annotations
 from fdl.base.errors import FdlError, ManifestError, UsageError
 from fdl.base.light_record import Record
 from fdl.base.secrets import REDACTED
-from fdl.manifest.ddp import (
-    BACKENDS,
-    NAMED_MODES,
-    POLICIES,
-    is_endpoint,
-    node_range,
-    solo_device,
-)
+from fdl.manifest.words import BACKENDS, NAMED_MODES, POLICIES, is_endpoint, node_range, solo_device
 from fdl.programs.parameters.parameter import Parameter
 
 TYPE_CHECKING = False

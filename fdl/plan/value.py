@@ -11,8 +11,11 @@ from fdl.base.masking import PLAN_VARIABLE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from fdl.manifest.node import Loser, Node, Variable
+
+    Part = TypeVar("Part")
 
 
 SCHEMA_VERSION = 1
@@ -82,7 +85,13 @@ class Ranks(Record):
     gpus: Sequence[str] = ()
 
 
-class Plan:
+_LISTS = (
+    "argv", "typed", "flags", "variables", "secrets", "kept", "commands", "notes", "subcommand",
+    "given", "slurm",
+)  # fmt: skip
+
+
+class Plan(Record):
     """One execution, complete and without side effects.
 
     Attributes:
@@ -121,57 +130,39 @@ class Plan:
         record: What is recorded about its start; None for a start without a run directory.
     """
 
-    __slots__ = (
-        "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
-        "given", "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "record",
-        "root", "secrets", "service", "slurm", "stop_timeout", "subcommand", "typed", "unchecked",
-        "variables",
-    )  # fmt: skip
+    kind: str
+    command: list[str]
+    argv: list[str]
+    cwd: str
+    root: str
+    origin: str
+    typed: list[str]
+    env: dict[str, str]
+    variables: list[Variable]
+    flags: list[Flag]
+    launch: list[str]
+    secrets: list[str]
+    kept: list[str]
+    commands: list[str]
+    notes: list[str]
+    subcommand: list[str]
+    given: list[str]
+    slurm: list[Node]
+    service: str | None = None
+    preset: str | None = None
+    environment: str | None = None
+    unchecked: int = 0
+    ranks: Ranks | None = None
+    confirm: str = ""
+    stop_timeout: float | None = None
+    grace: float = GRACE_S
+    depends: bool = False
+    record: Recording | None = None
 
-    def __init__(
-        self,
-        *,
-        kind: str,
-        command: list[str],
-        argv: list[str],
-        cwd: str,
-        root: str,
-        service: str | None,
-        flags: list[Flag],
-        preset: str | None,
-        origin: str,
-        environment: str | None = None,
-        typed: Sequence[str] = (),
-        secrets: Iterable[str] = (),
-    ) -> None:
-        self.kind = kind
-        self.command = command
-        self.argv = argv
-        self.typed = list(typed)
-        self.unchecked = 0
-        self.cwd = cwd
-        self.root = root
-        self.env: dict[str, str] = {}
-        self.variables: list[Variable] = []
-        self.service = service
-        self.flags = flags
-        self.preset = preset
-        self.origin = origin
-        self.environment = environment
-        self.launch = argv
-        self.secrets = list(secrets)
-        self.ranks: Ranks | None = None
-        self.kept: list[str] = []
-        self.commands: list[str] = []
-        self.notes: list[str] = []
-        self.subcommand: list[str] = []
-        self.confirm = ""
-        self.stop_timeout: float | None = None
-        self.grace = GRACE_S
-        self.given: list[str] = []
-        self.depends = False
-        self.slurm: list[Node] = []
-        self.record: Recording | None = None
+    def __init__(self, **named: Any) -> None:
+        for name in _LISTS:
+            named[name] = list(named.get(name, ()))
+        super().__init__(env={}, launch=named["argv"], **named)
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""
@@ -266,3 +257,21 @@ def _fields(record: Flag | Variable | Ranks) -> dict[str, object]:
 
 def _losers(losers: Iterable[Loser], instead: str = "") -> list[dict[str, str]]:
     return [{"value": instead or value, "origin": origin} for value, origin in losers]
+
+
+def renamed(part: Part, names: Mapping[str, str]) -> Part:
+    """A plan, or a part of one, in which files have other names: old name -> new name.
+
+    Examples of manifests are read until something runs; then they are copied to real manifests.
+    """
+    made: Any = part
+    if isinstance(made, str):
+        for old, new in names.items():
+            made = made.replace(f"{old}:", f"{new}:")
+    elif isinstance(made, dict):
+        made = {key: renamed(one, names) for key, one in made.items()}
+    elif isinstance(made, list | tuple):
+        made = type(made)([renamed(one, names) for one in made])
+    elif isinstance(made, Record):
+        made = made.replaced(**renamed(vars(made), names))
+    return made  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # A program that never ends its line must not fill the memory.
-_LONGEST = 1 << 20
+LONGEST = 1 << 20
 _PAUSE_S = 0.01
 
 
@@ -50,7 +50,7 @@ class Lines:
 
     def _take(self, data: bytes) -> None:
         *whole, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
-        if len(self._rest) > _LONGEST:
+        if len(self._rest) > LONGEST:
             whole.append(self._rest)
             self._rest = b""
         if whole:
@@ -118,9 +118,14 @@ class Metrics:
         return "".join(json.dumps({"step": at, **row}) + "\n" for at, row in rows.items())
 
 
+def last_state(line: bytes) -> bytes:
+    """What a terminal shows of a line that was written over."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
 def plain(line: bytes) -> bytes:
     """What a terminal shows of a line: without colours, and the last state of a progress bar."""
-    line = line.rstrip(b"\r").rpartition(b"\r")[2]
+    line = last_state(line)
     if b"\x1b" not in line:
         return line
     import re

@@ -12,8 +12,7 @@ import time
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.venv import locate
-from fdl.run.program import cannot_start, deliver, marked
-from fdl.run.watcher import Watcher
+from fdl.run.program import Watcher, cannot_start, deliver, marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ class _Attendant:
         again = self._sent_at is not None
         pressed = self._pressed_at is not None and now - self._pressed_at <= _TWICE_WITHIN_S
         if known and number == _signal.SIGINT:
-            from fdl.run.group import reads_keys
+            from fdl.run.tree import reads_keys
 
             self._pressed_at = now
             # Prompts and full-screen programs read single keys, and use Ctrl-C themselves.
@@ -247,7 +246,7 @@ class _Attendant:
         self.signal = number
         if again:
             return True
-        from fdl.run.group import ancestors
+        from fdl.run.tree import ancestors
 
         self._above |= ancestors()
         self._tell(number, known, child)
@@ -274,7 +273,7 @@ class _Attendant:
 
         self.killed = True
         if self._pressed_at is not None and self.signal == _signal.SIGINT:
-            from fdl.run.group import kill_foreground
+            from fdl.run.tree import kill_foreground
 
             kill_foreground(child, self._above)
         kill(child, self._mark, self._reached)

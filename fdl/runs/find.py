@@ -56,7 +56,7 @@ def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
     Raises:
         ManifestError: The project's own manifest is broken, or with ``strict`` another one.
     """
-    from fdl.manifest.select.nested import below
+    from fdl.manifest.select.walk import below
 
     top = project.level()
     yield top
@@ -71,7 +71,7 @@ def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
         if output and (folder := output.get("dir")):
-            from fdl.manifest.variables.fill import known_folder
+            from fdl.manifest.variables import known_folder
 
             if name := known_folder(level, folder, node):
                 yield name

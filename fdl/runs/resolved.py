@@ -14,8 +14,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import open_bytes, subfolders
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean
-from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
-from fdl.manifest.inspect.path import parse
+from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, Statement, parse, stated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from fdl.base.run_record import RESUME, without_resume
 from fdl.base.secrets import REDACTED
 from fdl.base.shell_words import join
 from fdl.manifest.discover import find_in
-from fdl.manifest.select.classify import PRESET
-from fdl.manifest.select.project import Project
+from fdl.manifest.select.level import PRESET
 from fdl.plan.planner import Planner, here
 from fdl.plan.torchrun import read
 from fdl.runs.find import levels, shortened
@@ -117,7 +116,7 @@ def _words_for_fdl(started: _Started, project: Project) -> list[str] | None:
 
 def _commands(project: Project, started: _Started) -> Iterator[tuple[list[str], list[str]]]:
     """The commands that start the program in its folder, each with the words it generates."""
-    planner = Planner(project.directory, here(), {}, append=True)
+    planner = Planner(project.directory, here())
     for level in levels(project):
         for preset in (None, *level.commands) if level.entry else ():
             with suppress(FdlError):

@@ -135,7 +135,7 @@ def rules(project: Project) -> list[Retention]:
 
 
 def _of_level(level: Level, root: str) -> Iterator[Retention]:
-    from fdl.manifest.variables.fill import folder_name
+    from fdl.manifest.variables import folder_name
     from fdl.plan.generate import settings
 
     for preset in (None, *level.commands.values()):

@@ -14,11 +14,9 @@ from fdl.base.files import put, rewrite
 from fdl.base.terminal import Questions
 from fdl.manifest.discover import EXAMPLES, NAMES
 from fdl.manifest.inspect.layer import is_only_change, lookup
-from fdl.manifest.inspect.spans import Layout, Span, json_layout, yaml_layout
-from fdl.manifest.inspect.splice import NewValue, candidates
+from fdl.manifest.inspect.splice import Layout, NewValue, Span, candidates, json_layout, yaml_layout
 from fdl.manifest.node import Node
-from fdl.manifest.read import parse
-from fdl.manifest.source import shown
+from fdl.manifest.source import parse, shown
 from fdl.scaffold import add_requirement
 from fdl.scaffold.add_requirement import EXTRAS, NAME, Requirement, parse_all
 from fdl.scaffold.add_version import HostVersion, host_version

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from operator import index
 
+from flodl.setting import Whole, fitting
+
 
 def positive_integer(name: str, value: object) -> int:
     """Check a count of at least one.
@@ -35,11 +37,5 @@ def count(name: str, value: object, *, least: int = 0) -> int:
     Raises:
         ValueError: It is not an integer of at least ``least``.
     """
-    try:
-        # Not isinstance: NumPy's integers are valid, too.
-        number = index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if isinstance(value, bool) or number < least:
-        raise ValueError(f"{name}={value!r}: it must be an integer of at least {least}")
+    number: int = fitting(Whole(least), value, f"{name}={value!r}")
     return number

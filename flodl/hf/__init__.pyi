@@ -1,60 +1,4 @@
-from .activations import (
-    activation as activation,
-)
-from .batch_encoding import (
-    BatchEncoding as BatchEncoding,
-)
-from .collators import (
-    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
-    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
-    DataCollatorWithPadding as DataCollatorWithPadding,
-    default_data_collator as default_data_collator,
-)
-from .config_json import (
-    AlbertConfig as AlbertConfig,
-    AutoConfig as AutoConfig,
-    BertConfig as BertConfig,
-    DebertaV2Config as DebertaV2Config,
-    DistilBertConfig as DistilBertConfig,
-    EncoderConfig as EncoderConfig,
-    ModernBertConfig as ModernBertConfig,
-    RobertaConfig as RobertaConfig,
-    XLMRobertaConfig as XLMRobertaConfig,
-)
-from .conversion import (
-    convert as convert,
-)
-from .embed import (
-    TextEncoder as TextEncoder,
-)
-from .encoded import (
-    EncodedBatch as EncodedBatch,
-)
-from .encoder_model import (
-    BackboneOutputs as BackboneOutputs,
-    backbone_outputs as backbone_outputs,
-    set_unpad as set_unpad,
-)
-from .errors import (
-    CheckpointFormatError as CheckpointFormatError,
-    CheckpointMismatchError as CheckpointMismatchError,
-    ConfigError as ConfigError,
-    DiskFull as DiskFull,
-    FileNotFoundOnHub as FileNotFoundOnHub,
-    GatedRepo as GatedRepo,
-    HubError as HubError,
-    HubOffline as HubOffline,
-    MissingDependencyError as MissingDependencyError,
-    PickleOnlyError as PickleOnlyError,
-    RepoNotFound as RepoNotFound,
-    RevisionNotFound as RevisionNotFound,
-    TokenizerMissingError as TokenizerMissingError,
-    UnsupportedModelError as UnsupportedModelError,
-)
-from .export import (
-    export_hf_dir as export_hf_dir,
-)
-from .families import (
+from .auto import (
     AlbertForMaskedLM as AlbertForMaskedLM,
     AlbertForQuestionAnswering as AlbertForQuestionAnswering,
     AlbertForSequenceClassification as AlbertForSequenceClassification,
@@ -96,14 +40,41 @@ from .families import (
     XLMRobertaForTokenClassification as XLMRobertaForTokenClassification,
     XLMRobertaModel as XLMRobertaModel,
 )
+from .batch_encoding import (
+    BatchEncoding as BatchEncoding,
+)
+from .collators import (
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithPadding as DataCollatorWithPadding,
+    default_data_collator as default_data_collator,
+)
+from .conversion import (
+    convert as convert,
+)
+from .encoded import (
+    EncodedBatch as EncodedBatch,
+)
+from .encoder_model import (
+    backbone_outputs as backbone_outputs,
+    set_unpad as set_unpad,
+)
+from .export import (
+    export_hf_dir as export_hf_dir,
+)
+from .families import (
+    AlbertConfig as AlbertConfig,
+    AutoConfig as AutoConfig,
+    BertConfig as BertConfig,
+    DebertaV2Config as DebertaV2Config,
+    DistilBertConfig as DistilBertConfig,
+    EncoderConfig as EncoderConfig,
+    ModernBertConfig as ModernBertConfig,
+    RobertaConfig as RobertaConfig,
+    XLMRobertaConfig as XLMRobertaConfig,
+)
 from .head_kind import (
     HeadKind as HeadKind,
-)
-from .load_report import (
-    LoadReport as LoadReport,
-)
-from .loading import (
-    load_weights as load_weights,
 )
 from .lora import (
     add_lora as add_lora,
@@ -114,25 +85,7 @@ from .lora_files import (
     load_lora as load_lora,
     save_lora as save_lora,
 )
-from .lora_layers import (
-    LoraEmbedding as LoraEmbedding,
-    LoraLinear as LoraLinear,
-    LoraSettings as LoraSettings,
-)
-from .losses import (
-    masked_lm_loss as masked_lm_loss,
-    question_answering_loss as question_answering_loss,
-    sequence_classification_loss as sequence_classification_loss,
-    token_classification_loss as token_classification_loss,
-)
-from .matrix import (
-    verify_matrix as verify_matrix,
-)
-from .onnx_file import (
-    OnnxFile as OnnxFile,
-    export_onnx as export_onnx,
-)
-from .outputs import (
+from .model_call import (
     BaseModelOutputWithPooling as BaseModelOutputWithPooling,
     MaskedLMOutput as MaskedLMOutput,
     ModelOutput as ModelOutput,
@@ -140,28 +93,8 @@ from .outputs import (
     SequenceClassifierOutput as SequenceClassifierOutput,
     TokenClassifierOutput as TokenClassifierOutput,
 )
-from .predict.answer import (
-    Answer as Answer,
-)
-from .predict.fill_mask import (
-    MaskFill as MaskFill,
-)
-from .predict.sequence import (
-    LabelScore as LabelScore,
-)
-from .predict.tokens import (
-    Entity as Entity,
-    TokenPrediction as TokenPrediction,
-)
 from .pretrained import (
     PretrainedModel as PretrainedModel,
-)
-from .safetensors_io import (
-    load_safetensors_file_into_graph as load_safetensors_file_into_graph,
-    save_safetensors_file_from_graph as save_safetensors_file_from_graph,
-)
-from .sentence_settings import (
-    SentenceSettings as SentenceSettings,
 )
 from .sentence_transformer import (
     SentenceTransformer as SentenceTransformer,
@@ -180,7 +113,6 @@ from .tokenizer import (
     BertTokenizerFast as BertTokenizerFast,
     DebertaV2TokenizerFast as DebertaV2TokenizerFast,
     DistilBertTokenizerFast as DistilBertTokenizerFast,
-    HfTokenizer as HfTokenizer,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     RobertaTokenizerFast as RobertaTokenizerFast,
     XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,

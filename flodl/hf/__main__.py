@@ -17,7 +17,7 @@ from fdl.base.layout import Page, Row, terminal_width
 from fdl.base.suggest import nearest
 from fdl.programs.bundled import descriptions
 from flodl.errors import FlodlError
-from flodl.hf.commands.plain import plain
+from flodl.hf.commands.typed import plain
 
 SUCCESS, FAILED, REFUSED = 0, 1, 2
 _USAGE = "python -m flodl.hf COMMAND [ARGS]"

@@ -15,7 +15,7 @@ from torch import Tensor
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.losses import IGNORED
 from flodl.hf.text.call_options import PaddingChoice
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 
 def default_data_collator(
@@ -63,14 +63,14 @@ class DataCollatorWithPadding:
         return_tensors: ``"pt"`` or ``"np"``.
     """
 
-    tokenizer: HfTokenizer
+    tokenizer: PreTrainedTokenizerFast
     padding: PaddingChoice = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: TensorKind = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> BatchEncoding:
-        """One batch; see ``HfTokenizer.pad`` for its errors."""
+        """One batch; see ``PreTrainedTokenizerFast.pad`` for its errors."""
         batch = self.tokenizer.pad(
             features,
             padding=self.padding,
@@ -96,14 +96,14 @@ class DataCollatorForTokenClassification:
         label_pad_token_id: The label of padding; -100 does not count in the loss.
     """
 
-    tokenizer: HfTokenizer
+    tokenizer: PreTrainedTokenizerFast
     padding: PaddingChoice = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = IGNORED
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> BatchEncoding:
-        """One batch of tensors; see ``HfTokenizer.pad`` for its errors."""
+        """One batch of tensors; see ``PreTrainedTokenizerFast.pad`` for its errors."""
         name = "label" if features and "label" in features[0] else "labels"
         batch = self.tokenizer.pad(
             [{key: row[key] for key in row if key != name} for row in features],
@@ -142,7 +142,7 @@ class DataCollatorForLanguageModeling:
         ValueError: A number is not a probability, or the tokenizer has no mask token.
     """
 
-    tokenizer: HfTokenizer
+    tokenizer: PreTrainedTokenizerFast
     mlm_probability: float = 0.15
     mask_replace_prob: float = 0.8
     random_replace_prob: float = 0.1

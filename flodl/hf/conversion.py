@@ -23,7 +23,6 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.hub import converted_file
-from flodl.hf.keys import is_alias, other_names
 from flodl.hf.locate import locate
 from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.source import (
@@ -36,8 +35,8 @@ from flodl.hf.source import (
     Directory,
     shard_names,
 )
-from flodl.hf.weights.header import read_header
-from flodl.hf.weights.stored import TORCH_DTYPES, same_bytes
+from flodl.hf.weights.keys import is_alias, other_names
+from flodl.hf.weights.stored import TORCH_DTYPES, read_header, same_bytes
 from flodl.hf.weights.writing import write_file
 
 _SINGLE, _INDEX = PICKLES

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.build import build
+from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.model_call import Arguments, encoder_values
-from flodl.hf.models import build_graph
-from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions, Record
-from flodl.hf.opening import Opening, Source, open_encoder
-from flodl.hf.outputs import BaseModelOutputWithPooling
+from flodl.hf.layers.layout import ChoiceOfLayout, ReadPositions
+from flodl.hf.model_call import (
+    Arguments,
+    BaseModelOutputWithPooling,
+    Values,
+    encoder_values,
+    recorded_values,
+)
+from flodl.hf.opening import Opening, Source, open_model
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
 
@@ -33,6 +37,8 @@ class EncoderModel(PretrainedModel):
         config: Its configuration. Without a graph, new values are drawn.
         graph: The encoder.
     """
+
+    kind = HeadKind.BASE
 
     def forward(
         self,
@@ -75,11 +81,7 @@ class EncoderModel(PretrainedModel):
             bool(output_hidden_states),
             bool(output_attentions),
         )
-        last, *others = encoder_values(self._graph, self.config, arguments)
-        names = ("pooler_output", "hidden_states", "attentions")
-        output = BaseModelOutputWithPooling(
-            last_hidden_state=last, **dict(zip(names, others, strict=True))
-        )
+        output = _outputs(encoder_values(self._graph, self.config, arguments))
         return output.to_tuple() if return_dict is False else output
 
     @classmethod
@@ -94,7 +96,7 @@ class EncoderModel(PretrainedModel):
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_encoder(src, options, family=cls.config_class)
+        opened = open_model(src, cls.kind, options, family=cls.config_class)
         return cls(opened.config, opened.graph)
 
     @classmethod
@@ -112,25 +114,16 @@ class EncoderModel(PretrainedModel):
         cls, config: EncoderConfig, device: torch.device | str = "cpu"
     ) -> tuple[EncoderConfig, Graph]:
         config = config.replace(architectures=(config.base_class_name,))
-        return config, build_graph(config, HeadKind.BASE, pooler=True, device=device)
+        return config, build(config, HeadKind.BASE, device=device)
 
 
-class BackboneOutputs(NamedTuple):
-    """The outputs of an encoder.
-
-    Attributes:
-        last_hidden_state: ``[B, S, H]``.
-        pooler_output: ``[B, H]``; None without a pooler.
-        hidden_states: The input of the first layer and the output of each layer, ``[B, S, H]``
-            each; None unless asked for.
-        attentions: The attention weights of each layer, from query to key and before dropout,
-            ``[B, heads, S, S]`` each; None unless asked for.
-    """
-
-    last_hidden_state: Tensor
-    pooler_output: Tensor | None
-    hidden_states: tuple[Tensor, ...] | None
-    attentions: tuple[Tensor, ...] | None
+def _outputs(values: Values) -> BaseModelOutputWithPooling:
+    return BaseModelOutputWithPooling(
+        last_hidden_state=values.output,
+        pooler_output=values.pooler_output,
+        hidden_states=values.hidden_states,
+        attentions=values.attentions,
+    )
 
 
 def backbone_outputs(
@@ -138,7 +131,7 @@ def backbone_outputs(
     enc: EncodedBatch,
     hidden_states: bool = False,
     attentions: bool = False,
-) -> BackboneOutputs:
+) -> BaseModelOutputWithPooling:
     """Run an encoder and return all its outputs.
 
     The call stores nothing in the model. So several threads can call it with one model, and the
@@ -159,19 +152,9 @@ def backbone_outputs(
         raise ValueError("this graph has no configuration, so it is not a model of flodl.hf")
     config = AutoConfig.from_json_str(whole.source_config)
     encoder = whole.tree_children().get(config.prefix, whole)
-    inputs = inputs_of(enc, config)
-    if hidden_states or attentions:
-        # An empty ``places`` keeps tokens in their rows, also in the outputs of layers.
-        inputs[PLACES] = enc.input_ids.new_empty(0)
-    record = Record([] if hidden_states else None, [] if attentions else None)
-    encoder(**inputs, **{RECORD: record})
-    last = record.tags[LAST_HIDDEN_STATE]
-    return BackboneOutputs(
-        last,
-        record.tags.get(POOLER_OUTPUT),
-        None if record.hidden_states is None else (*record.hidden_states, last),
-        None if record.attentions is None else tuple(record.attentions),
-    )
+    given: dict[str, Any] = inputs_of(enc, config)
+    arguments = Arguments(**given, hidden_states=hidden_states, attentions=attentions)
+    return _outputs(recorded_values(encoder, config, arguments))
 
 
 def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> None:

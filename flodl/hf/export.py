@@ -5,46 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-from fdl.base.files import replacing, staging
+from fdl.base.files import replacing
 from flodl.checkpoint import checkpoint_metadata, config_sidecar
 from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
+from flodl.hf.build import build
+from flodl.hf.configs.base import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
-from flodl.hf.head_kind import HeadKind
-from flodl.hf.keys import keys_have_pooler
-from flodl.hf.load_report import LoadReport
-from flodl.hf.opening import HeadOpening, open_model
-from flodl.hf.outline import build_for_export, exported_kind, outline
+from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
+from flodl.hf.head_kind import HeadKind, named_head
+from flodl.hf.opening import HeadOpening, open_model, with_head
 from flodl.hf.output_files import (
     COMPANIONS,
-    ONNX,
     companions_of,
     copy_files,
     new_directory,
-    place_onnx,
-    remove_onnx,
 )
-from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from flodl.hf.weights.fill import LoadReport
+from flodl.hf.weights.keys import keys_have_pooler
 from flodl.hf.weights.slots import put, slots_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from flodl.hf.onnx_file import OnnxFile
-
-    OnnxWriter: TypeAlias = Callable[[Graph, Path], OnnxFile]
-    """Writes a model as ONNX into a folder. A program passes it in, because it imports the heads,
-    and these save themselves with this module."""
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 
 SOURCE_CONFIG = "config.source.json"
 SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"
@@ -88,7 +75,7 @@ def export_hf_dir(
 
     Each file appears only when it is complete. If the export fails, a newly created directory is
     removed again. The same model gives the same bytes. An unchanged model gives the bytes that it
-    was loaded from. The ONNX file of an earlier export is removed, because it holds other weights.
+    was loaded from.
 
     Args:
         graph: A model of ``flodl.hf``.
@@ -110,7 +97,6 @@ def export_hf_dir(
     config = AutoConfig.from_json_str(config_json)
     text = exported_config(config, graph)
     with new_directory(out):
-        remove_onnx(out)
         save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
         copied = {} if companions is None else companions_of(companions)
         copy_files(copied, out)
@@ -124,7 +110,7 @@ def save_model(
     config: EncoderConfig,
     out: Path,
     *,
-    tokenizer: HfTokenizer | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
     force: bool = False,
     max_shard_size: int | str | None = None,
 ) -> tuple[str, ...]:
@@ -169,7 +155,6 @@ def export_command(
     dtype: str | None = None,
     max_shard_size: str | None = None,
     preserve_source_config: bool = False,
-    onnx: OnnxWriter | None = None,
     force: bool = False,
 ) -> Exported:
     """Run ``fdl flodl-hf export``.
@@ -184,28 +169,29 @@ def export_command(
         dtype: Convert all tensors; None keeps their types.
         max_shard_size: See :func:`export_hf_dir`.
         preserve_source_config: With ``checkpoint``: also write the original configuration.
-        onnx: Also write ``model.onnx``: :func:`~flodl.hf.onnx_file.write_onnx`.
         force: Replace an existing export.
 
     Raises:
-        FlodlError: The directory holds an export already, or the model cannot be loaded or written
-            as ONNX.
+        FlodlError: The directory holds an export already, or the model cannot be loaded.
         OSError: The system refused.
     """
     if not force:
         _refuse_to_replace(out, "--force replaces them, or name another --out")
     if checkpoint is None:
-        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size, onnx)
+        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size)
     text = _text_of_config(checkpoint, config)
     graph, notes = load_trained(checkpoint, text, str(config or config_sidecar(checkpoint)))
     if dtype is not None:
         graph.to(getattr(torch, dtype))
     beside = Directory(checkpoint.resolve().parent)
-    files, program = _written(graph, str(graph.source_config), out, beside, max_shard_size, onnx)
+    text_of_model = str(graph.source_config)
+    files = export_hf_dir(
+        graph, text_of_model, out, companions=beside, max_shard_size=max_shard_size
+    )
     if preserve_source_config:
         _write(out / SOURCE_CONFIG, text.encode())
         files = (*files, SOURCE_CONFIG)
-    return _told(graph, out, files, [*notes, *program])
+    return _told(graph, out, files, notes)
 
 
 def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph, list[str]]:
@@ -229,8 +215,8 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
     for entry in read_file_header(checkpoint).model_entries:
         key = entry.name.replace("/", ".")
         shapes[key], dtypes[key] = entry.shape, entry.dtype
-    found = outline(config, shapes, exported_kind(config))
-    graph = build_for_export(found.config, keys_have_pooler(shapes), "cpu")
+    config = with_head(config, named_head(config), shapes)
+    graph = build(config, pooler=keys_have_pooler(shapes), device="cpu")
     for slot in slots_of(graph):
         stored = next((dtypes[key] for key in slot.keys if key in dtypes), None)
         if stored is not None:
@@ -238,9 +224,9 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
     report = graph.load_checkpoint(checkpoint)
     if report.missing:
         raise CheckpointMismatchError(
-            f"{checkpoint} is not a whole {found.config.architectures[0]}", missing=report.missing
+            f"{checkpoint} is not a whole {config.architectures[0]}", missing=report.missing
         )
-    graph.set_source_config(found.config.to_json_string())
+    graph.set_source_config(config.to_json_string())
     counts = f"{len(report.loaded)} tensors loaded, {len(report.skipped)} skipped, none missing"
     return graph.eval(), [f"{checkpoint.name}: {counts}", *_listed("skipped", report.skipped)]
 
@@ -252,7 +238,6 @@ def _export_of_hub(
     revision: str | None,
     dtype: str | None,
     max_shard_size: str | None,
-    onnx: OnnxWriter | None,
 ) -> Exported:
     options: HeadOpening = {"revision": revision, "dtype": dtype}
     opened = open_model(src, head, options)
@@ -261,36 +246,9 @@ def _export_of_hub(
     if not source.is_local:
         fields |= {SOURCE_REPO: source.name, SOURCE_REVISION: source.commit}
     text = json_text(fields)
-    files, program = _written(opened.graph, text, out, source, max_shard_size, onnx)
+    files = export_hf_dir(opened.graph, text, out, companions=source, max_shard_size=max_shard_size)
     report: LoadReport = opened.graph.__dict__["load_report"]
-    notes = [*_listed("left out", report.unexpected), *program]
-    return _told(opened.graph, out, files, notes)
-
-
-def _written(
-    graph: Graph,
-    text: str,
-    out: Path,
-    companions: Checkpoint,
-    max_shard_size: str | None,
-    onnx: OnnxWriter | None,
-) -> tuple[tuple[str, ...], list[str]]:
-    """Write the files of an export; return their names and the notes about ``model.onnx``.
-
-    A model that cannot be written as ONNX leaves an earlier export as it was.
-    """
-    if onnx is None:
-        files = export_hf_dir(
-            graph, text, out, companions=companions, max_shard_size=max_shard_size
-        )
-        return files, []
-    with new_directory(out), staging(out) as hidden:
-        program = onnx(graph, hidden)
-        files = export_hf_dir(
-            graph, text, out, companions=companions, max_shard_size=max_shard_size
-        )
-        place_onnx(hidden, out)
-    return (*files, *program.files), program.notes()
+    return _told(opened.graph, out, files, _listed("left out", report.unexpected))
 
 
 def _told(graph: Graph, out: Path, files: Sequence[str], notes: list[str]) -> Exported:
@@ -312,7 +270,7 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
 
 def exported_config(config: EncoderConfig, graph: Graph) -> str:
     """The text of the exported configuration: that of the model, adjusted to the export."""
-    if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
+    if isinstance(config, DebertaV2Config) and named_head(config) is HeadKind.MLM:
         config = config.for_masked_lm(legacy=config.legacy)
     fields = config.source
     for key in _OF_ELSEWHERE:
@@ -361,7 +319,7 @@ def _text_of_config(checkpoint: Path, config: Path | None) -> str:
 
 
 def _refuse_to_replace(out: Path, remedy: str) -> None:
-    there = [name for name in (CONFIG, WEIGHTS, INDEX, ONNX) if (out / name).exists()]
+    there = [name for name in (CONFIG, WEIGHTS, INDEX) if (out / name).exists()]
     if there:
         raise FlodlError(f"{out} holds {', '.join(there)} already: {remedy}")
 

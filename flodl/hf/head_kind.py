@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from flodl.hf.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from flodl.hf.configs.base import EncoderConfig
 
 
 class HeadKind(StrEnum):
@@ -21,6 +27,11 @@ class HeadKind(StrEnum):
     def suffix(self) -> str:
         """The end of the name of the class: ``ForMaskedLM``; ``Model`` for the encoder."""
         return _SUFFIXES[self]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the outputs are named classes."""
+        return self in (HeadKind.SEQCLS, HeadKind.TOKCLS)
 
     @classmethod
     def of_class(cls, name: str) -> HeadKind | None:
@@ -42,3 +53,30 @@ _SUFFIXES = {
     HeadKind.QA: "ForQuestionAnswering",
     HeadKind.MLM: "ForMaskedLM",
 }
+
+
+def named_head(config: EncoderConfig) -> HeadKind:
+    """The head that a configuration names; the encoder if it names no class.
+
+    Raises:
+        UnsupportedModelError: flodl does not have this head.
+    """
+    name = config.architectures[0] if config.architectures else config.base_class_name
+    kind = HeadKind.of_class(name)
+    if kind is None:
+        supported = ", ".join(f"…{one.suffix}" for one in HeadKind)
+        raise UnsupportedModelError(
+            f"architectures names {name}, and what can be exported are {supported}"
+        )
+    return kind
+
+
+def saved_head(config: EncoderConfig) -> HeadKind:
+    """The head of the class a checkpoint was saved from; the encoder if the class is unknown."""
+    name = config.architectures[0] if config.architectures else ""
+    return HeadKind.of_class(name) or HeadKind.BASE
+
+
+def class_name(config: EncoderConfig, kind: HeadKind) -> str:
+    """The class of a family with a head: ``BertForMaskedLM``, ``BertModel``."""
+    return f"{config.class_prefix}{kind.suffix}"

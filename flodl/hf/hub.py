@@ -20,9 +20,8 @@ from typing import Any, TypeVar, final
 from fdl.base.files import write_text
 from flodl import log
 from flodl.hf import hub_errors
-from flodl.hf.dependencies import need
 from flodl.hf.downloads import PICKLED, SAFETENSORS, Download, needed
-from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline
+from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
 from flodl.hf.source import (
     CONFIG,

@@ -10,7 +10,6 @@ import errno
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from flodl.hf.dependencies import need
 from flodl.hf.errors import (
     DiskFull,
     FileNotFoundOnHub,
@@ -18,6 +17,7 @@ from flodl.hf.errors import (
     HubError,
     RepoNotFound,
     RevisionNotFound,
+    need,
 )
 
 # The HTTP package of huggingface_hub depends on its version.

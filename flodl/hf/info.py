@@ -13,23 +13,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.checkpoint.header import StoredTensor, described
-from flodl.hf import hub_errors, keys
-from flodl.hf.config_json import AutoConfig
-from flodl.hf.dependencies import need
+from flodl.hf import hub_errors
+from flodl.hf.build import build
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
     FileNotFoundOnHub,
     HubError,
     HubOffline,
+    need,
 )
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import saved_head
 from flodl.hf.locate import locate
-from flodl.hf.outline import Outline, outline
+from flodl.hf.opening import with_head
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Access, Checkpoint, read_text, shard_names
-from flodl.hf.weights.plan import Policy, make_plan
+from flodl.hf.weights.fill import match
+from flodl.hf.weights.keys import keys_have_pooler
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import Stored, StoredFiles
 
@@ -148,37 +151,30 @@ def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspect
     config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
     stored, files = _headers(checkpoint, access)
     tensors = stored.tensors
-    found = outline(config, {key: one.shape for key, one in tensors.items()})
+    shapes = {key: one.shape for key, one in tensors.items()}
+    kind = saved_head(config)
+    found = with_head(config, kind, shapes)
+    graph = build(found, pooler=keys_have_pooler(shapes))
     return Inspection(
         name=checkpoint.name,
         commit=checkpoint.commit,
         family=config.model_type,
-        head=found.kind.value,
+        head=kind.value,
         architecture=config.architectures[0] if config.architectures else "",
-        labels=found.labels,
+        labels=found.labels_for() if kind.labelled else (),
         files=files,
         tensors=len(tensors),
         parameters=sum(math.prod(one.shape) for one in tensors.values()),
         bytes=sum(one.end - one.begin for one in tensors.values()),
         dtypes=dict(sorted(Counter(one.dtype for one in tensors.values()).items())),
-        keys=compare_keys(found, stored),
+        keys=compare_keys(graph, found, stored),
     )
 
 
-def compare_keys(found: Outline, stored: Stored) -> KeyReport:
+def compare_keys(graph: nn.Module, config: EncoderConfig, stored: Stored) -> KeyReport:
     """Compare the tensors of files with those of a model, by their names, shapes and types."""
-    slots = slots_of(found.build())
-    expected = frozenset(key for slot in slots for key in slot.keys)
-    config = found.config
-    rename = keys.reconciling(expected, config.prefix)
-    policy = Policy(
-        prefix=config.prefix if keys.is_prefixed(expected, config.prefix) else "",
-        second_names=True,
-        tied=config.tie_word_embeddings,
-        allows_unused=True,
-    )
     try:
-        plan = make_plan(slots, stored, rename, policy)
+        plan = match(slots_of(graph), stored, config)
     except CheckpointMismatchError as wrong:
         return KeyReport(
             fits=False,

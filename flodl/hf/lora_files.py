@@ -1,18 +1,19 @@
 """Adapter files in the layout of PEFT: ``adapter_config.json``, ``adapter_model.safetensors``.
 
-Keys begin with ``base_model.model.<path>``. A linear layer has ``.lora_A.weight`` and
-``.lora_B.weight``, an embedding ``.lora_embedding_A`` and ``.lora_embedding_B``; DoRA adds
-``.lora_magnitude_vector``. Heads that were trained as a whole, and trained biases, have the names
+Keys begin with ``base_model.model.<path>``. An adapted layer has ``.lora_A.weight`` and
+``.lora_B.weight``. Heads that were trained as a whole, and trained biases, have the names
 of their parameters. The bias of an adapted layer is ``.base_layer.bias``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,32 +23,42 @@ from torch import Tensor, nn
 from fdl.base.files import replace_text, replacing
 from flodl import log
 from flodl.errors import CheckpointError, StateError
-from flodl.graph.selection import Spot
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError, ConfigError, PickleOnlyError
+from flodl.graph.selection import Spot, select
+from flodl.hf.errors import (
+    CheckpointFormatError,
+    CheckpointMismatchError,
+    ConfigError,
+    PickleOnlyError,
+    need,
+)
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
+    KINDS,
+    PARTS,
+    LoraLinear,
+    LoraSettings,
     adapted_layers,
+    assign_change,
     heads_of,
     is_merged,
     saved_biases,
     saved_heads,
     train_adapters,
 )
-from flodl.hf.lora_layers import (
-    MAGNITUDE,
-    LoraSettings,
-    assign_change,
-    is_adapted_kind,
-    parts_of,
-)
-from flodl.hf.lora_matching import CONFIG_FILE, PREFIX, Found, matched, settings_of
+from flodl.hf.source import ADAPTER as CONFIG_FILE
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
-    from flodl.hf.lora_layers import Adapted
 
 WEIGHTS_FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+
+_PARTS = re.compile(r"(?P<path>.+)\.lora_[AB]\.weight")
+_OF_EMBEDDING = re.compile(r"(?P<path>.+)\.lora_embedding_[AB]")
+# PEFT keeps the layer that it adapts below `base_layer`, and of a module that it trains as a whole
+# the first state below `original_module`. The trained copy is saved twice.
+_WRAPPED = re.compile(r"\.base_layer(?=\.[^.]+$)|\.modules_to_save(?:\.default)?(?=\.)")
+_ORIGINAL = re.compile(r"\.original_module(?=\.)")
 
 _PICKLE = "adapter_model.bin"
 _TASKS = {
@@ -56,11 +67,11 @@ _TASKS = {
     HeadKind.TOKCLS: "TOKEN_CLS",
     HeadKind.QA: "QUESTION_ANS",
 }
-# With any of these, the model computes something other than LoRA and DoRA.
+# With any of these, the model computes something other than LoRA.
 _OTHER_METHODS = (
     "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias",
-    "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora",
-    "velora_config",
+    "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora",
+    "use_qalora", "velora_config",
 )  # fmt: skip
 _BIASES = ("none", "all", "lora_only")
 # Initialisations of the change that leave the weights as they are. With the others (pissa, olora,
@@ -81,8 +92,7 @@ def save_lora(
         base_model: Repository or directory of the model that the adapters are for, for the file.
 
     Raises:
-        StateError: No layer is adapted, or adapters are merged, or some layers are adapted with
-            DoRA and some without.
+        StateError: No layer is adapted, or adapters are merged.
         CheckpointError: A file cannot be written.
         MissingDependencyError: safetensors is not installed.
     """
@@ -91,7 +101,6 @@ def save_lora(
         raise StateError("the adapters are merged into the weights: call unmerge_lora first")
     if not layers:
         raise StateError("no layer is adapted: call add_lora or load_lora first")
-    _check_one_kind(layers)
     tensors = _tensors(layers, heads, saved_biases(graph))
     # One storage per tensor, as the format requires; a head may hold one parameter under two names.
     copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
@@ -125,17 +134,18 @@ def load_lora(graph: Graph, directory: str | os.PathLike[str]) -> list[str]:
     Raises:
         CheckpointFormatError: A file is missing or broken.
         PickleOnlyError: The weights exist as pickle files only.
-        ConfigError: The adapters are of a kind other than LoRA and DoRA; names the field.
+        ConfigError: The adapters are of a kind other than LoRA of linear layers; names the
+            field.
         CheckpointMismatchError: Layers or shapes do not match the model; lists all of them.
         StateError: A layer's adapter is merged.
         MissingDependencyError: safetensors is not installed.
     """
     folder = Path(directory)
     config = _read_config(folder)
-    found = matched(graph, _read_tensors(folder), folder, use_dora=bool(config.get("use_dora")))
-    settings = {layer.path: settings_of(config, layer) for layer in found.layers}
-    for layer in found.layers:
-        assign_change(layer.module, settings[layer.path], layer.change)
+    found = _matched(graph, _read_tensors(folder), folder)
+    settings = [_settings_of(config, layer) for layer in found.layers]
+    for layer, chosen in zip(found.layers, settings, strict=True):
+        assign_change(layer.module, chosen, layer.a, layer.b)
     with torch.no_grad():
         for _, place, value in found.others:
             place.copy_(value)
@@ -150,7 +160,9 @@ def load_lora(graph: Graph, directory: str | os.PathLike[str]) -> list[str]:
     return [layer.path for layer in found.layers]
 
 
-def _trained(graph: Graph, found: Found, *, has_biases: bool) -> tuple[list[Spot], list[nn.Module]]:
+def _trained(
+    graph: Graph, found: _Found, *, has_biases: bool
+) -> tuple[list[Spot], list[nn.Module]]:
     """The modules that a file holds as a whole, and those of which it holds only the bias."""
     loaded = {id(place) for _, place, _ in found.others}
     heads = [h for h in heads_of(graph) if all(id(p) in loaded for p in h.module.parameters())]
@@ -169,20 +181,18 @@ def _trained(graph: Graph, found: Found, *, has_biases: bool) -> tuple[list[Spot
 
 
 def _tensors(
-    layers: Iterable[tuple[str, Adapted]],
+    layers: Iterable[tuple[str, LoraLinear]],
     heads: Iterable[tuple[str, nn.Module]],
     biased: Iterable[tuple[str, nn.Module]],
 ) -> dict[str, Tensor]:
     """The content of the file, by its keys."""
     tensors: dict[str, Tensor] = {}
     for name, layer in layers:
-        # The matrices of a linear layer are layers themselves in PEFT.
-        ending = "" if isinstance(layer, nn.Embedding) else ".weight"
-        for part in parts_of(layer):
-            key = f"{PREFIX}{name}.{part}{'' if part == MAGNITUDE else ending}"
-            tensors[key] = getattr(layer, part).detach()
+        # The matrices are layers themselves in PEFT.
+        for part in PARTS:
+            tensors[f"{PREFIX}{name}.{part}.weight"] = getattr(layer, part).detach()
     for name, module in biased:
-        wrapped = ".base_layer" if is_adapted_kind(module) else ""
+        wrapped = ".base_layer" if isinstance(module, LoraLinear) else ""
         tensors[f"{PREFIX}{name}{wrapped}.bias"] = cast("Tensor", module.bias).detach()
     for name, head in heads:
         for key, value in head.state_dict().items():
@@ -190,16 +200,7 @@ def _tensors(
     return tensors
 
 
-def _check_one_kind(layers: list[tuple[str, Adapted]]) -> None:
-    kinds = {layer.lora.use_dora: name for name, layer in layers}
-    if len(kinds) > 1:
-        raise StateError(
-            f"{kinds[True]!r} is adapted with use_dora and {kinds[False]!r} without it: a file has "
-            "one kind only; adapt all layers in the same way"
-        )
-
-
-def _bias_of(graph: Graph, layers: list[tuple[str, Adapted]]) -> str:
+def _bias_of(graph: Graph, layers: list[tuple[str, LoraLinear]]) -> str:
     """How PEFT calls the biases that are trained."""
     biased = saved_biases(graph)
     if not biased:
@@ -209,7 +210,7 @@ def _bias_of(graph: Graph, layers: list[tuple[str, Adapted]]) -> str:
 
 
 def _config_of(
-    graph: Graph, layers: list[tuple[str, Adapted]], heads: list[str], base_model: str | None
+    graph: Graph, layers: list[tuple[str, LoraLinear]], heads: list[str], base_model: str | None
 ) -> dict[str, Any]:
     all_by_root = all(layer.lora.use_rslora for _, layer in layers)
     told = {name: _in_file(layer.lora, by_root=all_by_root) for name, layer in layers}
@@ -232,7 +233,7 @@ def _config_of(
         "fan_in_fan_out": False,
         "inference_mode": True,
         "init_lora_weights": True,
-        "use_dora": usual.use_dora,
+        "use_dora": False,
         "use_rslora": all_by_root,
     }
 
@@ -242,7 +243,7 @@ def _in_file(settings: LoraSettings, *, by_root: bool) -> LoraSettings:
     if settings.use_rslora == by_root:
         return settings
     alpha = settings.scaling * settings.r
-    return LoraSettings(settings.r, alpha, settings.dropout, by_root, settings.use_dora)
+    return LoraSettings(settings.r, alpha, settings.dropout, by_root)
 
 
 def _exactly(name: str) -> str:
@@ -320,3 +321,169 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, library.SafetensorError) as error:
         raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
+
+
+# --- Matching --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The change of one layer, as a file holds it."""
+
+    path: str
+    module: nn.Linear
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(slots=True)
+class _Found:
+    """The parts of a file, matched with a model.
+
+    Attributes:
+        layers: The changes of layers.
+        others: The module, the parameter or buffer in it, and the new value.
+        missing: Keys that the file lacks.
+        unused: Keys of the file that the model has no place for.
+        shapes: Keys with the shape that the model needs and the shape in the file.
+    """
+
+    layers: list[_Layer] = field(default_factory=list)
+    others: list[tuple[Spot, Tensor, Tensor]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+
+
+def _matched(graph: Graph, tensors: Mapping[str, Tensor], folder: Path) -> _Found:
+    """Find the module for every tensor of a file.
+
+    Args:
+        graph: The model.
+        tensors: The content of the file.
+        folder: Its directory, for errors.
+
+    Raises:
+        CheckpointMismatchError: Layers or shapes do not match the model; lists all of them.
+        ConfigError: The file adapts an embedding, or changes the weight of an adapted layer as a
+            whole too.
+        StateError: A layer's adapter is merged.
+    """
+    found = _Found()
+    seen: set[str] = set()
+    for key, value in tensors.items():
+        name = key.removeprefix(PREFIX)
+        part, table = _PARTS.fullmatch(name), _OF_EMBEDDING.fullmatch(name)
+        if table is not None:
+            raise ConfigError(
+                f"{folder} adapts the embedding {table['path']!r}, and only linear layers are "
+                "adapted here; merge the adapters with PEFT and load the merged model"
+            )
+        if name == key:
+            found.unused.append(key)
+        elif part is None:
+            _match_other(graph, key, value, found)
+        elif part["path"] not in seen:
+            seen.add(part["path"])
+            _match_layer(graph, part["path"], tensors, found)
+    if found.missing or found.unused or found.shapes:
+        raise CheckpointMismatchError(
+            f"the adapters in {folder} are not of this model:",
+            missing=found.missing,
+            unused=found.unused,
+            shape_mismatches=found.shapes,
+        )
+    return found
+
+
+def _match_layer(graph: Graph, path: str, tensors: Mapping[str, Tensor], found: _Found) -> None:
+    """Match both tensors of one layer's change."""
+    wanted = [f"{PREFIX}{path}.{part}.weight" for part in PARTS]
+    spot = _only(select(graph, path))
+    if spot is None or not (type(spot.module) in KINDS or isinstance(spot.module, LoraLinear)):
+        found.unused += [key for key in wanted if key in tensors]
+        return
+    if is_merged(spot.module):
+        raise StateError(f"the adapter of {spot.path!r} is merged: call unmerge_lora first")
+    missing = [key for key in wanted if key not in tensors]
+    found.missing += missing
+    if missing:
+        return
+    a, b = tensors[wanted[0]], tensors[wanted[1]]
+    rank = max(1, a.shape[0]) if a.dim() else 1
+    layer = cast("nn.Linear", spot.module)
+    for key, shape in zip(
+        wanted, ((rank, layer.in_features), (layer.out_features, rank)), strict=True
+    ):
+        if tensors[key].shape != shape:
+            found.shapes.append((key, shape, tuple(tensors[key].shape)))
+    found.layers.append(_Layer(spot.path, layer, a, b))
+
+
+def _match_other(graph: Graph, key: str, value: Tensor, found: _Found) -> None:
+    """Match a tensor that is no change: of a module saved as a whole, or a bias."""
+    if _ORIGINAL.search(key):
+        return  # the state before the training, which PEFT keeps for switching adapters off
+    wrapped = _WRAPPED.search(key)
+    path, _, name = _WRAPPED.sub("", key.removeprefix(PREFIX)).rpartition(".")
+    spot = _only(select(graph, path))
+    held = {**spot.module._parameters, **spot.module._buffers} if spot is not None else {}
+    place = held.get(name)
+    if spot is None or place is None:
+        found.unused.append(key)
+    elif place.shape != value.shape:
+        found.shapes.append((key, tuple(place.shape), tuple(value.shape)))
+    elif wrapped and wrapped[0] == ".base_layer" and name == "weight":
+        _check_unchanged(key, place, value)
+    else:
+        found.others.append((spot, place, value))
+
+
+def _check_unchanged(key: str, place: Tensor, value: Tensor) -> None:
+    """Accept the weight of an adapted layer, which PEFT may save too, if it is the model's."""
+    if not torch.equal(place.detach().cpu(), value.to(place.dtype)):
+        raise ConfigError(
+            f"{key} differs from the weight of the model: it was changed as a whole too; merge the "
+            "adapters with PEFT and load the merged model"
+        )
+
+
+def _only(spots: Sequence[Spot]) -> Spot | None:
+    return spots[0] if len(spots) == 1 else None
+
+
+def _settings_of(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
+    """The settings of a layer; the rank is that of its tensors.
+
+    Args:
+        config: The content of ``adapter_config.json``.
+        layer: The layer.
+
+    Raises:
+        ConfigError: A value is out of range, or a pattern is not valid.
+    """
+    alpha = _number(config, "lora_alpha", 8)
+    patterns = config.get("alpha_pattern") or {}
+    for pattern in patterns:
+        try:
+            matches = re.fullmatch(rf"(.*\.)?({pattern})", layer.path)
+        except re.error as error:
+            raise ConfigError(
+                f"{CONFIG_FILE}: alpha_pattern has {pattern!r}, not a valid pattern: {error}"
+            ) from error
+        if matches:
+            alpha = _number(patterns, pattern, alpha)
+            break
+    dropout = _number(config, "lora_dropout", 0.0)
+    if not 0.0 <= dropout < 1.0:
+        raise ConfigError(
+            f"{CONFIG_FILE}: lora_dropout is {dropout}; it must be at least 0 and below 1"
+        )
+    return LoraSettings(layer.a.shape[0], alpha, dropout, bool(config.get("use_rslora")))
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{CONFIG_FILE}: {name} is {value!r}, it must be a finite number")
+    return value

@@ -16,9 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.models.layout import may_decide_on
-from flodl.hf.predict.head import EncoderHead
+from flodl.hf.layers.layout import may_decide_on
 
 IGNORED = -100
 """The label of positions that do not count."""
@@ -182,75 +180,6 @@ def question_answering_loss(
     return (start_loss + _mean_of_counted(logits[..., 1], ends, length)) / 2
 
 
-class SequenceLosses:
-    """The loss of a head that gives one answer per text."""
-
-    def compute_loss(
-        self: EncoderHead, enc: EncodedBatch, labels: Tensor, problem_type: str | None = None
-    ) -> Tensor:
-        """Run the model and compare with the labels.
-
-        Args:
-            enc: Encoded texts.
-            labels: See :func:`sequence_classification_loss`.
-            problem_type: Replaces that of the configuration; see there too. It is decided in every
-                call and never written to the configuration.
-
-        Returns:
-            The loss, 0-d.
-
-        Raises:
-            ValueError: A shape or dtype of the labels does not fit.
-        """
-        return _sequence_loss(self.config, self.forward_encoded(enc), labels, problem_type)
-
-    def _loss_of(self: EncoderHead, logits: Tensor, labels: Tensor) -> Tensor:
-        return _sequence_loss(self.config, logits, labels)
-
-
-class TokenLosses:
-    """The loss of a head that gives one label per token."""
-
-    def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
-        """Run the model and compare with the labels; see :func:`token_classification_loss`."""
-        return token_classification_loss(_logits_for(self, enc, labels), labels)
-
-    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return token_classification_loss(logits, labels)
-
-    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
-        return mask is not None and _some_at_padding(mask, labels)
-
-
-class MaskedLMLosses:
-    """The loss of a head that predicts masked tokens."""
-
-    def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
-        """Run the model and compare with the masked tokens; see :func:`masked_lm_loss`."""
-        return masked_lm_loss(_logits_for(self, enc, labels), labels)
-
-    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return masked_lm_loss(logits, labels)
-
-    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
-        return mask is not None and _some_at_padding(mask, labels)
-
-
-class QuestionAnsweringLosses:
-    """The loss of a head that finds answers in a text."""
-
-    def compute_loss(
-        self: EncoderHead, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor
-    ) -> Tensor:
-        """Run the model and compare with the answers; see :func:`question_answering_loss`.
-
-        The softmax goes over all positions of a row, with padding, as in ``transformers``. After
-        ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and the
-        loss differs.
-        """
-        return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
-
-
 def _problem_type(logits: Tensor, labels: Tensor) -> str:
     if logits.shape[1] == 1:
         return "regression"
@@ -258,20 +187,14 @@ def _problem_type(logits: Tensor, labels: Tensor) -> str:
     return "single_label_classification" if whole else "multi_label_classification"
 
 
-def _logits_for(head: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
-    """Logits of all positions with a label, also at padding."""
-    at_padding = _some_at_padding(enc.attention_mask, labels)
-    return head.forward_encoded(enc, padding=True if at_padding else None)
-
-
-def _some_at_padding(mask: Tensor, labels: Tensor) -> bool:
+def some_at_padding(mask: Tensor, labels: Tensor) -> bool:
     """Whether a label at padding counts; False for a call that is recorded for later calls."""
     if labels.shape != mask.shape or not may_decide_on(mask):
         return False
     return bool(((labels.to(mask.device) != IGNORED) & (mask == 0)).any())
 
 
-def _sequence_loss(
+def sequence_loss(
     config: EncoderConfig, logits: Tensor, labels: Tensor, problem_type: str | None = None
 ) -> Tensor:
     """The loss of one answer per text, of the type that the call or the configuration names."""

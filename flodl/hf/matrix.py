@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
-from flodl.hf.config_json import EncoderConfig
+from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
 
 FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert")
@@ -279,7 +279,7 @@ def source_of(cell: Cell, folder: Path, *, synthetic: bool) -> str:
 
 def tiny_config(cell: Cell) -> EncoderConfig:
     """A small model of a family that uses every part of its architecture."""
-    from flodl.hf.config_json import AutoConfig
+    from flodl.hf.families import AutoConfig
 
     labels = ("no", "perhaps", "yes") if cell.head in (HeadKind.SEQCLS, HeadKind.TOKCLS) else ()
     fields = {

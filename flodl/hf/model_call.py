@@ -1,23 +1,36 @@
-"""Run a model on the arguments of a call: ids or vectors, with the values of layers or without."""
+"""Calls of models: their arguments, the values of layers, and the outputs.
+
+Outputs are values with names, which are also a tuple and a dictionary. The names, and the order of
+the values, are those of ``transformers``::
+
+    out = model(**batch, labels=labels)
+    out.loss, out["logits"], out[0]
+    loss, logits = out[:2]
+
+A value that the model did not compute is None as an attribute. It is left out of the tuple and of
+the dictionary.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils import _pytree
 
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
-from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.layout import MASK, PLACES, POSITIONS, RECORD, TYPES, Record
-from flodl.hf.outputs import Layers
+from flodl.hf.build import LAST_HIDDEN_STATE, POOLER_OUTPUT
+from flodl.hf.families import EncoderConfig, family_of
+from flodl.hf.layers.layout import MASK, PLACES, POSITIONS, RECORD, TYPES, Record
 
-_TABLES = ("word_embeddings", "tok_embeddings")
 _EMBEDDINGS = "embeddings"
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta")
+
+Layers: TypeAlias = tuple[Tensor, ...]
+"""One tensor per layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class Arguments:
     def inputs(self, config: EncoderConfig) -> dict[str, Any]:
         """The inputs of the graph of an encoder or a model, those that are there."""
         ids, positions = self.ids, self.position_ids
-        if self.inputs_embeds is not None and config.model_type in _OFFSET_POSITIONS:
+        if self.inputs_embeds is not None and family_of(config).offset_positions:
             # Without ids, no position is known to be padding.
             first = (config.pad_token_id or 0) + 1
             default = torch.arange(first, first + ids.shape[1], device=ids.device).expand_as(ids)
@@ -113,8 +126,13 @@ def encoder_values(graph: Graph, config: EncoderConfig, arguments: Arguments) ->
     """Run an encoder; the call stores nothing in it."""
     if arguments.plain and POOLER_OUTPUT not in graph.topology.tagged_nodes:
         return Values(graph(**arguments.inputs(config)))
+    return recorded_values(graph, config, arguments)
+
+
+def recorded_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Values:
+    """Run an encoder; the tagged values of its last forward stay too."""
     record = _record(arguments)
-    _variant(graph, arguments)(**arguments.inputs(config), **{RECORD: record})
+    _variant(graph, config, arguments)(**arguments.inputs(config), **{RECORD: record})
     return Values(
         record.tags[LAST_HIDDEN_STATE],
         record.tags.get(POOLER_OUTPUT),
@@ -127,7 +145,7 @@ def head_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Va
     if arguments.plain:
         return Values(graph(**arguments.inputs(config)))
     record, encoder = _record(arguments), graph.tree_children()[config.prefix]
-    recording = _Recording(_variant(encoder, arguments), record)
+    recording = _Recording(_variant(encoder, config, arguments), record)
     whole = _with_part(graph, config.prefix, recording)
     output: Tensor = whole(**arguments.inputs(config))
     return Values(output, None, *_layers(record, record.tags[LAST_HIDDEN_STATE]))
@@ -167,12 +185,12 @@ def word_table_of(graph: Graph, config: EncoderConfig) -> nn.Embedding:
     Raises:
         ValueError: There is none.
     """
-    embeddings = graph.tree_children().get(config.prefix, graph)._modules.get(_EMBEDDINGS)
-    for name in _TABLES:
-        table = None if embeddings is None else embeddings._modules.get(name)
+    encoder, name = graph.tree_children().get(config.prefix, graph), family_of(config).table
+    with contextlib.suppress(AttributeError):
+        table = encoder.get_submodule(name)
         if isinstance(table, nn.Embedding):
             return table
-    raise ValueError(f"this model has no table of words at {config.prefix}.{_EMBEDDINGS}")
+    raise ValueError(f"this model has no table of words at {config.prefix}.{name}")
 
 
 class _GivenVectors(nn.Module):
@@ -186,13 +204,13 @@ class _GivenVectors(nn.Module):
         return functional.embedding(numbers, self.vectors)
 
 
-def _variant(encoder: Graph, arguments: Arguments) -> Graph:
+def _variant(encoder: Graph, config: EncoderConfig, arguments: Arguments) -> Graph:
     """The encoder of a call: with given vectors as its table of words, if there are some."""
     vectors = arguments.inputs_embeds
     if vectors is None:
         return encoder
     embeddings = cast("nn.Module", encoder._modules[_EMBEDDINGS])
-    name = next(name for name in _TABLES if name in embeddings._modules)
+    name = family_of(config).table.removeprefix(f"{_EMBEDDINGS}.")
     given = _with_part(embeddings, name, _GivenVectors(vectors))
     return cast("Graph", _with_part(encoder, _EMBEDDINGS, given))
 
@@ -203,3 +221,170 @@ def _with_part(module: nn.Module, name: str, part: nn.Module) -> nn.Module:
     copied.__dict__.update(module.__dict__)
     copied.__dict__["_modules"] = {**module._modules, name: part}
     return copied
+
+
+# --- What a call returns -----------------------------------------------------------------------
+
+
+class ModelOutput(dict[str, Any]):
+    """Named values in order; those that are None are left out.
+
+    A number or a slice as index counts the values that are there. Iteration gives names, as for
+    every dictionary; :meth:`to_tuple` gives the values.
+
+    Args:
+        **values: The values by name. The order of the class counts, not that of the call.
+
+    Raises:
+        TypeError: The class has no value of that name.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """The names of all values, in order."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        for name in self.names:
+            value = values.pop(name, None)
+            if value is not None:
+                dict.__setitem__(self, name, value)
+        if values:
+            raise TypeError(
+                f"{type(self).__name__} has no value {next(iter(values))!r}; it has "
+                f"{', '.join(self.names)}"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self).names:
+            return self.get(name)
+        raise AttributeError(
+            f"{type(self).__name__} has no value {name!r}; it has {', '.join(type(self).names)}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self.names:
+            raise KeyError(f"{name!r} is not one of {', '.join(self.names)}")
+        values = {**self, name: value}
+        self.clear()
+        self.update((key, values[key]) for key in self.names if values.get(key) is not None)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return super().__getitem__(key)
+        return self.to_tuple()[key]
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values that are there, in order."""
+        return tuple(self.values())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), dict(self))
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.names = tuple(name for name in cls.__annotations__ if name != "names")
+        # So that torch's own tools, such as export and checkpointing, find the tensors.
+        _pytree.register_pytree_node(
+            cls,
+            lambda output: (list(output.values()), list(output)),
+            lambda values, names: cls(**dict(zip(names, values, strict=True))),
+            flatten_with_keys_fn=lambda output: (
+                [(_pytree.MappingKey(name), value) for name, value in output.items()],
+                list(output),
+            ),
+            serialized_type_name=f"{cls.__module__}.{cls.__name__}",
+        )
+
+
+def _made(cls: type[ModelOutput], values: dict[str, Any]) -> ModelOutput:
+    return cls(**values)
+
+
+class BaseModelOutputWithPooling(ModelOutput):
+    """The outputs of an encoder.
+
+    Attributes:
+        last_hidden_state: ``[B, S, H]``.
+        pooler_output: ``[B, H]``; None without a pooler.
+        hidden_states: The input of the first layer and the output of each layer, ``[B, S, H]``
+            each; None unless asked for.
+        attentions: The attention weights of each layer, ``[B, heads, S, S]`` each; None unless
+            asked for.
+    """
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None
+    hidden_states: Layers | None
+    attentions: Layers | None
+
+
+class SequenceClassifierOutput(ModelOutput):
+    """The outputs of a head that gives one answer per text.
+
+    Attributes:
+        loss: 0-d; None without labels.
+        logits: ``[B, labels]``.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
+    """
+
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
+
+
+class TokenClassifierOutput(ModelOutput):
+    """The outputs of a head that gives one label per token.
+
+    Attributes:
+        loss: 0-d; None without labels.
+        logits: ``[B, S, labels]``; those at padding have no meaning.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
+    """
+
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
+
+
+class MaskedLMOutput(ModelOutput):
+    """The outputs of a head that predicts masked tokens.
+
+    Attributes:
+        loss: 0-d; None without labels.
+        logits: ``[B, S, V]``; those at padding have no meaning.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
+    """
+
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
+
+
+class QuestionAnsweringModelOutput(ModelOutput):
+    """The outputs of a head that finds answers in a text.
+
+    Attributes:
+        loss: 0-d; None without positions.
+        start_logits: ``[B, S]``.
+        end_logits: ``[B, S]``.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
+    """
+
+    loss: Tensor | None
+    start_logits: Tensor
+    end_logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None

@@ -1,10 +1,13 @@
-"""Open a directory or repository as a graph with its weights.
+"""Open a directory or repository as a model: configuration, then graph, then weights.
 
 ::
 
-    locate -> config.json -> headers -> outline -> graph on the meta device -> load_weights
+    config = with_head(read_config(checkpoint), kind, shapes)
+    graph = build(config)
+    fill(graph, stored, config)
 
-Before the configuration is checked, only the headers of the weights are read.
+Each stage makes one value from those before. Only the headers of the weights are read before the
+model is built.
 """
 
 from __future__ import annotations
@@ -12,31 +15,35 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, cast
+from typing import Any, Final, TypedDict
 
 import torch
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
-from flodl.hf.configs.labels import Labels
+from flodl.hf.build import build
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.configs.labels import LABEL_FIELDS, Labels
 from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
-from flodl.hf.head_kind import HeadKind
-from flodl.hf.keys import is_start_for
-from flodl.hf.load_report import LoadReport
-from flodl.hf.loading import HeadInit, load_weights
+from flodl.hf.families import AutoConfig, family_of
+from flodl.hf.families.deberta import DebertaV2Config
+from flodl.hf.head_kind import HeadKind, class_name, saved_head
 from flodl.hf.locate import locate
-from flodl.hf.opening_options import settled
-from flodl.hf.outline import LABELLED, head_of, outline
-from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles
+from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from flodl.hf.weights.fill import HeadInit, fill
+from flodl.hf.weights.keys import is_start_for, keys_have_pooler
 from flodl.hf.weights.stored import StoredFiles
 from flodl.log import warning
 
 Source = str | os.PathLike[str]
+
+Shapes = Mapping[str, Sequence[int]]
+
+_CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
 
 class Opening(TypedDict, total=False):
@@ -95,7 +102,7 @@ class HeadOpening(Opening, total=False):
     head_init: HeadInit | None
     ignore_mismatched_sizes: bool
     seed: int | None
-    tokenizer: HfTokenizer | None
+    tokenizer: PreTrainedTokenizerFast | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ class Opened:
     checkpoint: Checkpoint
 
 
-def access_of(options: Opening) -> Access:
+def access_of(options: Mapping[str, Any]) -> Access:
     """The arguments that say how to reach a checkpoint."""
     return Access(
         options.get("revision"),
@@ -122,6 +129,60 @@ def access_of(options: Opening) -> Access:
         options.get("local_files_only", False),
         options.get("subfolder", ""),
     )
+
+
+def open_model(
+    src: Source,
+    kind: HeadKind | None,
+    options: Mapping[str, Any],
+    *,
+    family: type[EncoderConfig] | None = None,
+) -> Opened:
+    """Build a model and load its weights.
+
+    Args:
+        src: Directory or repository.
+        kind: The head; None for the head of the class that the checkpoint was saved from.
+        options: The arguments of ``from_pretrained``: :class:`Opening` for an encoder without a
+            head, else :class:`HeadOpening`.
+        family: The expected family; None for any of the seven.
+
+    Raises:
+        FlodlError: One of ``flodl.hf.errors``.
+        FileNotFoundError: The directory does not exist, or files are missing in it.
+    """
+    asked = settled(options, Opening if kind is HeadKind.BASE else HeadOpening)
+    checkpoint = locate(src, access_of(asked))
+    config = asked_config(read_config(checkpoint, family), kind, asked)
+    kind = kind or saved_head(config)
+    weights = checkpoint.weight_files()
+    stored = StoredFiles(replace(weights, key_mapping=asked.get("key_mapping") or {}))
+    shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
+    config = with_head(config, kind, shapes, new_head=asked.get("head_init") == "replace")
+    graph = build(config, pooler=keys_have_pooler(shapes))
+    head_init = asked.get("head_init") or _draws(kind, config, asked, shapes)
+    report = fill(
+        graph,
+        stored,
+        config,
+        dtype=asked.get("dtype"),
+        device=asked.get("device"),
+        head_init=head_init,
+        seed=asked.get("seed"),
+        commit=checkpoint.commit,
+    )
+    if report.initialised and head_init != asked.get("head_init"):
+        warning(
+            f"{checkpoint.name}: {', '.join(report.initialised)} are not in the checkpoint and "
+            "were drawn: train the model before you use it"
+        )
+    if report.untied:
+        config = config.replace(tie_word_embeddings=False)
+    graph.set_source_config(config.to_json_string())
+    return Opened(graph.eval(), config, checkpoint)
+
+
+# --- The configuration -------------------------------------------------------------------------
 
 
 def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = None) -> EncoderConfig:
@@ -148,9 +209,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
     Anyone may have written that name, so the user decides.
     """
-    from flodl.hf.lora_matching import CONFIG_FILE
-
-    text = checkpoint.text(CONFIG_FILE)
+    text = checkpoint.text(ADAPTER)
     if text is None:
         return
     base = None
@@ -163,105 +222,148 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
     )
 
 
-def open_model(
-    src: Source,
-    kind: HeadKind | None,
-    options: HeadOpening,
-    *,
-    family: type[EncoderConfig] | None = None,
-) -> Opened:
-    """Build a model and load its weights.
-
-    Args:
-        src: Directory or repository.
-        kind: The head; None for the head of the class that the checkpoint was saved from.
-        options: The arguments of ``from_pretrained``.
-        family: The expected family; None for any of the seven.
+def asked_config(
+    config: EncoderConfig, kind: HeadKind | None, asked: Mapping[str, Any]
+) -> EncoderConfig:
+    """The configuration with the labels and the problem type that a caller asks for.
 
     Raises:
-        FlodlError: One of ``flodl.hf.errors``.
-        FileNotFoundError: The directory does not exist, or files are missing in it.
+        ConfigError: A value is impossible, or they contradict each other.
     """
-    options = cast("HeadOpening", settled(options))
-    check_options(options, HeadOpening, "from_pretrained")
-    device = options.get("device")
-    if device is not None:
-        options = {**options, "device": known_device(device)}  # refuse it before any download
-    checkpoint = locate(src, access_of(options))
-    config = read_config(checkpoint, family)
-    if options.get("problem_type") is not None:
-        config = config.replace(problem_type=options.get("problem_type"))
-    kind = kind or head_of(config)
-    wanted = options.get("num_labels"), options.get("id2label")
-    if kind in LABELLED and wanted != (None, None):
-        config.labels_for(*wanted)  # refuse them before the weights are downloaded
-    weights = checkpoint.weight_files()
-    if mapping := options.get("key_mapping"):
-        weights = replace(weights, key_mapping=mapping)
-    shapes = {key: tensor.shape for key, tensor in StoredFiles(weights).tensors.items()}
-    # Who names the classes wants a classifier of them, as in transformers. All heads that find
-    # answers are alike, so an encoder is a start for one.
-    named = kind in LABELLED and wanted != (None, None)
-    finder = "classifier" if config.model_type == "modernbert" else "qa_outputs"
-    started = kind is HeadKind.QA and is_start_for(finder, shapes, config.prefix)
-    may_draw = options.get("head_init") is None and (named or started)
-    if may_draw:
-        options = {**options, "head_init": "random"}
-    found = outline(
-        config,
-        shapes,
-        kind,
-        num_labels=wanted[0],
-        id2label=wanted[1],
-        new_head=options.get("head_init") == "replace",
-    )
-    graph = found.build()
-    config = _fill(graph, weights, found.config, options, checkpoint.commit)
-    if may_draw:
-        _warn_of_new_head(graph, checkpoint)
-    graph.set_source_config(config.to_json_string())
-    return Opened(graph.eval(), config, checkpoint)
+    labelled = (kind or saved_head(config)).labelled
+    names = ("problem_type", *(LABEL_FIELDS if labelled else ()))
+    fields = {name: asked[name] for name in names if asked.get(name) is not None}
+    return config.replace(**fields) if fields else config
 
 
-def open_encoder(
-    src: Source,
-    options: Opening,
-    *,
-    family: type[EncoderConfig] | None = None,
-) -> Opened:
-    """Open a checkpoint as an encoder without a head; see :func:`open_model`.
-
-    It has a pooler if the checkpoint has one.
-    """
-    options = cast("Opening", settled(options))
-    check_options(options, Opening, "from_pretrained")
-    return open_model(src, HeadKind.BASE, cast("HeadOpening", options), family=family)
-
-
-def _warn_of_new_head(graph: Graph, checkpoint: Checkpoint) -> None:
-    report: LoadReport = graph.__dict__["load_report"]
-    if report.initialised:
-        warning(
-            f"{checkpoint.name}: {', '.join(report.initialised)} are not in the checkpoint and "
-            "were drawn: train the model before you use it"
-        )
-
-
-def _fill(
-    graph: Graph,
-    weights: WeightFiles,
-    config: EncoderConfig,
-    options: HeadOpening,
-    commit: str | None,
+def with_head(
+    config: EncoderConfig, kind: HeadKind, shapes: Shapes, *, new_head: bool = False
 ) -> EncoderConfig:
-    report = load_weights(
-        graph,
-        weights,
-        config,
-        dtype=options.get("dtype"),
-        device=options.get("device"),
-        head_init=options.get("head_init"),
-        seed=options.get("seed"),
-        commit=commit,
-    )
-    return config.replace(tie_word_embeddings=False) if report.untied else config
+    """The configuration of a model with this head: its class, its labels and its variant.
+
+    Args:
+        config: That of a checkpoint.
+        kind: The head.
+        shapes: Shapes of the tensors of the checkpoint, by key; none for a new model.
+        new_head: Whether the head is drawn again. Then the checkpoint's classifier does not say how
+            many classes there are.
+
+    Raises:
+        ConfigError: Labels or head of the configuration contradict each other.
+    """
+    fields: dict[str, Any] = {"architectures": (class_name(config, kind),)}
+    if kind.labelled:
+        rows = None if new_head else _classifier_rows(shapes)
+        fields["id2label"] = config.labels_for(rows)
+    config = config.replace(**fields)
+    if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
+        config = _with_found_decoder(config, shapes)
+    return config
+
+
+def _classifier_rows(shapes: Shapes) -> int | None:
+    return next((shapes[key][0] for key in _CLASSIFIERS if shapes.get(key)), None)
+
+
+def _with_found_decoder(config: DebertaV2Config, keys: Iterable[str]) -> DebertaV2Config:
+    """The configuration with the masked-language head of the weights.
+
+    If the weights hold both heads or neither, the value of the file stays.
+    """
+    older = any(key.startswith("cls.predictions.") for key in keys)
+    newer = any(key.startswith("lm_predictions.lm_head.") for key in keys)
+    return config.for_masked_lm(legacy=config.legacy if older == newer else older)
+
+
+def _draws(
+    kind: HeadKind, config: EncoderConfig, asked: Mapping[str, Any], shapes: Shapes
+) -> HeadInit | None:
+    """Whether a head that the checkpoint lacks is drawn although the caller does not say so.
+
+    Who names the classes wants a classifier of them, as in transformers. All heads that find
+    answers are alike, so an encoder is a start for one.
+    """
+    named = kind.labelled and any(asked.get(name) is not None for name in LABEL_FIELDS)
+    started = kind is HeadKind.QA and is_start_for(family_of(config).finder, shapes, config.prefix)
+    return "random" if named or started else None
+
+
+# --- Arguments ---------------------------------------------------------------------------------
+
+
+_ATTENTION: Final = ("sdpa", "eager")
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "device_map": 'give device="cuda" or another device; a model is on one device',
+    "load_in_8bit": 'give dtype="bfloat16" for half the memory',
+    "load_in_4bit": 'give dtype="bfloat16" for half the memory',
+    "quantization_config": 'give dtype="bfloat16" for half the memory',
+    "trust_remote_code": "flodl never runs code of a checkpoint: leave it out",
+    "use_auth_token": "give token=",
+    "output_hidden_states": "ask in the call: model(**batch, output_hidden_states=True)",
+    "output_attentions": "ask in the call: model(**batch, output_attentions=True)",
+    "output_loading_info": "read model.load_report afterwards",
+    "config": "give num_labels=, id2label= or problem_type=; config.json says everything else",
+    "state_dict": "call model.load_state_dict(...) afterwards",
+    "from_tf": "convert the checkpoint to safetensors first",
+    "from_flax": "convert the checkpoint to safetensors first",
+    "max_memory": "a model is on one device: give device=",
+    "offload_folder": "weights are memory-mapped: leave it out",
+    "force_download": "remove the repository from the cache first",
+    "proxies": "set HTTPS_PROXY",
+}
+"""Arguments that flodl does not have -> what to do instead; None and False ask for nothing."""
+
+_WITHOUT_EFFECT: Final = ("low_cpu_mem_usage", "use_safetensors", "return_dict")
+"""Arguments that ask for what flodl always does; only False would ask for something else."""
+
+
+def settled(options: Mapping[str, Any], known: Any) -> dict[str, Any]:
+    """The same arguments in the spelling of flodl.
+
+    Args:
+        options: The arguments of the caller.
+        known: The typed dictionary of the arguments that flodl takes.
+
+    Raises:
+        TypeError: flodl has nothing like an argument; the message says what to do instead.
+        ValueError: An argument has a value that flodl does not support, or two contradict.
+    """
+    found = {name: value for name, value in options.items() if not _asks_for_nothing(name, value)}
+    for name in found:
+        if name in _REFUSED:
+            raise TypeError(f"from_pretrained() takes no argument {name!r}: {_REFUSED[name]}")
+    _settle_dtype(found)
+    _settle_attention(found)
+    if found.pop("ignore_mismatched_sizes", False):
+        found["head_init"] = "replace"
+    check_options(found, known, "from_pretrained")
+    if found.get("device") is not None:
+        found["device"] = known_device(found["device"])  # refuse it before any download
+    return found
+
+
+def _asks_for_nothing(name: str, value: object) -> bool:
+    if name in _WITHOUT_EFFECT:
+        if value is False and name != "low_cpu_mem_usage":
+            raise ValueError(f"{name}=False: flodl only reads safetensors and returns named values")
+        return True
+    return name in _REFUSED and (value is None or value is False)
+
+
+def _settle_dtype(found: dict[str, Any]) -> None:
+    given = {name: found.pop(name) for name in ("dtype", "torch_dtype") if name in found}
+    kinds = {str(one).removeprefix("torch.") for one in given.values() if one is not None}
+    if len(kinds) > 1:
+        raise ValueError(f"dtype and torch_dtype contradict each other: {given}")
+    if kinds and kinds != {"auto"}:
+        found["dtype"] = next(one for one in given.values() if one is not None)
+
+
+def _settle_attention(found: dict[str, Any]) -> None:
+    wanted = found.pop("attn_implementation", None)
+    if wanted is not None and wanted not in _ATTENTION:
+        raise ValueError(
+            f"attn_implementation={wanted!r}: flodl has one attention, which calls torch's "
+            "scaled_dot_product_attention; leave it out, or give 'sdpa' or 'eager'"
+        )

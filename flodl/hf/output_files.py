@@ -31,9 +31,6 @@ COMPANIONS = (
 )
 """The tokenizer's files, and those that say how sentence embeddings are made."""
 
-ONNX, ONNX_DATA = "model.onnx", "model.onnx.data"
-"""The file of ONNX, and that of its weights if they are too large for the first one."""
-
 
 def companions_of(source: Checkpoint, names: Iterable[str] = COMPANIONS) -> dict[str, Path]:
     """The files with these names in a checkpoint, downloaded if they are on the Hub.
@@ -58,30 +55,6 @@ def copy_files(files: dict[str, Path], out: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
             file.write(path.read_bytes())
-
-
-def place_onnx(hidden: Path, out: Path) -> None:
-    """Move a written ONNX file into its directory.
-
-    An earlier file is removed first: it would not fit the new data beside it.
-
-    Raises:
-        OSError: The system refused.
-    """
-    remove_onnx(out)
-    for name in (ONNX_DATA, ONNX):
-        if (hidden / name).exists():
-            (hidden / name).replace(out / name)
-
-
-def remove_onnx(out: Path) -> None:
-    """Remove the ONNX file of an earlier export.
-
-    Raises:
-        OSError: The system refused.
-    """
-    for name in (ONNX, ONNX_DATA):
-        (out / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,21 +11,19 @@ import torch
 from torch import Tensor
 
 from fdl.base.files import replacing
-from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.errors import need
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loss_cells import (
-    LOSS_TOLERANCE,
-    batch_for,
-    loss_differences,
-    losses_as_text,
-)
 from flodl.hf.matrix import Cell, source_of
 from flodl.hf.opening import Opened, open_model
 from flodl.hf.reference import (
+    LOSS_TOLERANCE,
     Outputs,
+    batch_for,
     largest_difference,
     load,
+    loss_differences,
+    losses_as_text,
     outputs_of_graph,
     outputs_of_reference,
     transformers,

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.layers.transformer_layer import RecomputedLayer
 from flodl.hf.model_call import word_table_of
-from flodl.hf.models.recomputing import RecomputedLayer
 
 if TYPE_CHECKING:
-    from flodl.hf.tokenizer import HfTokenizer
+    from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -40,21 +41,14 @@ _ELSEWHERE: Mapping[str, str] = {
 """Names of ``transformers`` that have another name here -> what to write instead."""
 
 
-class OfFamily:
-    """The base of classes of one family; ``config=`` in the class line names its configuration."""
-
-    config_class: ClassVar[type[EncoderConfig]]
-
-    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
-        super().__init_subclass__()
-        if config is not None:
-            cls.config_class = config
+CLASSES: dict[tuple[str, HeadKind], type[PretrainedModel]] = {}
+"""The class for each model type and head."""
 
 
-class PretrainedModel(OfFamily, nn.Module):
+class PretrainedModel(nn.Module):
     """A model as a ``torch.nn.Module``: its parameters have the names of the checkpoint.
 
-    A call returns a :class:`~flodl.hf.outputs.ModelOutput`. :attr:`graph` is the same model as a
+    A call returns a :class:`~flodl.hf.model_call.ModelOutput`. :attr:`graph` is the same model as a
     graph, which returns a tensor. Both share all parts, so either may be trained, moved or saved.
     Public attributes of the graph, such as ``freeze`` and ``save_checkpoint``, can also be reached
     through the model.
@@ -67,9 +61,19 @@ class PretrainedModel(OfFamily, nn.Module):
         TypeError: ``config`` is not a configuration of the family.
     """
 
+    config_class: ClassVar[type[EncoderConfig]]
+    kind: ClassVar[HeadKind]
+
     _graph: Graph
     _config: EncoderConfig
     _described: tuple[str | None, int]
+
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        """Note the class of a family; ``config=`` in the class line names its configuration."""
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+            CLASSES.setdefault((config.model_type, cls.kind), cls)
 
     def __init__(self, config: EncoderConfig, graph: Graph | None = None) -> None:
         _check_config(type(self), config)
@@ -285,7 +289,7 @@ class PretrainedModel(OfFamily, nn.Module):
     # --- Files -----------------------------------------------------------------------------
 
     @property
-    def tokenizer(self) -> HfTokenizer | None:
+    def tokenizer(self) -> PreTrainedTokenizerFast | None:
         """The tokenizer of the model; None if there is none or it could not be read."""
         return None
 

@@ -1,20 +1,30 @@
-"""Settings of sentence embeddings: ``modules.json`` of a directory and the files it names."""
+"""Settings of sentence embeddings: ``modules.json`` of a directory, and how vectors compare."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
 
 from flodl.hf.errors import CheckpointFormatError, ConfigError
-from flodl.hf.similarity import Similarity, checked
 from flodl.hf.source import Checkpoint
 
 Pooling: TypeAlias = Literal["mean", "cls", "max", "pooler"]
 """How the vectors of all tokens become one vector."""
 
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+Similarity: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How similar two vectors are; larger is more similar, so distances are negative."""
+
+SIMILARITIES: Final[tuple[Similarity, ...]] = get_args(Similarity)
+
+Compare = Callable[[Tensor, Tensor], Tensor]
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -42,19 +52,17 @@ class SentenceSettings:
         pooling: ``"mean"`` or ``"max"`` over the tokens, ``"cls"`` (the first token), or
             ``"pooler"`` (the output of the model's pooler for the first token).
         normalize: Scale vectors to length 1.
-        truncation: Cut texts that are too long, as such directories expect.
         max_length: Tokens to cut to; None for the limit of the model or its tokenizer.
         lower_case: Convert texts, with the prompt, to lower case before they are encoded.
         prompt: Put before every text.
         subfolder: Folder of the model, relative to the directory; empty for the directory itself.
-        prompts: Further prompts by name, for :meth:`TextEncoder.encode`.
+        prompts: Further prompts by name, for :meth:`SentenceTransformer.encode`.
         include_prompt: Whether the tokens of a prompt count in the pooling; False allows no prompt.
         similarity: The function that compares the vectors of the model.
     """
 
     pooling: Pooling = "mean"
     normalize: bool = False
-    truncation: bool = False
     max_length: int | None = None
     lower_case: bool = False
     prompt: str = ""
@@ -98,7 +106,6 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
     return SentenceSettings(
         pooling=_pooling(pooling, f"{checkpoint.name}/{pooling_file}"),
         normalize="Normalize" in modules,
-        truncation=True,
         max_length=_max_length(model, f"{checkpoint.name}/{model_file}"),
         lower_case=bool(model.get("do_lower_case", False)),
         prompt=prompt,
@@ -228,7 +235,7 @@ def _prompts(config: dict[str, Any]) -> dict[str, str]:
 def _similarity(config: dict[str, Any]) -> Similarity:
     named = config.get("similarity_fn_name") or "cosine"
     try:
-        return checked(named)
+        return _checked(named)
     except ValueError as error:
         raise ConfigError(f"{_PROMPTS}: similarity_fn_name: {error}") from None
 
@@ -254,3 +261,54 @@ def _parsed(text: str, where: str) -> Any:
 
 def _inside(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+# --- Comparing vectors -------------------------------------------------------------------------
+
+
+def similarity(kind: Similarity, first: Any, second: Any) -> Tensor:
+    """Compare every vector of one set with every vector of another.
+
+    Args:
+        kind: The function.
+        first: ``[N, H]`` or ``[H]``: a tensor, an array of numpy, or a list of either.
+        second: ``[M, H]`` or ``[H]``.
+
+    Returns:
+        ``[N, M]``.
+
+    Raises:
+        ValueError: There is no such function.
+    """
+    return _ALL[_checked(kind)](_as_rows(first), _as_rows(second))
+
+
+def _checked(kind: Any) -> Similarity:
+    """The name of a function.
+
+    Raises:
+        ValueError: There is no such function.
+    """
+    if kind not in SIMILARITIES:
+        raise ValueError(f"similarity {kind!r} is not one of {', '.join(SIMILARITIES)}")
+    found: Similarity = kind
+    return found
+
+
+def _as_rows(vectors: Any) -> Tensor:
+    if isinstance(vectors, Sequence) and vectors and not isinstance(vectors[0], float | int):
+        vectors = torch.stack([torch.as_tensor(one) for one in vectors])
+    rows = torch.as_tensor(vectors)
+    return rows[None] if rows.dim() == 1 else rows
+
+
+def _scaled(vectors: Tensor) -> Tensor:
+    return F.normalize(vectors, dim=1)
+
+
+_ALL: Mapping[Similarity, Compare] = {
+    "cosine": lambda first, second: _scaled(first) @ _scaled(second).T,
+    "dot": lambda first, second: first @ second.T,
+    "euclidean": lambda first, second: -torch.cdist(first, second, p=2.0),
+    "manhattan": lambda first, second: -torch.cdist(first, second, p=1.0),
+}

@@ -21,6 +21,7 @@ from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 

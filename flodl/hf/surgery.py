@@ -19,13 +19,13 @@ from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
 from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.build import build
 from flodl.hf.errors import ConfigError
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families.albert import AlbertEncoder
+from flodl.hf.families.modernbert import ModernBertLayers
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
-from flodl.hf.models.backbone import AlbertEncoder
-from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
-from flodl.hf.models.modernbert import ModernBertLayers
+from flodl.hf.layers.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
 
 _WORDS = ("embeddings.word_embeddings", "embeddings.tok_embeddings")
 _DECODERS = ("decoder", "vocab_projector")
@@ -201,7 +201,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
         return copy.deepcopy(part)
     config = AutoConfig.from_json_str(graph.source_config)
     config = config.replace(architectures=(config.base_class_name,))
-    model = build_graph(config, HeadKind.BASE, pooler="pooler" in part._modules, device="meta")
+    model = build(config, HeadKind.BASE, pooler="pooler" in part._modules)
     state = {name: value.detach().clone() for name, value in part.state_dict().items()}
     different = set(state).symmetric_difference(model.state_dict())
     if different:

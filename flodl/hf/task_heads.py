@@ -1,7 +1,7 @@
 """Encoders with a head: the models that predict and are fine-tuned.
 
 A head holds a graph, its configuration, the names of its classes and a tokenizer. The classes of
-each family are in :mod:`flodl.hf.families`.
+each family are in :mod:`flodl.hf.auto`.
 """
 
 from __future__ import annotations
@@ -14,42 +14,29 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
-from flodl.hf.config_json import EncoderConfig
+from flodl.hf.build import build
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import DiskFull
+from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.losses import (
-    MaskedLMLosses,
-    QuestionAnsweringLosses,
-    SequenceLosses,
-    TokenLosses,
-    question_answering_loss,
+from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
+from flodl.hf.losses import some_at_padding
+from flodl.hf.model_call import Arguments, ModelOutput, head_values
+from flodl.hf.opening import (
+    HeadOpening,
+    Opened,
+    Source,
+    asked_config,
+    open_model,
+    with_head,
 )
-from flodl.hf.model_call import Arguments, head_values
-from flodl.hf.models.layout import PLACES, ChoiceOfLayout
-from flodl.hf.opening import HeadOpening, Opened, Source, open_model
-from flodl.hf.outline import LABELLED, outline
-from flodl.hf.outputs import (
-    MaskedLMOutput,
-    ModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
-from flodl.hf.predict.answer import QuestionAnswering
-from flodl.hf.predict.fill_mask import FillMask
-from flodl.hf.predict.sequence import SequencePrediction
-from flodl.hf.predict.tokens import TokenTagging
-from flodl.hf.pretrained import PretrainedModel
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.pretrained import CLASSES, PretrainedModel
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
     from flodl.hf.encoder_model import EncoderModel
 
 Device = torch.device | str
-
-_ROBERTA = ("roberta", "xlm-roberta")
-_GIVEN_POSITIONS = ("bert", "albert")
 
 
 class Head(PretrainedModel):
@@ -61,15 +48,11 @@ class Head(PretrainedModel):
         tokenizer: Encodes texts for the model.
     """
 
-    kind: ClassVar[HeadKind]
-    encoder_class: ClassVar[type[EncoderModel]]
-    """The class without a head, of the same family."""
-
     def __init__(
         self,
         config: EncoderConfig,
         graph: Graph | None = None,
-        tokenizer: HfTokenizer | None = None,
+        tokenizer: PreTrainedTokenizerFast | None = None,
     ) -> None:
         super().__init__(config, graph)
         self._tokenizer = tokenizer
@@ -77,7 +60,7 @@ class Head(PretrainedModel):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes in order; empty for a head without classes."""
-        return tuple(self.config.id2label.values()) if self.kind in LABELLED else ()
+        return tuple(self.config.id2label.values()) if self.kind.labelled else ()
 
     @property
     def base_model(self) -> EncoderModel:
@@ -89,7 +72,8 @@ class Head(PretrainedModel):
         graph = self._graph.tree_children()[self.config.prefix]
         known = self.__dict__.get("_encoder")
         if known is None or known._graph is not graph:
-            known = self.__dict__["_encoder"] = self.encoder_class(self.config, graph)
+            made: Any = CLASSES[self.config.model_type, HeadKind.BASE]
+            known = self.__dict__["_encoder"] = made(self.config, graph)
         encoder: EncoderModel = known
         return encoder
 
@@ -100,7 +84,7 @@ class Head(PretrainedModel):
         return super().__getattr__(name)
 
     @property
-    def tokenizer(self) -> HfTokenizer | None:
+    def tokenizer(self) -> PreTrainedTokenizerFast | None:
         """The tokenizer of the model; None if there is none or it could not be read."""
         return self._tokenizer
 
@@ -120,7 +104,7 @@ class Head(PretrainedModel):
         return cls.of_opened(opened, options.get("tokenizer"))
 
     @classmethod
-    def of_opened(cls, opened: Opened, tokenizer: HfTokenizer | None = None) -> Self:
+    def of_opened(cls, opened: Opened, tokenizer: PreTrainedTokenizerFast | None = None) -> Self:
         """Make the head of an opened model, with the checkpoint's tokenizer if that can be read.
 
         If the tokenizer cannot be read, a message goes to stderr; the model then works on ids only.
@@ -131,10 +115,12 @@ class Head(PretrainedModel):
         return head
 
     def _read_tokenizer(self, opened: Opened) -> None:
-        from flodl.hf.tokenizer import HfTokenizer
+        from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
         try:
-            self._tokenizer = HfTokenizer.from_checkpoint(opened.checkpoint, opened.config)
+            self._tokenizer = PreTrainedTokenizerFast.from_checkpoint(
+                opened.checkpoint, opened.config
+            )
         except DiskFull:
             raise
         except (FlodlError, OSError) as error:
@@ -161,8 +147,9 @@ class Head(PretrainedModel):
     def _drawn(
         cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
     ) -> tuple[EncoderConfig, Graph]:
-        found = outline(config, {}, cls.kind, num_labels=num_labels)
-        return found.config, found.build(device)
+        asked = asked_config(config, cls.kind, {"num_labels": num_labels})
+        config = with_head(asked, cls.kind, {})
+        return config, build(config, device=device)
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
@@ -211,9 +198,10 @@ def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
     if not width:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
     inputs = {"input_ids": enc.input_ids, "attention_mask": enc.attention_mask}
-    if config.type_vocab_size and config.model_type not in _ROBERTA:
+    family = family_of(config)
+    if config.type_vocab_size and family.reads_segments:
         inputs["token_type_ids"] = enc.token_type_ids
-    if config.model_type in _GIVEN_POSITIONS:
+    if family.given_positions:
         inputs["position_ids"] = enc.position_ids
     return inputs
 
@@ -250,7 +238,7 @@ class LabelledHead(Head):
             return_dict: False for a tuple.
 
         Returns:
-            The outputs; see :mod:`flodl.hf.outputs`.
+            The outputs; see :mod:`flodl.hf.model_call`.
 
         Raises:
             ValueError: There are neither ids nor vectors, or both, or labels do not fit.
@@ -283,103 +271,14 @@ class LabelledHead(Head):
         return False
 
 
-class SequenceClassifier(SequencePrediction, SequenceLosses, LabelledHead):
-    """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
+class LabelsTokens(LabelledHead):
+    """A head with a label per token."""
 
-    kind = HeadKind.SEQCLS
-    output_class = SequenceClassifierOutput
+    def compute_loss(self, enc: EncodedBatch, labels: Tensor) -> Tensor:
+        """Run the model and compare with the labels, ``[B, S]``; -100 does not count."""
+        at_padding = self._counts_padding(enc.attention_mask, labels)
+        logits = self.forward_encoded(enc, padding=True if at_padding else None)
+        return self._loss_of(logits, labels)
 
-
-class TokenClassifier(TokenTagging, TokenLosses, LabelledHead):
-    """One label per token: ``predict``, ``tag``, ``compute_loss``."""
-
-    kind = HeadKind.TOKCLS
-    output_class = TokenClassifierOutput
-
-
-class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, Head):
-    """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
-
-    kind = HeadKind.QA
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        *,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
-        """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
-
-        Args:
-            input_ids: As for the other heads; see :meth:`LabelledHead.forward`.
-            attention_mask: As there.
-            token_type_ids: As there.
-            position_ids: As there.
-            inputs_embeds: As there.
-            start_positions: First token of each answer, ``[B]``; gives a loss with the next.
-            end_positions: Last token of each answer, ``[B]``.
-            output_hidden_states: As there.
-            output_attentions: As there.
-            return_dict: As there.
-
-        Returns:
-            The outputs.
-
-        Raises:
-            ValueError: There are neither ids nor vectors, or both, or positions do not fit.
-        """
-        arguments = Arguments(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            bool(output_hidden_states),
-            bool(output_attentions),
-        )
-        found = head_values(self._graph, self.config, arguments)
-        logits, loss = found.output, None
-        if start_positions is not None and end_positions is not None:
-            loss = question_answering_loss(logits, start_positions, end_positions)
-        output = QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=logits[..., 0].contiguous(),
-            end_logits=logits[..., 1].contiguous(),
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-        )
-        return output.to_tuple() if return_dict is False else output
-
-
-class MaskedLM(FillMask, MaskedLMLosses, LabelledHead):
-    """The words at masks: ``fill_mask``, ``compute_loss``."""
-
-    kind = HeadKind.MLM
-    output_class = MaskedLMOutput
-
-    def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
-        """Logits of single positions; only these are decoded, because decoding is most of the work.
-
-        Args:
-            enc: On the device of the model.
-            rows: ``[N]``.
-            columns: ``[N]``.
-
-        Returns:
-            ``[N, V]``.
-        """
-        graph, prefix = self._graph, self.config.prefix
-        encoder = graph.get_submodule(prefix)
-        states: Tensor = encoder(**inputs_of(enc, self.config))[rows, columns]
-        names = [node.prefix for node in graph.topology.nodes if node.prefix]
-        for name in names[names.index(prefix) + 1 :]:
-            states = graph.get_submodule(name)(states)
-        return states
+    def _counts_padding(self, mask: Tensor | None, labels: Tensor) -> bool:
+        return mask is not None and some_at_padding(mask, labels)

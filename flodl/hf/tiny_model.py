@@ -15,17 +15,16 @@ from typing import Any
 import torch
 
 from fdl.base.files import staging
-from flodl.hf import families
-from flodl.hf.config_json import AutoConfig, EncoderConfig
-from flodl.hf.dependencies import need
+from flodl.hf.auto import class_of
+from flodl.hf.errors import need
 from flodl.hf.export import save_model
+from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, Cell, tiny_config
-from flodl.hf.outline import LABELLED, class_name
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.source import CONFIG
 from flodl.hf.text.files import SETTINGS, TOKENIZER
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 LABELS = ("negative", "neutral", "positive")
 """The classes of a tiny classifier of texts."""
@@ -110,18 +109,20 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
     if family in _ROBERTAS:
         fields |= {"bos_token_id": ids["cls_token_id"], "eos_token_id": ids["sep_token_id"]}
     config = AutoConfig.from_json_str(json.dumps(fields))
-    if head not in LABELLED:
+    if not head.labelled:
         return config
     return config.replace(id2label=LABELS if head is HeadKind.SEQCLS else TAGS)
 
 
 def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
-    made: Any = getattr(families, class_name(config, head))
+    made: Any = class_of(config, head)
     model: PretrainedModel = made.from_config(config)
     return model
 
 
-def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> HfTokenizer:
+def _tokenizer(
+    folder: Path, vocabulary: list[str], special: dict[str, str]
+) -> PreTrainedTokenizerFast:
     """Write a WordPiece tokenizer into a folder and read it."""
     package = need("tokenizers")
     ids = {token: place for place, token in enumerate(vocabulary)}
@@ -145,4 +146,4 @@ def _tokenizer(folder: Path, vocabulary: list[str], special: dict[str, str]) -> 
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    return HfTokenizer.from_file(folder / TOKENIZER)
+    return PreTrainedTokenizerFast.from_file(folder / TOKENIZER)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, cast,
 import torch
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
-from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.errors import CheckpointFormatError, ConfigError, need
+from flodl.hf.families import AutoConfig, EncoderConfig, family_of
+from flodl.hf.families.family import IDS, MASK
 from flodl.hf.locate import locate
 from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.call_options import (
@@ -27,13 +28,20 @@ from flodl.hf.text.call_options import (
     checked_side,
     row_shape,
 )
-from flodl.hf.text.calling import Texts, encode_rows, gathered, values_of
-from flodl.hf.text.conventions import IDS, MASK, conventions
+from flodl.hf.text.calling import (
+    NO_PAD_TOKEN,
+    Features,
+    Filling,
+    Texts,
+    encode_rows,
+    gathered,
+    padded,
+    values_of,
+)
+from flodl.hf.text.conventions import check_settings, conventions, with_settings
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
-from flodl.hf.text.overrides import check_settings, with_settings
-from flodl.hf.text.padding import NO_PAD_TOKEN, Features, Filling, padded
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.truncation import Positions, Strategy, Truncation
 from flodl.hf.text.vocabulary import Vocabulary
@@ -43,10 +51,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Encoding, Tokenizer
 
-    from flodl.hf.configs.base import EncoderConfig
-
 TruncationChoice: TypeAlias = bool | Strategy
-_UNTYPED = ("roberta", "xlm-roberta")
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -71,7 +76,7 @@ class EncodeOptions(TypedDict, total=False):
 
 
 @final
-class HfTokenizer(Vocabulary):
+class PreTrainedTokenizerFast(Vocabulary):
     """A tokenizer of a Hugging Face checkpoint.
 
     Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding does not
@@ -188,10 +193,10 @@ class HfTokenizer(Vocabulary):
         need("tokenizers")
         return cls(from_files(read_files(checkpoint)), config)
 
-    def for_config(self, config: EncoderConfig) -> HfTokenizer:
+    def for_config(self, config: EncoderConfig) -> PreTrainedTokenizerFast:
         """The same tokenizer with the limits, pad id and segments of another model."""
         # Every prediction asks for it, and reading the settings again takes 40 microseconds.
-        return self if config is self._config else HfTokenizer(self._source, config)
+        return self if config is self._config else PreTrainedTokenizerFast(self._source, config)
 
     @property
     def limit(self) -> int | None:
@@ -371,7 +376,8 @@ class HfTokenizer(Vocabulary):
 
     def __repr__(self) -> str:
         origin = "memory" if self.files is None else self.files.origin
-        return f"HfTokenizer({origin}, {self.inner.get_vocab_size()} tokens, limit {self.limit})"
+        size = self.inner.get_vocab_size()
+        return f"{type(self).__name__}({origin}, {size} tokens, limit {self.limit})"
 
     def _shape(self, options: CallOptions) -> RowShape:
         shape = row_shape(options, self.model_max_length, self.padding_side, self.truncation_side)
@@ -422,7 +428,7 @@ class HfTokenizer(Vocabulary):
     def _rows(
         self, encodings: list[Encoding], pair: bool, what: str, options: EncodeOptions
     ) -> tuple[EncodingRows, Sequence[int]]:
-        typed = self._config is None or self._config.model_type not in _UNTYPED
+        typed = self._config is None or family_of(self._config).reads_segments
         cut = self._truncation(options)
         if cut is None:
             self._check_lengths(encodings, what, options.get("max_length"))
@@ -489,7 +495,7 @@ def position_limit(config: EncoderConfig) -> int | None:
     """
     if not getattr(config, "position_biased_input", True):
         return None
-    if config.model_type in _UNTYPED:
+    if family_of(config).offset_positions:
         # A model like this without a pad id is refused long before it has a tokenizer.
         return config.max_position_embeddings - (config.pad_token_id or 0) - 1
     return config.max_position_embeddings
@@ -497,8 +503,6 @@ def position_limit(config: EncoderConfig) -> int | None:
 
 def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
     """The model's configuration; None if there is none, or its family has no model here."""
-    from flodl.hf.config_json import AutoConfig
-
     text = checkpoint.text(CONFIG)
     try:
         return None if text is None else AutoConfig.from_json_str(text, origin=CONFIG)
@@ -516,14 +520,13 @@ class AutoTokenizer:
     def __init__(self) -> None:
         raise TypeError("use AutoTokenizer.from_pretrained(DIRECTORY_OR_REPOSITORY)")
 
-    from_pretrained = HfTokenizer.from_pretrained
+    from_pretrained = PreTrainedTokenizerFast.from_pretrained
 
 
 # One class reads the tokenizers of all families; these are its names in programs for transformers.
-AlbertTokenizerFast = HfTokenizer
-BertTokenizerFast = HfTokenizer
-DebertaV2TokenizerFast = HfTokenizer
-DistilBertTokenizerFast = HfTokenizer
-PreTrainedTokenizerFast = HfTokenizer
-RobertaTokenizerFast = HfTokenizer
-XLMRobertaTokenizerFast = HfTokenizer
+AlbertTokenizerFast = PreTrainedTokenizerFast
+BertTokenizerFast = PreTrainedTokenizerFast
+DebertaV2TokenizerFast = PreTrainedTokenizerFast
+DistilBertTokenizerFast = PreTrainedTokenizerFast
+RobertaTokenizerFast = PreTrainedTokenizerFast
+XLMRobertaTokenizerFast = PreTrainedTokenizerFast

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.losses import IGNORED
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _USUAL_MASKS = ("[MASK]", "<mask>")
 
@@ -60,7 +60,7 @@ def align_labels(
 
 def mask_tokens(
     enc: EncodedBatch,
-    tokenizer: HfTokenizer,
+    tokenizer: PreTrainedTokenizerFast,
     p: float = 0.15,
     generator: torch.Generator | None = None,
 ) -> tuple[EncodedBatch, Tensor]:
@@ -105,13 +105,13 @@ def mask_tokens(
     return masked, ids.masked_fill(~chosen, IGNORED)
 
 
-def _framing(tokenizer: HfTokenizer, mask_id: int) -> list[int]:
+def _framing(tokenizer: PreTrainedTokenizerFast, mask_id: int) -> list[int]:
     """Ids of special tokens; batches made only from ids do not mark them."""
     known = (tokenizer.cls_token_id, tokenizer.sep_token_id, mask_id)
     return [number for number in known if number is not None]
 
 
-def mask_id_of(tokenizer: HfTokenizer) -> int:
+def mask_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
     """The id of the mask token; if the files name none, one of the usual spellings.
 
     Raises:

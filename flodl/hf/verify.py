@@ -11,28 +11,26 @@ from typing import Any
 from torch import nn
 
 from flodl.errors import FlodlError
-from flodl.hf import keys
-from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.auto import AutoModel
+from flodl.hf.build import build
 from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
-from flodl.hf.families import AutoModel
-from flodl.hf.head_kind import HeadKind
+from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.locate import locate
-from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
-from flodl.hf.onnx_file import onnx_difference
 from flodl.hf.opening import Opened
-from flodl.hf.outline import build_for_export, exported_kind
-from flodl.hf.output_files import ONNX
 from flodl.hf.reference import (
+    LOSS_TOLERANCE,
     Loaded,
     Outputs,
+    batch_for,
     largest_difference,
     load,
+    loss_differences,
     outputs_of_graph,
     outputs_of_reference,
     transformers,
 )
-from flodl.hf.safetensors_io import expected_from_graph
 from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify_source import (
@@ -43,8 +41,10 @@ from flodl.hf.verify_source import (
     open_source,
     side_of,
 )
+from flodl.hf.weights import keys
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import StoredFiles, same_bytes
+from flodl.hf.weights.writing import expected_from_graph
 
 TOLERANCE = 1e-5
 PROMPT = "fab2s writes Rust"
@@ -117,8 +117,7 @@ def verify_export(
        bits for the export and for the source, each with its own configuration and tokenizer. If the
        configuration says that the export has another dtype, the source is converted to it first;
     4. ``outputs``: flodl computes the same outputs as the reference within 1e-5;
-    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left;
-    6. ``onnx``, if there is a ``model.onnx``: onnxruntime computes the same outputs within 1e-4.
+    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left.
 
     Args:
         directory: The export.
@@ -154,8 +153,6 @@ def verify_export(
         compared = (run.bytes, run.config, run.tokenizer, run.source)
         steps += [(one.__name__, partial(one, origin)) for one in compared]
     steps += [("outputs", run.outputs), ("losses", run.losses)]
-    if (directory / ONNX).exists():
-        steps.append(("onnx", run.onnx))
     for step, look in steps:
         checks.append(_guarded(step, look))
         if step == "reference" and not checks[-1].passed:
@@ -166,10 +163,6 @@ def verify_export(
     return _verified(directory, name, checks)
 
 
-class _Skipped(Exception):  # noqa: N818 - it never leaves this module
-    """A check cannot run here; the text says what it needs."""
-
-
 def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
     return Verification(directory, name, tuple(checks))
 
@@ -177,8 +170,6 @@ def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
 def _guarded(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
-    except _Skipped as reason:
-        return Check(name, None, str(reason))
     except (Different, FlodlError) as problem:
         return Check(name, False, str(problem))
     except Exception as error:  # any failure of the model is a result of the check
@@ -193,12 +184,12 @@ def _config(directory: Path) -> EncoderConfig:
 def _structure(directory: Path, config: EncoderConfig, family: str | None) -> str:
     if family is not None and config.model_type != family:
         raise FlodlError(f"it is of the family {config.model_type}, not {family}")
-    known = config.class_prefix + exported_kind(config).suffix
+    known = config.class_prefix + named_head(config).suffix
     if _name(config) != known:
         raise FlodlError(f"architectures names {_name(config)}, which is not {known}")
     stored = StoredFiles(Directory(directory).weight_files())
     shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
-    graph = build_for_export(config, keys.keys_have_pooler(shapes), "meta")
+    graph = build(config, pooler=keys.keys_have_pooler(shapes))
     _compare_shapes(expected_from_graph(graph), shapes)
     return f"{len(shapes)} tensors with the names and shapes of {_name(config)}"
 
@@ -269,7 +260,7 @@ class _Run:
     def reference(self) -> str:
         """Load the export in the reference, and keep its outputs."""
         loaded = _loaded(self._directory, self._directory)
-        is_base = exported_kind(self._config) is HeadKind.BASE
+        is_base = named_head(self._config) is HeadKind.BASE
         missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
         if missing or loaded.unexpected:
             raise Different(
@@ -350,14 +341,6 @@ class _Run:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
 
-    def onnx(self) -> str:
-        """Compare the outputs of onnxruntime and of flodl for the ONNX file of the export."""
-        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
-        apart = onnx_difference(graph, self._config, self._directory / ONNX)
-        if apart is None:
-            raise _Skipped("not compared: run pip install onnxruntime")
-        return f"onnxruntime computes the same within {apart:.2g}"
-
 
 def _loaded(weights: Path, config: Path) -> Loaded:
     try:
@@ -369,7 +352,7 @@ def _loaded(weights: Path, config: Path) -> Loaded:
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
     """For each tensor of the export, the tensor of the source that must be equal."""
-    graph = build_for_export(config, keys.keys_have_pooler(mine), "meta")
+    graph = build(config, pooler=keys.keys_have_pooler(mine))
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
     arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
     pairs = {}
@@ -389,7 +372,7 @@ def _lost_poolers(
     An encoder may lack its pooler without failing another check; all other tensors are required
     anyway.
     """
-    graph = build_for_export(config, True, "meta")
+    graph = build(config)
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
     arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
     return sorted(

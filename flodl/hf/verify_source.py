@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from flodl.hf.config_json import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION, exported_config
+from flodl.hf.families import EncoderConfig
+from flodl.hf.head_kind import named_head
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.outline import LABELLED, exported_kind
 from flodl.hf.output_files import COMPANIONS, companions_of
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
 from flodl.hf.source import Checkpoint
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.files import OWN_NAMES
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 TEXTS = (
     "Ada Lovelace met Charles Babbage in London.",
@@ -51,7 +51,7 @@ class Side:
     """
 
     config: EncoderConfig
-    tokenizer: HfTokenizer | None
+    tokenizer: PreTrainedTokenizerFast | None
     files: dict[str, Path]
 
     def batch(self, text: str) -> EncodedBatch:
@@ -68,7 +68,7 @@ def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:
         FlodlError: A file is broken.
     """
     try:
-        tokenizer = HfTokenizer.from_checkpoint(checkpoint, config)
+        tokenizer = PreTrainedTokenizerFast.from_checkpoint(checkpoint, config)
     except (TokenizerMissingError, FileNotFoundError):
         tokenizer = None
     return Side(config, tokenizer, companions_of(checkpoint))
@@ -76,7 +76,7 @@ def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:
 
 def open_source(origin: Checkpoint, config: EncoderConfig) -> Opened:
     """The source, with the head that the export has."""
-    return open_model(origin.name, exported_kind(config), {"revision": origin.commit})
+    return open_model(origin.name, named_head(config), {"revision": origin.commit})
 
 
 def compare_configs(config: EncoderConfig, opened: Opened) -> str:
@@ -130,7 +130,9 @@ def compare_tokenizers(mine: Side, theirs: Side) -> str:
     return f"{len(theirs.files)} files and {len(theirs.tokenizer)} words equal"
 
 
-def _facts(mine: HfTokenizer, theirs: HfTokenizer) -> Iterator[tuple[str, Any, Any]]:
+def _facts(
+    mine: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerFast
+) -> Iterator[tuple[str, Any, Any]]:
     yield "the vocabulary", mine.get_vocab(), theirs.get_vocab()
     for name in ("special_tokens_map", "model_max_length", "padding_side", "truncation_side"):
         yield name, getattr(mine, name), getattr(theirs, name)
@@ -186,7 +188,7 @@ def compare_outputs(
 
 
 def _labels(outputs: dict[str, torch.Tensor], config: EncoderConfig) -> list[str]:
-    if exported_kind(config) not in LABELLED:
+    if not named_head(config).labelled:
         return []
     return [config.id2label[number] for number in outputs["logits"].argmax(-1).flatten().tolist()]
 

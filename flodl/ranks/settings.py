@@ -81,11 +81,10 @@ class DdpRunConfig(Settings):
     policy: Policy = setting(
         Policy.AUTO, OneOf(Policy), takes="policy", kind="Policy | str", key="policy"
     )
-    """When the ranks average: ``sync``, ``cadence``, ``async`` or ``auto``.
+    """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence``.
 
     ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-    weights during the next window. ``auto`` is ``sync`` if all devices have the same name, else
-    ``cadence``.
+    weights during the next window. Devices of one name are equal.
     """
     backend: Backend = setting(
         Backend.NCCL, OneOf(Backend), takes="backend", kind="Backend | str", key="backend"
@@ -202,6 +201,11 @@ class DdpRunConfig(Settings):
             raise ValueError(f"{unknown[0]} is not a setting of ranks; use {allowed}")
         changed: Any = replace(self, **changes)  # type: ignore[arg-type]
         return changed  # type: ignore[no-any-return]
+
+    def named_in(self, kind: Any) -> dict[str, Any]:
+        """Return the settings that another dataclass has under the same names."""
+        names = [one.name for one in fields(kind) if one.name in self.__dataclass_fields__]
+        return {name: getattr(self, name) for name in names}
 
     def check_world(self, world_size: int) -> None:
         """Check the settings that have one value per rank.

@@ -156,25 +156,14 @@ def schedule_config(
     exact = plan.deterministic or settings.max_batch_diff is not None
     stream = settings.stream_epochs
     return ScheduleConfig(
-        elche=ElCheConfig(
-            world_size=world_size,
-            anchor=settings.anchor,
-            min_anchor=settings.min_anchor,
-            max_anchor=settings.max_anchor,
-            overhead_target=settings.overhead_target,
-            max_batch_diff=settings.max_batch_diff,
-        ),
-        policy=settings.policy,
+        elche=ElCheConfig(world_size=world_size, **settings.named_in(ElCheConfig)),
         epochs=plan.num_epochs,
         batches_per_epoch=parts.loader.num_batches,
         barrier_every=barrier_every,
-        stream_epochs=(not sync) if stream is None else stream,
         progressive=progressive,
-        partition_ratios=settings.partition_ratios,
         timed=not exact and settings.partition_ratios is None,
-        divergence_threshold=settings.divergence_threshold,
-        divergence_guard=settings.divergence_guard,
-        max_overshoot=settings.max_overshoot,
+        **settings.named_in(ScheduleConfig)
+        | {"stream_epochs": (not sync) if stream is None else stream},
     )
 
 

@@ -15,7 +15,7 @@ from flodl.hf import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     HeadKind,
-    TextEncoder,
+    SentenceTransformer,
 )
 from flodl.hf.commands.ready import ready_source
 
@@ -115,7 +115,7 @@ def fill_mask(source: str) -> None:
 
 def encode(source: str) -> None:
     """How similar the texts are: the cosines of their vectors."""
-    vectors = TextEncoder.from_pretrained(source).encode(TEXTS, normalize=True)
+    vectors = SentenceTransformer(source).encode(TEXTS, normalize_embeddings=True)
     for text, row in zip(TEXTS, (vectors @ vectors.T).tolist(), strict=True):
         print("  ".join(f"{cosine:6.3f}" for cosine in row), f" {text}")
 

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.cli.commands.runs_ui import write_page
+from fdl.cli.commands.runs_look import write_page
 from fdl.runs.find import search
 from fdl.runs.pages.cache import Cache
 from fdl.runs.pages.catalog import Catalog

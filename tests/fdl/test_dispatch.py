@@ -281,6 +281,18 @@ def test_an_example_is_copied_by_what_runs_and_by_nothing_else(project, fdl):
     assert "fdl.yml.example" in done.err
 
 
+def test_the_plan_of_a_first_start_names_the_copy_of_the_example(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {sub: }",
+            "sub/fdl.yml.example": "entry: printenv FDL_PLAN\ntraining: {}\n",
+        }
+    )
+    done = fdl("sub")
+    assert '"origin":"sub/fdl.yml:1:8"' in done.out
+    assert ".example" not in done.out
+
+
 def test_built_ins_win_over_commands_of_the_same_name(project, fdl):
     project({"fdl.yml": "commands: {config: {run: echo mine}}"})
     assert "mine" not in fdl("config").out

@@ -414,6 +414,14 @@ def _nested(project):
 
 
 @pytest.mark.usefixtures("nested")
+def test_the_first_word_is_an_environment_behind_every_flag(fdl):
+    assert fdl("--jobs", "1", "ci", "train").out == "main.py --epochs 1\n"
+    assert "ci" in fdl("-n", "--jobs", "2", "ci", "train", "test").out
+    swept = fdl("-n", "ci", "train", "--each", "seed=1,2")
+    assert swept.out.count("main.py --epochs 1 ") == 2, swept.err
+
+
+@pytest.mark.usefixtures("nested")
 def test_an_environment_of_a_nested_manifest_is_selected_in_every_way(fdl):
     assert fdl("train").out == "main.py --epochs 9\n"
     for typed in (("ci", "train"), ("--env", "ci", "train"), ("train", "--env=ci")):

@@ -525,7 +525,7 @@ def test_a_command_without_these_keys_loads_none_of_it(project, fdl):
     fdl("t")
     code = (
         "import sys; from fdl.cli.entry import main; main(['t']);"
-        "ours = ('fdl.run.jobs', 'fdl.run.freshness');"
+        "ours = ('fdl.run.chain', 'fdl.run.pool', 'fdl.run.freshness');"
         "print([one for one in sys.modules if one.startswith(ours)])"
     )
     done = subprocess.run(

@@ -139,4 +139,4 @@ def test_a_plan_is_plain_data():
             "losers": [{"value": "b", "origin": "fdl.yml:7:8"}],
         }
     ]
-    assert set(data) == {*Plan.__slots__, "schema_version"} - {"secrets", "given"}
+    assert set(data) == {*Plan.field_names, "schema_version"} - {"secrets", "given"}

@@ -214,7 +214,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["command"] == ["train"]
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert (carried["env"], "launch" in carried) == (None, False)
-    assert set(Plan.__slots__) - set(carried) == {
+    assert set(Plan.field_names) - set(carried) == {
         *("confirm", "depends", "environment", "given", "grace", "launch", "notes", "ranks"),
         *("record", "slurm", "stop_timeout", "subcommand"),
     }

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from fdl.plan import torchrun
-from fdl.plan.launched import launcher
+from fdl.plan.torchrun import launcher
 from tests.fdl.hardware.fake_nvml import card, nvidia
 from tests.fdl.programs import executable
 from tests.fdl.terminal import outside_container

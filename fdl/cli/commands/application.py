@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # What its parser refuses. Typer exports this class of click under no name of its own.
 _Refused: type[Exception] = typer.BadParameter.__bases__[0]
 
+_IN_A_MODULE_OF = dict.fromkeys(PROGRAMS, "bundled")
+
 
 class Builtins(TyperGroup):
     """The built-in commands. Naming one imports its module."""
@@ -39,7 +41,8 @@ class Builtins(TyperGroup):
         """The command or group of a name; None for a name that is not built in."""
         if cmd_name not in BUILTINS:
             return None
-        return in_module(cmd_name.replace("-", "_"), cmd_name)
+        module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
+        return in_module(module, cmd_name)
 
 
 app = typer.Typer(cls=Builtins, add_completion=False)

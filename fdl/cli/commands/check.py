@@ -17,7 +17,7 @@ from fdl.manifest.builtins import RESERVED
 from fdl.manifest.layers import environments
 from fdl.manifest.node import relative
 from fdl.manifest.select.project import Project
-from fdl.manifest.select.survey import BROKEN, survey
+from fdl.manifest.select.walk import BROKEN, survey
 from fdl.plan.command import plan_of
 from fdl.programs.schema import known
 
@@ -112,7 +112,7 @@ class _Report:
                 self._options.setdefault(file, set()).update(
                     one.display for one in schema.parameters
                 )
-        plan_of(selected, project, self._call.invocation, self._call.here())
+        plan_of(selected, project, self._call.here())
 
     def _add(self, problem: FdlError) -> None:
         # Several commands and environments find the same mistake.

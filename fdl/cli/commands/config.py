@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
-from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Open, Verb
+from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Open, Verb
 
 verbs = Group("config", "Show the manifest's values with their origins, or change one.")
 
@@ -67,9 +67,12 @@ def set_(
         FdlError: The change would not take effect, would break the manifest, or cannot be made
             without touching anything else; nothing is written then.
     """
-    from fdl.plan.inspect.edit import prepare
+    from fdl.plan.edit import prepare, words_of
 
-    change = prepare(ctx.obj, field, value, where=where, line=for_)
+    call: Call = ctx.obj
+    project, words = call.behind_environment(words_of(for_ or ""))
+    asked = None if for_ is None else words
+    change = prepare(project, field, value, where=where, words=asked, place=call.here())
     if dry_run:
         output.write(sys.stdout, change.diff())
     else:

@@ -15,8 +15,8 @@ from fdl.base.units import printable
 from fdl.cli.commands.verb import Call, Group, Json, Verb
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.node import relative, texts
-from fdl.manifest.select.classify import RUN
-from fdl.manifest.select.survey import BROKEN, Entry, survey
+from fdl.manifest.select.level import RUN
+from fdl.manifest.select.walk import BROKEN, Entry, survey
 
 if TYPE_CHECKING:
     from rich.table import Table

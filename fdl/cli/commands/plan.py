@@ -14,14 +14,13 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.streams import stdout_as_stderr
-from fdl.cli.commands.module import start
 from fdl.cli.commands.verb import Call, Group, Json, Open
 
 if TYPE_CHECKING:
     from fdl.manifest.select.project import Project
-    from fdl.plan.inspect.command import Command
+    from fdl.plan.inspect import Command
     from fdl.plan.value import Plan
-    from fdl.run.jobs.chain import Chain
+    from fdl.run.step import Step
 
 verbs = Group()
 
@@ -105,7 +104,7 @@ def plan(
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
             that are asked for make no sense.
     """
-    from fdl.plan.inspect.command import look_at
+    from fdl.plan.inspect import resolved
 
     lengths = {"epochs": epochs, "batches": batches}
     if tries:
@@ -118,7 +117,9 @@ def plan(
         return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
     if sync_ms is not None:
         raise UsageError("--sync-ms needs --simulate", hint=_USAGE)
-    found = look_at(ctx.obj, _with_own(command, lengths))
+    call: Call = ctx.obj
+    project, words = call.behind_environment(_with_own(command, lengths))
+    found = resolved(project, words, call.here())
     output.warnings(found.warnings)
     if found.plan.kind != "entry":
         raise UsageError(
@@ -151,9 +152,11 @@ def _simulate(
     json: bool,
 ) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
-    from fdl.plan.inspect.command import look_at
+    from fdl.cli.commands.bundled import start
+    from fdl.plan.inspect import resolved
 
-    command = look_at(call, words)
+    project, rest = call.behind_environment(words)
+    command = resolved(project, rest, call.here())
     arguments = ["--simulate", milliseconds]
     if sync_ms is not None:
         arguments += ["--sync-ms", f"{sync_ms:g}"]
@@ -179,19 +182,17 @@ def _try(call: Call, typed: list[str], *, json: bool) -> int:
     Raises:
         FdlError: The words name no training, or the program has no Trainer.
     """
-    from fdl.plan.inspect.command import behind_environment
-
-    project, words = behind_environment(call, typed)
+    project, words = call.behind_environment(typed)
     if not words:
         raise UsageError("no command is given", hint=_TRIAL)
-    chain = _chain(call, project, words)
-    plan = chain.steps[-1].plan
+    steps = _steps(call, project, words)
+    plan = steps[-1].plan
     _check(plan)
     with tempfile.TemporaryDirectory(prefix="fdl-rehearsal-") as folder:
         file = Path(folder) / "rehearsal.json"
         # Of a program that prints, too, stdout holds the one document.
         with stdout_as_stderr() if json else nullcontext():
-            code = _run(chain, plan, file, call)
+            code = _run(steps, plan, file, call)
         result = _read(file)
     if result is None and not code:
         raise FdlError(
@@ -211,15 +212,13 @@ def _try(call: Call, typed: list[str], *, json: bool) -> int:
     return code
 
 
-def _chain(call: Call, project: Project, words: list[str]) -> Chain:
-    from fdl.run.jobs.start import chain_of
+def _steps(call: Call, project: Project, words: list[str]) -> list[Step]:
+    from fdl.run.chain import steps_of
 
     # As on another machine: fdl itself starts no ranks.
-    host = call.here()
-    alone = type(host)(host.variables, host.in_container, host.terminal, elsewhere=True)
-    chain = chain_of(project, [words], call.invocation, alone)
+    steps = steps_of(project, words, call.here().replaced(elsewhere=True))
     output.warnings(project.untold())
-    return chain
+    return steps
 
 
 def _check(plan: Plan) -> None:
@@ -228,7 +227,7 @@ def _check(plan: Plan) -> None:
     Raises:
         UsageError: The command is not a program with flodl, or runs in a container.
     """
-    from fdl.plan.imports import uses_flodl
+    from fdl.plan.heap import uses_flodl
 
     typed = f"fdl {' '.join(plan.command)}"
     if plan.kind != "entry" or not uses_flodl(plan):
@@ -243,19 +242,17 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _run(chain: Chain, plan: Plan, file: Path, call: Call) -> int:
-    from fdl.run.execute import execute
-    from fdl.run.jobs.execute import run_chain
+def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
+    from fdl.run.execute import execute, start
+    from fdl.run.step import Where
 
-    needed = chain.steps[:-1]
-    if needed:
-        chain.steps[:] = needed
-        code = run_chain(chain, call.invocation.work, follows=True)
-        if code:
-            return code
+    work = call.invocation.work
+    where = Where(at_once=work.jobs or 0, gpus_each=work.gpus_each, follows=True)
+    if (needed := steps[:-1]) and (code := execute(needed, where)):
+        return code
     plan.env[VARIABLE] = str(file)
     plan.record = None
-    return execute(plan)
+    return start(plan)[0]
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -1,9 +1,11 @@
-"""``fdl runs show``, ``compare``, ``open``, ``tail`` and ``verify``: look into runs."""
+"""``fdl runs show``, ``compare``, ``diff``, ``open``, ``tail``, ``ui`` and ``verify``."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,16 +13,18 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.units import printable
-from fdl.cli.commands.module import start
-from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
+from fdl.cli.commands.runs_group import OneRun, Places, chosen, places, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
-from fdl.manifest.select.project import locate
 from fdl.runs.find import choose, shortened
-from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
+from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.run.bisect import Finding, Search
+    from fdl.runs.diff import Verdict
     from fdl.runs.run import Run
+
 
 verbs = Group()
 
@@ -42,6 +46,7 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
         return print_json(as_json(found, whole=True))
     resume = ""
     if found.is_resumable:
+        from fdl.manifest.select.project import locate
         from fdl.runs.resume import how_to_resume
 
         resume = how_to_resume(found, ctx.obj.project() if locate() else None)
@@ -75,8 +80,6 @@ def compare(
     found = [choose(word, searched) for word in runs or ()]
     require_several(found)
     if html is not None:
-        from fdl.cli.commands.runs_ui import write_page
-
         write_page(found, html)
         return 0
     comparison = Comparison(found)
@@ -139,7 +142,9 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
+    from fdl.base.units import printable
     from fdl.runs import follow as follower
+    from fdl.runs.run import read
 
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
@@ -157,6 +162,169 @@ def tail(
     return 0 if state == "complete" else 1
 
 
+@verbs.command("ui", cls=Verb)
+def ui(
+    ctx: typer.Context,
+    path: Places = None,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one")] = 0,
+    open: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser")
+    ] = True,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token/--no-token",
+            help="Let only those read who know the address; without, every user of this machine",
+        ),
+    ] = True,
+) -> int:
+    """Show many runs on one page in the browser, until Ctrl-C.
+
+    The page is for this machine only and changes no run. Runs that are training are updated. The
+    address contains a token, which is kept in a file that only you can read.
+
+    Raises:
+        FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
+    """
+    from fdl.runs.follow import show
+    from fdl.runs.pages.catalog import Catalog
+    from fdl.runs.pages.many import RunsPage
+    from fdl.runs.pages.server import PageServer
+    from fdl.runs.pages.token import page_token
+
+    searched = places(ctx.obj, path)
+    title = ", ".join(str(shortened(place)) for place in searched)
+    catalog = Catalog.of_places(searched)
+    page = RunsPage(catalog, title)
+    with PageServer(page, port, token=page_token() if token else "") as server:
+        # The browser needs longer to start than most runs need to be read.
+        catalog.start()
+        output.write(sys.stdout, f"{server.url}\n")
+        sys.stdout.flush()
+        if not token:
+            output.note("without a token, every user and program of this machine can read the runs")
+        output.note("Ctrl-C ends the page")
+        if open:
+            # The program may wait until its browser is closed, and the page is served meanwhile.
+            threading.Thread(target=show, args=(server.url, os.environ), daemon=True).start()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def write_page(runs: Sequence[Run], file: Path) -> None:
+    """Write the page of some runs as one file.
+
+    Raises:
+        FdlError: The file cannot be written.
+    """
+    from fdl.base.files import put
+    from fdl.runs.pages.catalog import Catalog
+    from fdl.runs.pages.document import whole
+
+    entries = Catalog(lambda: runs).entries()
+    text = whole(f"Comparison of {len(entries)} runs", entries, file.absolute())
+    try:
+        put(file, text.encode(), 0o666)
+    except OSError as problem:
+        raise FdlError(f"{file} cannot be written: {problem.strerror}") from None
+    output.note(f"wrote {shortened(file)}")
+
+
+@verbs.command("diff", cls=Verb)
+def diff(
+    ctx: typer.Context,
+    first: OneRun,
+    second: OneRun,
+    bisect: Annotated[
+        bool,
+        typer.Option("--bisect", help="Train the first steps again to be certain of the cause"),
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Find the first step at which two runs differ, and the cause.
+
+    It compares samples, losses, gradient norms and weights, to the bit. The exit code is 0 if the
+    runs agree, 1 if they differ, and 2 if the records cannot tell.
+
+    With --bisect, it repeats the steps up to the difference in a temporary folder. It swaps one
+    setting, the code, the threads or the ranks at a time, until one gives the second run. Both
+    programs run again with today's data, after a question; `fdl -y` answers it. The runs and the
+    working tree do not change.
+
+    Returns:
+        0, 1 or 2, as those of ``diff``.
+
+    Raises:
+        FdlError: A word means no run, or the records cannot tell. With --bisect: a run cannot be
+            repeated.
+    """
+    from fdl.runs.diff import AGREE, PART, UNKNOWN, compare, text
+
+    try:
+        runs = chosen(ctx.obj, first), chosen(ctx.obj, second)
+        if runs[0].path.samefile(runs[1].path):
+            raise UsageError(f"both arguments name {runs[0].path}", hint="name two runs")
+        verdict = compare(*runs)
+        finding = _searched(verdict, dry_run=dry_run) if bisect and verdict.difference else None
+    except FdlError as problem:
+        problem.exit_code = UNKNOWN
+        raise
+    if json:
+        told = {"bisect": finding.as_json()} if finding is not None else {}
+        print_json({**verdict.as_json(), **told})
+    else:
+        output.write(sys.stdout, text(verdict))
+        if finding is not None:
+            output.write(sys.stdout, f"\n{finding.sentence}\n")
+    return AGREE if verdict.difference is None else PART
+
+
+def _searched(verdict: Verdict, *, dry_run: bool) -> Finding | None:
+    """Train the first steps again; with ``dry_run``, only say what would be trained."""
+    from fdl.run.bisect import Repeats, search, search_of
+
+    plan = search_of(verdict)
+    for line in plan.lines():
+        output.note(line)
+    for recipe in plan.recipes:
+        output.note(f"  runs, in {recipe.cwd}: {recipe.shown()}")
+    if dry_run:
+        return None
+    _require_consent(plan)
+    with tempfile.TemporaryDirectory(prefix="fdl-bisect-") as folder:
+        repeats = Repeats(Path(folder), plan.steps)
+        return search(plan, verdict, repeats.train, output.note)
+
+
+def _require_consent(plan: Search) -> None:
+    """Ask before the programs run: their records name them, and may come from somebody else.
+
+    Raises:
+        FdlError: Nobody agreed, or a program is not in the project that was entered.
+    """
+    from fdl.base.terminal import has_yes
+    from fdl.cli.commands.runs_group import agreed
+    from fdl.runs.recipe import repository
+
+    here = Path.cwd()
+    top = (repository(here) or here).resolve()
+    for recipe in plan.recipes:
+        if not recipe.cwd.resolve().is_relative_to(top):
+            raise FdlError(
+                f"nothing was started: a run was trained in {recipe.cwd}, not inside {top}",
+                hint=f"if you trust the run: cd {recipe.cwd}, and type the command again",
+            )
+    if not (has_yes() or agreed("run these programs?")):
+        raise FdlError(
+            "nothing was started: the records of the runs say what is executed",
+            hint="look at the lines above, then type: fdl -y runs diff A B --bisect",
+        )
+
+
 @verbs.command("verify", cls=Verb)
 def verify(
     ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
@@ -171,6 +339,8 @@ def verify(
     Raises:
         FdlError: The word means no run, or Python cannot be started.
     """
+    from fdl.cli.commands.bundled import start
+
     found = chosen(ctx.obj, run)
     if not dry_run:
         _require_ledger(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,21 +13,28 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.cli.commands.runs_group import (
     Places,
     State,
+    Where,
     Yes,
     agreed,
     counted,
     list_sizes,
+    only_where,
     places,
     project_folders,
     remove_all,
 )
-from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
+from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Verb
 from fdl.runs.find import choose, search, shortened
 from fdl.runs.prune import Rule, continued_by
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fdl.runs.prune import Surplus
     from fdl.runs.run import Run
+
 
 verbs = Group()
 
@@ -118,3 +126,173 @@ def clean(
         output.note("no run to remove")
         return 0
     return delete(runs, [], yes=yes, dry_run=dry_run)
+
+
+_NOTHING = "nothing was removed; --yes removes without asking"
+
+
+@verbs.command("prune", cls=Verb)
+def prune(
+    ctx: typer.Context,
+    path: Places = None,
+    keep_best: Annotated[
+        int | None, typer.Option(help="Keep the best N runs of each folder, by the metric of --by")
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="The metric of --keep-best; `margin:max`: higher is better"),
+        Complete("metrics"),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Apply --keep-best to each value of this setting, not to each folder"),
+        Complete("run-columns"),
+    ] = None,
+    keep: Keep = None,
+    older_than: OlderThan = None,
+    state: State = None,
+    where: Where = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(help="Delete only checkpoints, except these: last,best,model or none"),
+        Complete("checkpoint-kinds"),
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Delete all runs but the best, or only checkpoints, after asking.
+
+    Without a condition, `output.keep` of the manifest decides. A run must match all given
+    conditions. A run that did not measure the metric stays. With --checkpoints the runs stay, and
+    lose the other checkpoints. A checkpoint that a run can resume from always stays.
+
+    Returns:
+        0; 1 when nobody agreed.
+
+    Raises:
+        FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
+    """
+    from fdl.runs import prune as pruning
+    from fdl.runs.prune import Rule
+
+    best = pruning.keep_best(keep_best, by, group)
+    kept = pruning.kinds(checkpoints) if checkpoints is not None else None
+    has_rule = keep is not None or older_than is not None or state is not None
+    if not has_rule and best is None and where is None and kept is None:
+        return _by_manifest(ctx.obj, path, yes=yes, dry_run=dry_run)
+    rule = Rule(keep, older_than, state) if has_rule else None
+    every = search(places(ctx.obj, path))
+    runs = pruning.choose(every, rule, best, datetime.now().astimezone())
+    meeting = {run.path for run in only_where(where, every)}
+    runs = [run for run in runs if run.path in meeting and not run.is_linked]
+    if kept is not None:
+        return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
+    if not runs:
+        output.note("no run to remove")
+        return 0
+    return delete(runs, [], yes=yes, dry_run=dry_run)
+
+
+def _by_manifest(call: Call, path: Sequence[Path] | None, *, yes: bool, dry_run: bool) -> int:
+    """Delete what ``output.keep`` of the manifests does not keep, after listing it and asking.
+
+    Raises:
+        UsageError: No manifest has such a rule.
+        FdlError: A rule is not complete, or a file cannot be removed.
+    """
+    from fdl.manifest.select.project import locate
+    from fdl.runs import retention
+
+    rules = retention.rules(call.project()) if locate() else []
+    if not rules:
+        raise UsageError(
+            "no condition says which runs or checkpoints to remove",
+            hint="give --keep-best N --by METRIC, --where CONDITION or --checkpoints KINDS, or "
+            "write `output.keep` into the manifest",
+        )
+    folders = project_folders(call)
+    every = search([*folders, *(rule.folder for rule in rules)])
+    found = retention.going(rules, folders, every, datetime.now().astimezone())
+    named = [one.resolve() for one in places(call, path)] if path else None
+    runs = [pair for pair in found.runs if named is None or _is_below(pair[0], named)]
+    surplus = [one for one in found.checkpoints if named is None or _is_below(one.run, named)]
+    if not runs and not surplus:
+        output.note("no run and no checkpoint to remove")
+        return 0
+    if runs:
+        list_sizes([run for run, _ in runs], [f"by {rule.origin}" for _, rule in runs])
+    if surplus:
+        _show(surplus)
+    what = [counted(len(runs))] if runs else []
+    what += [_counted(surplus)] if surplus else []
+    if dry_run:
+        return 0
+    if not yes and not agreed(f"remove {' and '.join(what)}?"):
+        output.note(_NOTHING)
+        return 1
+    code = remove_all([run for run, _ in runs]) if runs else 0
+    return max(code, _remove(surplus)) if surplus else code
+
+
+def _is_below(run: Run, places: Sequence[Path]) -> bool:
+    path = run.path.resolve()
+    return any(path.is_relative_to(place) for place in places)
+
+
+def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
+    """Delete checkpoints, after listing them and asking."""
+    if not found:
+        output.note("no checkpoint to remove")
+        return 0
+    _show(found)
+    if dry_run:
+        return 0
+    if not yes and not agreed(f"remove {_counted(found)}?"):
+        output.note(_NOTHING)
+        return 1
+    return _remove(found)
+
+
+def _counted(found: list[Surplus]) -> str:
+    return counted(sum(len(one.names) for one in found), "checkpoint")
+
+
+def _show(found: list[Surplus]) -> None:
+    """Print the checkpoints with their sizes, and the sum."""
+    from fdl.base.tables import table
+    from fdl.base.units import printable, size_text
+
+    rows = [
+        (
+            printable(str(shortened(one.run.path))),
+            ", ".join(one.names),
+            size_text(one.bytes),
+            f"{one.kept} stays: to resume from" if one.kept else "",
+        )
+        for one in found
+    ]
+    total = size_text(sum(one.bytes for one in found))
+    output.show(table([*rows, (_counted(found), "", total, "")], right=(2,)))
+    sys.stdout.flush()
+
+
+def _remove(found: list[Surplus]) -> int:
+    """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
+    from fdl.base.units import size_text
+    from fdl.runs.prune import remove_checkpoints
+
+    freed = removed = code = 0
+    for one in found:
+        try:
+            if remove_checkpoints(one):
+                freed += one.bytes
+                removed += len(one.names)
+            else:
+                output.warning(
+                    f"{shortened(one.run.path)} is not removed: it is running or no longer exists"
+                )
+        except FdlError as problem:
+            output.error(problem.message, problem.hint)
+            code = 1
+    output.note(f"removed {counted(removed, 'checkpoint')}, {size_text(freed)} freed")
+    return code

@@ -15,7 +15,7 @@ from fdl.base.shell_words import join
 from fdl.base.units import duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.manifest.node import relative
-from fdl.plan.probe.consent import agree, invites
+from fdl.plan.probe import agree, invites
 from fdl.plan.probe.question import question, refresh as asked
 from fdl.programs.parameters.contract import Schema
 from fdl.programs.schema.cache import FOLDER, SOURCES, fetch, location

@@ -48,10 +48,10 @@ def run(
     from fdl.run.sweeps.request import of_manifest
 
     call: Call = ctx.obj
-    call.invocation.dry_run = dry_run
     project = call.project()
     request = of_manifest(project, name, call.invocation.work)
-    return begin(project, request, call.invocation, call.here())
+    as_json = call.invocation.json
+    return begin(project, request, call.here(), dry_run=dry_run, as_json=as_json)
 
 
 @verbs.command("resume", cls=Verb)
@@ -75,12 +75,11 @@ def resume(
     from fdl.run.sweeps.request import Request
 
     call: Call = ctx.obj
-    call.invocation.dry_run = dry_run
     sweep = _chosen(call, name)
     project = Project(call.project().found, sweep.settings["env"], write_cache=True)
-    call.invocation.append = sweep.settings["append"]
+    place = call.here().replaced(append=sweep.settings["append"])
     request = Request.of_record(sweep.settings, call.invocation.work)
-    return execute.resume(sweep, project, request, call.invocation, call.here(), failed=failed)
+    return execute.resume(sweep, project, request, place, failed=failed, dry_run=dry_run)
 
 
 @verbs.command("list", cls=Verb)

@@ -18,7 +18,7 @@ from fdl.programs.args.annotations import Complete
 from fdl.programs.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fdl.cli.prepass import Invocation
     from fdl.manifest.select.project import Project
@@ -79,7 +79,32 @@ class Call:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
         from fdl.plan.planner import here
 
-        return self.host or here()
+        given = self.invocation
+        return (self.host or here()).replaced(exported=given.exported(), append=given.append)
+
+    def behind_environment(self, words: Sequence[str]) -> tuple[Project, list[str]]:
+        """The project, and the command that words name; the first may name environments.
+
+        A word that names both is the command, as ``fdl --env NAME`` still names the environment.
+
+        Raises:
+            FdlError: There is no project, or the environment has no overlay in it.
+        """
+        from fdl.base import output
+        from fdl.manifest.select.environment import meaning
+        from fdl.manifest.select.project import Project, locate, required
+
+        rest = list(words)
+        if rest[:1] == ["--"]:
+            del rest[0]
+        word = rest[0] if rest else ""
+        if word:
+            names_one, is_command = meaning(word, Project(required(locate())))
+            if (names_one or "," in word) and not is_command:
+                return self.project(word), rest[1:]
+            if names_one:
+                output.note(f"`{word}` is the command here; for the environment, type --env {word}")
+        return self.project(), rest
 
 
 class Verb(TyperCommand):

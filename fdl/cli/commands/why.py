@@ -18,7 +18,9 @@ from fdl.runs.metrics import BEST_OF
 from fdl.runs.resolved import split
 
 if TYPE_CHECKING:
-    from fdl.run.jobs.chain import Chain, Step
+    from collections.abc import Sequence
+
+    from fdl.run.step import Step
 
 verbs = Group()
 
@@ -76,16 +78,14 @@ def why(
 
 def _about_run(call: Call, typed: list[str], *, as_json: bool) -> str:
     """Whether a command and those that it needs would run, and why."""
-    from fdl.plan.inspect.command import behind_environment
-    from fdl.run.jobs.start import chain_of
+    from fdl.run.chain import steps_of
 
     if typed and typed[0].startswith("-"):
         Parser(schema(["why"]).parameters).parse(typed[:1], {})
-    project, words = behind_environment(call, typed)
+    project, words = call.behind_environment(typed)
     if not words:
         raise UsageError("no command is given", hint="fdl why --run train")
-    chain = chain_of(project, [words], call.invocation, call.here())
-    verdicts = _verdicts(chain, force=call.invocation.work.force)
+    verdicts = _verdicts(steps_of(project, words, call.here()), force=call.invocation.work.force)
     output.warnings(project.warnings)
     if as_json:
         return _as_json(verdicts)
@@ -113,10 +113,12 @@ def _with_path(call: Call, asked: str) -> str:
     return asked
 
 
-def _verdicts(chain: Chain, *, force: bool) -> list[tuple[Step, bool | None, str]]:
+def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | None, str]]:
     """Every step with whether it runs, and why; None where that depends on an earlier step."""
     verdicts: list[tuple[Step, bool | None, str]] = []
-    for step in chain.steps:
+    for step in steps:
+        if step.rule is None:
+            continue
         first = [
             one.name for one, runs, _ in (verdicts[n] for n in step.needs) if runs is not False
         ]

@@ -4,23 +4,21 @@ It follows the same way as a call: global flags, environment, built-in or manife
 arguments. Imported on the warm path.
 """
 
-# pathlib would double the start-up time of a completion.
+# pathlib would add to the start of a command.
 # ruff: noqa: PTH109, PTH121
 from __future__ import annotations
 
 import os
 
 from fdl.base.errors import FdlError
-from fdl.cli.complete.flags import add_global
-from fdl.cli.complete.offer import OTHERWISE, Offer
-from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF, PROGRAMS
+from fdl.cli.complete.offer import OTHERWISE, Offer, add_global
+from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF, PROGRAMS, RESERVED
+from fdl.manifest.select.level import PATH, PRESET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from fdl.cli.prepass import Invocation
-    from fdl.manifest.discover import Found
     from fdl.manifest.select.level import Level
     from fdl.manifest.select.project import Project
     from fdl.programs.parameters.contract import Schema
@@ -65,31 +63,38 @@ class _Place:
 
     def __init__(self, before: Sequence[str], offer: Offer, *, describe: bool) -> None:
         from fdl.cli.prepass import scan
-        from fdl.manifest.select.project import locate
+        from fdl.manifest.select.environment import explicit
+        from fdl.manifest.select.project import Project, locate
 
         self._before = before
         self._offer = offer
         self._describe = describe
         self._invocation = scan(before)
         try:
-            self._found = locate()
+            found = locate()
         except FdlError:
-            self._found = None
-        self._env = _environment(self._invocation, self._found)
-        self._tokens = self._invocation.tokens
+            found = None
+        # Without an environment, until one is chosen.
+        self._known = self._base = Project(found) if found else None
+        self._by_word = False
+        self._tokens = list(self._invocation.tokens)
         # Then the word under the cursor names a group of options; behind nothing else, a command.
         self._asks_for_help = before[-1:] in (["-h"], ["--help"])
-        self._known: Project | None = None
-        chosen = self._invocation.env or os.environ.get("FDL_ENV")
-        if not chosen and self._tokens[:1] and self._tokens[0] not in (*BUILTINS, *HIDDEN):
-            self._take_environment()
+        self._chosen = explicit(self._invocation.env, os.environ) is not None
+        if self._known and (asked := explicit(self._invocation.env, os.environ)):
+            # One that the project does not have, perhaps of another project, is passed over.
+            names = filter(self._known.has_environment, asked[0].split(","))
+            if env := ",".join(names):
+                self._known = self._known.under(env)
+        else:
+            self._take_environment((*BUILTINS, *HIDDEN))
         self._first = not self._tokens
 
     def add(self, current: str) -> None:
         """Offer what is no global flag."""
         work = self._invocation.work
-        if work.jobs and not work.each and self._found and (self._tokens or "/" in current):
-            self._add_further_commands(self._project(self._found), current)
+        if work.jobs and not work.each and self._known and (self._tokens or "/" in current):
+            self._add_further_commands(self._known, current)
         elif not self._tokens:
             if not current.startswith("-"):
                 self._add_first_words()
@@ -97,21 +102,21 @@ class _Place:
                     self._offer.add("all", "Describe every command and option")
         elif self._is_built_in(self._tokens[0]):
             self._add_built_in(current)
-        elif self._tokens[0] not in HIDDEN and self._found is not None:
-            self._add_of_manifest(self._project(self._found), current)
+        elif self._tokens[0] not in HIDDEN and self._known is not None:
+            self._add_of_manifest(self._known, current)
 
     def add_flags(self) -> None:
         """Offer the global flags."""
-        free = self._invocation.env is None and self._invocation.first_word_env is None
-        environments = free and self._found is not None
+        free = self._invocation.env is None and not self._by_word
+        environments = free and self._known is not None
         add_global(self._offer, self._before, first=self._first, env=environments)
 
     def add_environments(self, prefix: str, current: str) -> None:
         """Offer the names of environments; of several, for the part behind the last comma."""
-        if self._found is not None:
+        if self._known is not None:
             from fdl.cli.complete.sources import Asked, environments
 
-            asked = Asked(self._project(self._found), (), "")
+            asked = Asked(self._known, (), "")
             *before, _ = current.split(",")
             prefix += "".join(f"{one}," for one in before)
             found = [one for one in environments(asked) if one[0] not in before]
@@ -121,7 +126,7 @@ class _Place:
         """Offer what a sweep can vary: options of the program, else the settings of a manifest."""
         from fdl.plan.generate import FIELDS
 
-        level = self._project(self._found).descend(self._tokens)[0] if self._found else None
+        level = self._known.descend(self._tokens)[0] if self._known else None
         keys = [(f"{section}.{field}", "") for section, field, _ in FIELDS if field != "dir"]
         if level is not None and level.entry:
             from fdl.programs.schema import known
@@ -134,43 +139,38 @@ class _Place:
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
         word = self._tokens[0]
-        if self._found is None or word in ("--", *HIDDEN) or self._is_built_in(word):
+        if self._known is None or word in ("--", *HIDDEN) or self._is_built_in(word):
             return
         tokens = self._tokens[: self._tokens.index("--")]
-        level, _ = self._project(self._found).descend(tokens)
+        level, _ = self._known.descend(tokens)
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
-        from fdl.manifest.select.yielding import steps_back
+        from fdl.manifest.select.environment import steps_back
 
-        return word in (*BUILTINS, *OF_SELF) and not steps_back(word, self._found, self._tokens[1:])
+        return word in (*BUILTINS, *OF_SELF) and not steps_back(word, self._base, self._tokens[1:])
 
-    def _take_environment(self) -> None:
+    def _take_environment(self, built_in: Collection[str] = ()) -> None:
         """Use the environment that the first word names, unless there is a command of that name."""
-        if self._found is None or self._env or not self._tokens:
+        from fdl.manifest.select.environment import meaning
+
+        if self._chosen or not self._known or not self._tokens or self._tokens[0].startswith("-"):
             return
-        project, word = self._project(self._found), self._tokens[0]
         try:
-            names_one = word not in project.level().commands and word in project.environments()
+            names_one, is_command = meaning(self._tokens[0], self._known, built_in, cached=True)
         except FdlError:
             return
-        if names_one:
-            self._env = self._invocation.first_word_env = self._tokens.pop(0)
-            self._known = None
-
-    def _project(self, found: Found) -> Project:
-        from fdl.manifest.select.project import Project
-
-        self._known = self._known or Project(found, self._env)
-        return self._known
+        if names_one and not is_command:
+            self._chosen = self._by_word = True
+            self._known = self._known.under(self._tokens.pop(0))
 
     def _add_first_words(self) -> None:
         from fdl.cli.builtins.tree import summary
 
         self._offer.add_all((name, summary(name)) for name in BUILTINS)
-        if self._found is None:
+        if self._known is None:
             return
-        project = self._project(self._found)
+        project = self._known
         try:
             level = project.level()
             self._add_commands(project, level)
@@ -178,14 +178,12 @@ class _Place:
         except FdlError:
             # A manifest that cannot be read costs its commands only.
             return
-        chosen = self._invocation.env or self._invocation.first_word_env
-        if not chosen and not os.environ.get("FDL_ENV"):
+        if not self._chosen:
             taken = {*BUILTINS, *HIDDEN, *known}
             names = [name for name in project.environments() if name not in taken]
             self._offer.add_all((name, f"Environment of fdl.{name}") for name in names)
 
     def _add_commands(self, project: Project, level: Level) -> None:
-        from fdl.cli.complete.commands import listed
 
         for name, _, text in listed(level, project, describe=self._describe):
             self._offer.add(name, text)
@@ -194,7 +192,6 @@ class _Place:
         """Offer commands behind ``--jobs N``: every word is one, ``folder/name`` below a folder."""
         if current.startswith("-") or any(word.startswith("-") for word in self._tokens):
             return
-        from fdl.cli.complete.commands import listed
 
         *folders, _ = current.split("/")
         level, rest = project.descend(folders)
@@ -220,14 +217,14 @@ class _Place:
         if names == ["why"] and "--run" in tail:
             parameters = tuple(one for one in parameters if one.kind == "option" or one.variadic)
         Arguments(parameters, self._look).add(self._offer, tail, current)
-        if tree.is_open(names) and self._found is not None and not self._offer.value_due:
+        if tree.is_open(names) and self._known is not None and not self._offer.value_due:
             # The words of a command follow the other arguments.
             before = sum(one.kind == "arg" and not one.variadic for one in parameters)
             words = _foreign(parameters, tail)
             if len(words) >= before:
                 self._tokens = words[before:]
                 self._take_environment()
-                self._add_of_manifest(self._project(self._found), current)
+                self._add_of_manifest(self._known, current)
 
     def _add_bundled(self, name: str, tail: list[str], current: str) -> None:
         """Offer what a program with a manifest of its own takes: presets or commands, then flags.
@@ -240,7 +237,7 @@ class _Place:
         if bundled is None:
             return
         if not tail and not current.startswith("-"):
-            self._offer.add_all(bundle.names(bundled, self._found))
+            self._offer.add_all(bundle.names(bundled, self._base.found if self._base else None))
         level, rest = bundle.reached(bundled, tail)
         self._add_arguments(level, rest, current, os.getcwd())
 
@@ -250,11 +247,10 @@ class _Place:
         """The values of a built-in's argument."""
         from fdl.cli.complete.sources import Asked, look_up
 
-        project = None if self._found is None else self._project(self._found)
-        return look_up(completer, Asked(project, before, text))
+        return look_up(completer, Asked(self._known, before, text))
 
     def _add_of_manifest(self, project: Project, current: str) -> None:
-        from fdl.manifest.select.classify import RUN
+        from fdl.manifest.select.level import RUN
 
         level, rest = project.descend(self._tokens)
         if rest and rest[0] in level.commands:
@@ -316,7 +312,7 @@ class _Place:
     ) -> None:
         """Offer what a schema declares; the snippets of its completers run at the level's place."""
         from fdl.cli.complete.arguments import Arguments
-        from fdl.cli.complete.snippet import values
+        from fdl.cli.complete.offer import values
 
         place = (level.manifest.directory, level.root)
         parameters = schema.parameters if schema else ()
@@ -325,7 +321,7 @@ class _Place:
 
     def _add_groups(self, schema: Schema | None) -> None:
         """Offer the words that may stand behind a help flag."""
-        from fdl.manifest.argument_words import ALL_GROUPS
+        from fdl.manifest.words import ALL_GROUPS
         from fdl.programs.parameters.parameter import groups_of
 
         collapsed = schema.collapsed if schema else {}
@@ -350,41 +346,52 @@ def _foreign(parameters: Iterable[Parameter], tail: Sequence[str]) -> list[str]:
     return words
 
 
-def _environment(invocation: Invocation, found: Found | None) -> str | None:
-    """The environment whose overlay counts; the first word is taken out when it names one.
-
-    One that the project does not have, perhaps left over from another project, is passed over.
-    """
-    from fdl.manifest.select.environment import explicit, is_first_word
-
-    if found is None:
-        return None
-    asked = explicit(invocation.env, os.environ)
-    if asked is not None:
-        from fdl.manifest.select.project import Project
-
-        project = Project(found)
-        return ",".join(filter(project.has_environment, asked[0].split(","))) or None
-    if not invocation.tokens:
-        return None
-
-    def commands() -> list[str]:
-        from fdl.manifest.select.project import Project
-
-        return list(Project(found).level().commands)
-
-    try:
-        if is_first_word(invocation.tokens[0], found, (*BUILTINS, *HIDDEN), commands):
-            invocation.first_word_env = invocation.tokens.pop(0)
-    except FdlError:
-        # A word that names a command as well is refused when it runs; until then, the command.
-        return None
-    return invocation.first_word_env
-
-
 def _unless_here(directory: str) -> str:
     """A folder, or nothing when it is the working directory."""
     try:
         return "" if os.path.samefile(directory, os.getcwd()) else directory
     except OSError:
         return ""
+
+
+def listed(
+    level: Level, project: Project, *, describe: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and description of the commands of a level, in file order.
+
+    Broken and unreachable ones are left out. A path command without a description has that of the
+    manifest it leads to.
+    """
+    for name, spec in level.commands.items():
+        if name.startswith("-") or (not level.names and name in RESERVED):
+            continue
+        try:
+            kind = level.kind(name)
+            folder = level.child_directory(name)
+        except FdlError:
+            continue
+        if kind == PRESET and not level.entry:
+            continue
+        text = (spec.text("description") or "") if describe else ""
+        if kind == PATH:
+            below = _below(folder, project, describe=describe and not text)
+            if below is None:
+                continue
+            text = text or below
+        yield name, kind, text
+
+
+def _below(directory: str, project: Project, *, describe: bool) -> str | None:
+    """What the manifest of a folder says about itself; None when there is no manifest.
+
+    Only what is known without parsing YAML: every folder that has not been used yet would make
+    the whole list wait.
+    """
+    from fdl.manifest.discover import find_in
+    from fdl.manifest.load import known
+
+    found = find_in(directory)
+    if found is None:
+        return None
+    manifest = known(found, project.env) if describe else None
+    return (manifest.node.text("description") or "") if manifest else ""

@@ -1,10 +1,14 @@
-"""What may stand at one place of a command line."""
+"""What may stand at one place of a command line: words, files, flags of fdl, values of snippets."""
 
 from __future__ import annotations
+
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from subprocess import Popen
+
 
 NEVER = 0
 OTHERWISE = 1
@@ -62,3 +66,128 @@ class Offer:
 
     def __bool__(self) -> bool:
         return bool(self.candidates) or self.files != NEVER
+
+
+class Flag:
+    """One global flag.
+
+    Attributes:
+        name: The long form.
+        text: What it does.
+        same: Words on the line after which it adds nothing: its short form, or its opposite.
+    """
+
+    __slots__ = ("name", "same", "text")
+
+    def __init__(self, name: str, text: str, *same: str) -> None:
+        self.name = name
+        self.text = text
+        self.same = same
+
+
+ANYWHERE = (
+    Flag("--help", "Show help for a command", "-h"),
+    Flag("--env", "Use the overlay fdl.NAME.yml of each manifest"),
+    Flag("-v", "Print more: -v verbose, -vv debug, -vvv trace", "-vv", "-vvv"),
+    Flag("--quiet", "Print less", "-q"),
+    Flag("--ansi", "Force colour", "--no-ansi"),
+    Flag("--no-ansi", "Forbid colour", "--ansi"),
+    Flag("--no-append", "Leave out the `append` arguments of a run command"),
+)
+"""Flags that count wherever they stand before ``--``."""
+
+BEFORE = (
+    Flag("--dry-run", "Show what would run, and run nothing", "-n"),
+    Flag("--yes", "Answer every question with yes", "-y"),
+    Flag("--jobs", "Run several commands, N at the same time"),
+    Flag("--force", "Run a command even if its inputs are unchanged"),
+    Flag("--gpus-each", "Give each command N GPUs of its own"),
+    Flag("--each", "Run the command once for each value: lr=1e-3,3e-3 or seed=1..3"),
+    Flag("--zip", "Take the values of `--each` side by side"),
+    Flag("--search", "Let Optuna pick the values: tpe or random"),
+    Flag("--trials", "How many runs a search makes"),
+    Flag("--goal", "Metric that a search improves: val_loss:min"),
+    Flag("--name", "Name of the run, for lists and commands"),
+    Flag("--on", "Where it runs: slurm"),
+)
+"""Flags that count before the command only."""
+
+VERSION = Flag("--version", "Show the version", "-V")
+JSON = Flag("--json", "Print the dry run as one JSON document")
+
+
+def add_global(offer: Offer, words: Collection[str], *, first: bool, env: bool = True) -> None:
+    """Offer the flags that still have an effect; ``first``: the command is still to come."""
+    flags = list(ANYWHERE)
+    if first:
+        flags += BEFORE
+        if "-n" in words or "--dry-run" in words:
+            flags.append(JSON)
+        if not words:
+            flags.append(VERSION)
+    for flag in flags:
+        given = flag.name in words or any(other in words for other in flag.same)
+        if not given and (env or flag.name != "--env"):
+            offer.add(flag.name, flag.text)
+
+
+LIMIT_SECONDS = 2.0
+"""A snippet that takes longer is stopped; what it printed until then counts."""
+
+_MOST_BYTES = 1 << 20
+
+
+def values(snippet: str, folder: str, root: str) -> list[tuple[str, str]]:
+    """What a snippet prints: one value per line, with a description behind a tab if it likes.
+
+    Args:
+        snippet: Text for ``sh -c``; it sees no input, and what it says on stderr is dropped.
+        folder: Where it runs: the folder in which the program itself would run.
+        root: The project, handed to it as ``FDL_PROJECT_ROOT``.
+    """
+    if os.name == "nt":
+        return []
+    from subprocess import DEVNULL, PIPE, Popen
+
+    try:
+        process = Popen(
+            ["sh", "-c", snippet],
+            cwd=folder,
+            env={**os.environ, "FDL_PROJECT_ROOT": root},
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return []
+    lines = _output(process).decode("utf-8", "surrogateescape").split("\n")
+    pairs = (line.rstrip("\r").partition("\t") for line in lines)
+    return [(value, text) for value, _, text in pairs]
+
+
+def _output(process: Popen[bytes]) -> bytes:
+    """All it prints within the limits; nothing of it is left running."""
+    from contextlib import suppress
+    from select import select
+    from signal import SIGKILL
+    from time import monotonic
+
+    end = monotonic() + LIMIT_SECONDS
+    data = b""
+    with process:
+        pipe = process.stdout
+        try:
+            while pipe and len(data) < _MOST_BYTES:
+                if not select([pipe], [], [], max(0.0, end - monotonic()))[0]:
+                    break
+                piece = os.read(pipe.fileno(), 1 << 16)
+                if not piece:
+                    return data
+                data += piece
+        finally:
+            # Children it has left in the background belong to its group and go with it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, SIGKILL)
+    # The last line may have been cut in the middle.
+    return data[: data.rfind(b"\n") + 1]

@@ -96,7 +96,7 @@ def layers(asked: Asked) -> Values:
     """What a value can be written to: ``base``, an environment, a file of the project."""
     from fdl.manifest.discover import find_in
     from fdl.manifest.layers import LOCAL, environments
-    from fdl.manifest.select.nested import below
+    from fdl.manifest.select.walk import below
 
     root = asked.project.root
     yield "base", os.path.basename(root.found.path)
@@ -289,8 +289,8 @@ SOURCES: dict[str, Source] = {
 
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
-    from fdl.cli.complete.commands import listed
-    from fdl.manifest.select.classify import PATH
+    from fdl.cli.complete.engine import listed
+    from fdl.manifest.select.level import PATH
 
     level, rest = project.descend(before)
     found = [] if rest else listed(level, project)

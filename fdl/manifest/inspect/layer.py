@@ -13,9 +13,8 @@ from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
 from fdl.manifest.load import Manifest
 from fdl.manifest.node import Node
 from fdl.manifest.overlay import combine
-from fdl.manifest.read import parse
-from fdl.manifest.select.nested import below
-from fdl.manifest.source import read_text, shown
+from fdl.manifest.select.walk import below
+from fdl.manifest.source import parse, read_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ class Layers:
         tops = [one.file for one in layers]
         # Included files come first: a new value goes into the manifest.
         files = (*(one for one in self.nodes if one not in tops), *tops)
-        self.manifest = Manifest(node, found, env, files, removed)
+        self.manifest = Manifest(node, found, env, files, removed, overlays=overlays)
 
     def replaced(self, file: str, text: str) -> Layers:
         """The layers with another text for one file.

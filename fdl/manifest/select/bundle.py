@@ -132,8 +132,7 @@ def project_level(name: str, found: Found | None) -> Level | None:
     """
     if found is None:
         return None
-    from fdl.manifest.select.classify import PATH
-    from fdl.manifest.select.level import enter
+    from fdl.manifest.select.level import PATH, enter
     from fdl.manifest.select.project import Project
 
     project = Project(found)

@@ -4,12 +4,15 @@ A selection is a value: nothing is planned, started, printed or written here. He
 ``config show``, ``why`` and completion read it. Imported on the warm path.
 """
 
+# pathlib would add to the start of a command.
+# ruff: noqa: PTH120
 from __future__ import annotations
 
-from fdl.base.errors import ManifestError
+import os
+
+from fdl.base.errors import FdlError, ManifestError
 from fdl.base.light_record import Record
-from fdl.manifest.select.classify import PRESET, RUN
-from fdl.manifest.select.level import enter, require_entry, require_reader
+from fdl.manifest.select.level import PRESET, RUN, enter, require_entry, require_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from fdl.manifest.load import Manifest
     from fdl.manifest.select.level import Level
+
 
 LEVEL = "level"
 """The kind of a selection that names no run command and no preset, but a level and its entry."""
@@ -67,15 +71,15 @@ class Selection(Record):
     @property
     def refreshes(self) -> bool:
         """Whether the program is asked for its arguments instead of running."""
-        words = list(self.words)
         if self.page or self.kind not in (LEVEL, PRESET):
             return False
+        words = list(self.words)
         return REFRESH in (words[: words.index("--")] if "--" in words else words)
 
     @property
     def runs(self) -> bool:
         """Whether the selection is a command to plan."""
-        return self.known and not self.page and not self.refreshes
+        return self.kind != UNKNOWN and not self.page and not self.refreshes
 
 
 def select(
@@ -98,9 +102,9 @@ def select(
     Raises:
         ManifestError: A manifest on the path is broken, missing or contradicts itself.
     """
-    level, rest = project, list(tokens)
-    while rest:
-        name, tail = rest[0], rest[1:]
+    level = project
+    if tokens:
+        name, *tail = tokens
         if name not in level.commands:
             if help_wanted and name == help_word:
                 return _page(level, name)
@@ -111,18 +115,35 @@ def select(
         if kind in (RUN, PRESET):
             group = help_word if kind == PRESET else ""
             return Selection(level, kind, name, tail, help_wanted, group)
-        level = enter(level, name, load)
-        if not tail or tail[0] not in level.commands:
-            if help_wanted:
-                return _page(level, "" if help_word in level.commands else help_word, tail)
-            return _end(level, tail)
-        rest = tail
+        below = enter(level, name, load)
+        return behind(below, tail, load, help_wanted=help_wanted, help_word=help_word)
     return Selection(level, page=True)
+
+
+def behind(
+    level: Level,
+    words: Sequence[str],
+    load: Callable[[str], Manifest | None],
+    *,
+    help_wanted: bool = False,
+    help_word: str = "",
+) -> Selection:
+    """The command that words behind a level select: one of its commands, else its entry.
+
+    Raises:
+        ManifestError: As for :func:`select`.
+    """
+    tail = list(words)
+    if tail and tail[0] in level.commands:
+        return select(level, tail, load, help_wanted=help_wanted, help_word=help_word)
+    if help_wanted:
+        return _page(level, "" if help_word in level.commands else help_word, tail)
+    return _end(level, tail)
 
 
 def _page(level: Level, group: str, words: Sequence[str] = ()) -> Selection:
     """The page of a level; of a level with a program, also the page of a group of its options."""
-    from fdl.manifest.argument_words import ALL_GROUPS
+    from fdl.manifest.words import ALL_GROUPS
 
     has_groups = level.entry and level.names
     if group in ("", ALL_GROUPS) or has_groups:
@@ -146,3 +167,18 @@ def _end(level: Level, tail: list[str]) -> Selection:
         if level.commands
         else "add `entry: python main.py`, or commands",
     )
+
+
+def of_the_project_above(level: Level, word: str) -> str:
+    """The hint that a word is a command of the project above; empty if it is not."""
+    from fdl.manifest.discover import find
+    from fdl.manifest.load import load
+
+    try:
+        found = find(os.path.dirname(level.root))
+        commands = load(found, write_cache=False).node.get("commands") if found else None
+    except FdlError:
+        return ""
+    if found is None or commands is None or word not in commands.mapping:
+        return ""
+    return f"`{word}` is a command of the project in {found.directory}: type it there"

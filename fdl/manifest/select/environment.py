@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 
-from fdl.base.errors import SelectionError
+from fdl.base.errors import FdlError, SelectionError
+from fdl.manifest.builtins import JOINING, YIELDING
 from fdl.manifest.layers import LOCAL, environments, overlay_file
 from fdl.manifest.node import relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from fdl.cli.prepass import Invocation
     from fdl.manifest.discover import Found
+    from fdl.manifest.select.project import Project
 
 
 def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] | None:
@@ -78,37 +80,69 @@ def _require_one(found: Found | None, env: str, asked: str) -> None:
         )
 
 
-def is_first_word(
-    word: str,
-    found: Found | None,
-    builtins: Collection[str],
-    commands: Callable[[], Collection[str]],
-) -> bool:
-    """Whether the first word of a call names an environment of the project.
+def meaning(
+    word: str, project: Project, built_in: Collection[str] = (), *, cached: bool = False
+) -> tuple[bool, bool]:
+    """Whether a word names an environment, and whether it names a command. This is the one rule.
+
+    It names an environment if an overlay of it stands beside the project's manifest. One that
+    stands only in the folder of a command counts if no command has the name.
 
     Args:
         word: The word.
-        found: The project's manifest.
-        builtins: Names of the built-in commands, hidden ones included.
-        commands: The names of the base manifest's commands; called only when needed.
+        project: The project without an environment.
+        built_in: Names of built-in commands that count as commands.
+        cached: Whether to read no YAML of folders below the project.
+
+    Raises:
+        ManifestError: The project's manifest cannot be read.
+    """
+    overlay = overlay_file(project.directory, word)
+    if word in built_in:
+        return overlay is not None, True
+    is_command = word in project.names()
+    return bool(overlay or (not is_command and word in project.nested(cached=cached))), is_command
+
+
+def is_first_word(word: str, project: Project, built_in: Collection[str]) -> bool:
+    """Whether the first word of a call selects an environment of the project.
 
     Raises:
         SelectionError: The word also names a command.
     """
-    if found is None or word.startswith("-"):
+    if word.startswith("-"):
         return False
-    overlay = overlay_file(found.directory, word)
-    if overlay is None:
-        return False
-    if word in builtins or word in commands():
-        if word == LOCAL:
-            return False
-        kind = "a built-in command" if word in builtins else "a command of the manifest"
+    names_one, is_command = meaning(word, project, built_in)
+    if names_one and is_command and word != LOCAL:
+        overlay = os.path.basename(overlay_file(project.directory, word) or "")
+        kind = "a built-in command" if word in built_in else "a command of the manifest"
         raise SelectionError(
-            f"`{word}` is ambiguous: {kind} and the environment of {os.path.basename(overlay)}",
+            f"`{word}` is ambiguous: {kind} and the environment of {overlay}",
             hint=f"rename one of them; until then `--env {word}` selects the environment",
         )
-    return True
+    return names_one and not is_command
+
+
+def steps_back(name: str, project: Project | None, following: Sequence[str] = ()) -> bool:
+    """Whether a built-in command leaves its name to a command of the project.
+
+    A manifest that cannot be read has no command. ``following`` are the words after the name.
+    """
+    if name not in YIELDING or project is None:
+        return False
+    try:
+        defined = name in project.names()
+    except FdlError:
+        return False
+    if not defined or name not in JOINING:
+        return defined
+    from fdl.manifest.select.bundle import leaves_to_project
+
+    try:
+        return leaves_to_project(name, project.found, following)
+    except FdlError:
+        # The project's way to the command tells what is wrong with it.
+        return True
 
 
 def active_environment(invocation: Invocation, found: Found | None) -> str | None:

@@ -4,7 +4,7 @@ Nothing here starts, prints or writes anything. The caller passes the function t
 manifest. Imported on the warm path.
 """
 
-# pathlib would double the start-up time of a warm command.
+# pathlib would add to the start of a command.
 # ruff: noqa: PTH118
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import os
 
 from fdl.base.errors import ManifestError
 from fdl.manifest.node import origin, relative
-from fdl.manifest.select.classify import PATH, classify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +19,54 @@ if TYPE_CHECKING:
 
     from fdl.manifest.load import Manifest
     from fdl.manifest.node import Node
+
+
+RUN = "run"
+PATH = "path"
+PRESET = "preset"
+
+SECTIONS = ("ddp", "training", "output")
+"""Manifest sections that become generated flags."""
+
+_OF_A_PRESET = (*SECTIONS, "options", "subcommand", "metrics")
+"""Keys that make an entry of ``commands:`` a preset."""
+
+
+def _refuse_contradictions(level: Level, name: str, spec: Node, settings: list[str]) -> None:
+    """Refuse keys that contradict each other; ``settings`` are those that make a preset."""
+
+    def refuse(key: str, text: str, hint: str) -> ManifestError:
+        place = origin(spec.mapping[key], level.root)
+        return ManifestError(f"{place}: command `{level.typed(name)}`: {text}", hint=hint)
+
+    runs = spec.get("run") is not None
+    arguments = "put the arguments into `options` or into the child's `entry`"
+    for key, hint in (
+        ("docker", "a path command takes `docker:` from its own fdl.yml"),
+        ("append", arguments),
+        ("args", arguments),
+        ("errexit", "it says how a script ends"),
+    ):
+        if spec.get(key) and not runs:
+            raise refuse(key, f"`{key}` needs `run` beside it", hint)
+    if spec.get("style") and not spec.get("entry"):
+        raise refuse(
+            "style", "`style` needs `entry` beside it", "put it beside the `entry` of the manifest"
+        )
+    kinds = [key for key in ("run", "path", "entry") if spec.get(key)]
+    if runs and len(kinds) > 1:
+        raise refuse(
+            kinds[1],
+            f"`run` and `{kinds[1]}` exclude each other",
+            "keep `run` for a shell command, `path` for a folder with its own fdl.yml",
+        )
+    dead = [key for key in settings if key != "subcommand" or not spec.get("entry")]
+    if kinds and dead:
+        raise refuse(
+            dead[0],
+            f"`{dead[0]}` has no effect beside `{kinds[0]}`",
+            "give the settings to a preset under a manifest with `entry`",
+        )
 
 
 class Level:
@@ -73,12 +120,22 @@ class Level:
         return " ".join(("fdl", *self.names, *more))
 
     def kind(self, name: str) -> str:
-        """The kind of one command of this level.
+        """The kind of one command of this level: ``RUN``, ``PATH`` or ``PRESET``.
+
+        Only the requested command is judged, so a broken command beside it does no harm. A null
+        entry is an empty one.
 
         Raises:
             ManifestError: Its keys contradict each other.
         """
-        return classify(self.typed(name), self.commands[name], self.root)
+        spec = self.commands[name]
+        settings = [key for key in spec.mapping if key in _OF_A_PRESET and spec.get(key)]
+        _refuse_contradictions(self, name, spec, settings)
+        if spec.get("run"):
+            return RUN
+        if spec.get("path") or spec.get("entry"):
+            return PATH
+        return PRESET if settings else PATH
 
     def start_folder(self, name: str | None = None) -> str:
         """The folder in which the entry runs, or a run command or preset of this level.
@@ -104,7 +161,7 @@ class Level:
     def _folder(self, node: Node | None, otherwise: str, scope: Node | None) -> str:
         path = str(node.value) if node else otherwise
         if node and "$" in path:
-            from fdl.manifest.variables.fill import folder_name
+            from fdl.manifest.variables import folder_name
 
             path = folder_name(self, node, scope)
         return os.path.normpath(os.path.join(self.manifest.directory, path))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fdl.manifest.load import Manifest
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.level import Level
-    from fdl.manifest.select.nested import Place
+    from fdl.manifest.select.walk import Place
 
 
 class Project:
@@ -29,10 +29,12 @@ class Project:
 
     Attributes:
         found: The project's manifest on disk.
+        directory: The project root.
         env: The active environments, joined by commas, or None.
-        examples: Whether an example stood in for a manifest that does not exist yet.
         warnings: What the manifests read so far give reason to warn about.
         writes_cache: Whether what is read may be cached.
+        copies: Whether an example that is read is copied to a real manifest.
+        examples: The examples that stand in for manifests that do not exist yet.
     """
 
     def __init__(
@@ -40,22 +42,26 @@ class Project:
         found: Found,
         env: str | None = None,
         *,
-        executes: bool = False,
         write_cache: bool = False,
+        copies: bool = False,
     ) -> None:
         self.found = found
+        self.directory = found.directory
         self.env = env
-        self.examples = False
         self.warnings: list[str] = []
         self._told = 0
-        self._executes = executes
+        self.copies = copies
+        self.examples: list[Found] = []
         self.writes_cache = write_cache
         self._read: dict[str, Manifest] = {}
 
-    @property
-    def directory(self) -> str:
-        """The project root."""
-        return self.found.directory
+    def under(self, env: str) -> Project:
+        """The same project under an environment."""
+        return Project(self.found, env, write_cache=self.writes_cache)
+
+    def copying(self) -> Project:
+        """The same project, whose examples are copied to real manifests when they are read."""
+        return Project(self.found, self.env, write_cache=self.writes_cache, copies=True)
 
     @property
     def root(self) -> Manifest:
@@ -74,6 +80,22 @@ class Project:
         """
         found = find_in(directory)
         return None if found is None else self._load(found)
+
+    def names(self) -> list[str]:
+        """Names of the commands of the project's manifest, which may not be whole by itself.
+
+        Raises:
+            ManifestError: It cannot be read.
+        """
+        try:
+            node = self.root.node
+        except ManifestError:
+            # It may need its overlay to be whole; the names are there without.
+            from fdl.manifest.source import read
+
+            node = read(self.found.path)
+        commands = node.get("commands")
+        return list(commands.mapping) if commands else []
 
     def use(self, manifest: Manifest) -> None:
         """Take a manifest in place of the one on disk."""
@@ -124,7 +146,7 @@ class Project:
 
         With ``cached``, read no YAML: below a folder that has not been used yet, do not search.
         """
-        from fdl.manifest.select.nested import below
+        from fdl.manifest.select.walk import below
 
         found: dict[str, list[Place]] = {}
         try:
@@ -151,7 +173,7 @@ class Project:
             if env == LOCAL or any(overlay_file(directory, env) for directory in read):
                 continue
             if known := self.nested().get(env):
-                from fdl.manifest.select.nested import misplaced
+                from fdl.manifest.select.walk import misplaced
 
                 raise misplaced(env, what, known, self.directory)
 
@@ -168,14 +190,15 @@ class Project:
         Raises:
             FdlError: A manifest on the way is broken, or the environment has no overlay for it.
         """
-        from fdl.manifest.select.classify import RUN
         from fdl.manifest.select.command import select
+        from fdl.manifest.select.level import RUN
 
         selected = select(
             self.level(), tokens, self.child, help_wanted=help_wanted, help_word=help_word
         )
         if selected.known and not selected.refreshes:
-            self.require_overlay_for(f"`fdl {' '.join(selected.command)}`")
+            if self.env:
+                self.require_overlay_for(f"`fdl {' '.join(selected.command)}`")
             # A page never fails, and a script does not read settings.
             if help_wanted or selected.kind == RUN:
                 self.warn_of_unread(selected.level)
@@ -200,7 +223,7 @@ class Project:
         from fdl.manifest.select.level import require_reader, unread
 
         if unread(level):
-            from fdl.manifest.select.nested import below
+            from fdl.manifest.select.walk import below
 
             found = (under.level for under in below(level, self.child))
             require_reader(level, [*towards, *filter(None, found)])
@@ -223,6 +246,16 @@ class Project:
         self._told = len(self.warnings)
         return fresh
 
+    def settle(self) -> dict[str, str]:
+        """Copy the examples that were read to real manifests; the names of both in the project."""
+        from fdl.manifest.example import settled
+        from fdl.manifest.node import relative
+
+        return {
+            relative(one.path, self.directory): relative(settled(one).path, self.directory)
+            for one in self.examples
+        }
+
     def remembered(self, directory: str) -> Manifest | None:
         """The manifest of a directory if it is known without reading YAML; else None."""
         from fdl.manifest.load import known
@@ -233,8 +266,9 @@ class Project:
     def _load(self, found: Found) -> Manifest:
         known = self._read.get(found.directory)
         if known is None:
-            settled = settle(found, executes=self._executes)
-            self.examples = self.examples or settled.is_example
+            settled = settle(found, executes=True) if self.copies else found
+            if settled.is_example:
+                self.examples.append(settled)
             known = load(settled, self.env, write_cache=self.writes_cache)
             self.warnings.extend(known.warnings)
             self._read[found.directory] = known
@@ -253,23 +287,6 @@ def locate() -> Found | None:
         raise FdlError(
             f"the current directory cannot be read: {problem.strerror}", hint="cd to another one"
         ) from None
-
-
-def base_commands(found: Found, *, write_cache: bool) -> list[str]:
-    """Names of the commands that the manifest alone defines, before any overlay.
-
-    Raises:
-        ManifestError: It cannot be read.
-    """
-    try:
-        node = load(found, write_cache=write_cache).node
-    except ManifestError:
-        # It may need its overlay to be whole; the names are there without.
-        from fdl.manifest.read import read
-
-        node = read(found.path)
-    commands = node.get("commands")
-    return list(commands.mapping) if commands else []
 
 
 def required(found: Found | None) -> Found:

@@ -24,8 +24,7 @@ from fdl.base.masking import KNOWN
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
 from fdl.manifest.node import origin
-from fdl.manifest.select.classify import SECTIONS
-from fdl.manifest.select.level import Level
+from fdl.manifest.select.level import SECTIONS, Level
 from fdl.plan.planner import Host, Planner, here
 from fdl.plan.redaction import hidden_texts
 from fdl.plan.value import Plan
@@ -87,8 +86,8 @@ def question(level: Level, host: Host | None = None) -> Plan:
     service = level.manifest.node.text("docker")
     contained = bool(service) and not around.in_container
     root = _compose_folder(level) if contained else level.root
-    unattended = Host(around.variables, around.in_container, terminal=False)
-    planner = Planner(root, unattended, {PROBE_VARIABLE: "1"}, append=True)
+    unattended = around.replaced(terminal=False, exported={PROBE_VARIABLE: "1"}, append=True)
+    planner = Planner(root, unattended)
     return planner.entry(_bare(level), None, [FLAG])
 
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.layout import Page, Row
-from fdl.manifest.argument_words import ALL_GROUPS
+from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.args._fields import check_together, is_marked, parameter
 from fdl.programs.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
 from fdl.programs.parameters import document

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from fdl.manifest.argument_words import IN_WORDS, RESERVED_LONG, RESERVED_SHORT
+from fdl.manifest.words import IN_WORDS, RESERVED_LONG, RESERVED_SHORT
 from fdl.programs.args.annotations import describe
 from fdl.programs.parameters.parameter import UNSET, Parameter, is_letter
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from fdl.manifest.ddp import NAMED_MODES, is_endpoint, node_range, solo_device
+from fdl.manifest.words import NAMED_MODES, is_endpoint, node_range, solo_device
 from fdl.programs.args._base import FdlArgs
 from fdl.programs.args._fields import option
 from fdl.programs.args._record import DEFAULT
@@ -63,12 +63,13 @@ class DdpArgs(FdlArgs):
 
     collapsed: ClassVar[Mapping[str, str]] = {_GROUP: "several GPUs or machines"}
 
+    # `python scripts/settings.py` renews those that are settings of flodl.
     mode: str | None = _option(
         completer=f"printf '%s\\n' {' '.join(NAMED_MODES)} solo-0",
         help=f"Backend and policy in one word: {', '.join(NAMED_MODES)}; solo-N: device N alone",
     )
     policy: Literal["sync", "cadence", "async", "auto"] | None = _option(
-        help="When the ranks average: sync, cadence, async or auto [default: auto]"
+        help="When the ranks average; auto: sync on equal devices, else cadence [default: auto]"
     )
     backend: Literal["nccl", "cpu"] | None = _option(
         help="Average with nccl on the GPUs, or with cpu through main memory [default: nccl]"

@@ -10,7 +10,8 @@ Imported on the warm path: loads only fdl's own light modules.
 
 from __future__ import annotations
 
-from fdl.manifest.argument_words import (
+from fdl.manifest.node import dotted
+from fdl.manifest.words import (
     IN_WORDS,
     LIST_TYPES,
     LITERALS,
@@ -21,7 +22,6 @@ from fdl.manifest.argument_words import (
     TYPES,
     VALUES,
 )
-from fdl.manifest.node import dotted
 from fdl.programs.parameters.parameter import UNSET, Parameter, converted, is_flag_name, is_letter
 
 TYPE_CHECKING = False

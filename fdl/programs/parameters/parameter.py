@@ -7,7 +7,7 @@ Imported on the warm path: nothing beyond our own light modules.
 
 from __future__ import annotations
 
-from fdl.manifest.argument_words import IN_WORDS
+from fdl.manifest.words import IN_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

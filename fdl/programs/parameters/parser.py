@@ -8,16 +8,9 @@ from __future__ import annotations
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
 from fdl.base.secrets import REDACTED
-from fdl.manifest.argument_words import ALL_GROUPS, RESERVED_LONG
+from fdl.manifest.words import ALL_GROUPS, RESERVED_LONG
 from fdl.programs.parameters.contract import spellings
-from fdl.programs.parameters.parameter import (
-    UNSET,
-    Parameter,
-    choice_text,
-    group_word,
-    groups_of,
-    is_number,
-)
+from fdl.programs.parameters.parameter import UNSET, choice_text, group_word, groups_of, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

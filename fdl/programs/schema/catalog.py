@@ -14,7 +14,7 @@ from fdl.base.files import names as names_in
 from fdl.manifest.discover import find_in
 from fdl.manifest.load import Manifest
 from fdl.manifest.select.level import Level
-from fdl.manifest.select.nested import Place, below
+from fdl.manifest.select.walk import Place, below
 from fdl.programs.schema.cache import FOLDER, SOURCES, fetch, location
 
 Load = Callable[[str], Manifest | None]

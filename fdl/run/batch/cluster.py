@@ -22,7 +22,7 @@ from fdl.base.signals import handled, interrupt
 from fdl.run.batch.queue import FOLDER, GONE, OVER, Record, States, new_folder, remember
 
 if TYPE_CHECKING:
-    from fdl.run.batch.settings import Settings
+    from fdl.run.batch.slurm import Settings
     from fdl.run.batch.task import Task
 
 _POLL_S = 0.5

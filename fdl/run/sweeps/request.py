@@ -1,23 +1,237 @@
-"""What a sweep is asked to do: the flags of a command line, or a block of the manifest."""
+"""What a sweep is asked to do, by flags or by the manifest, and the points that this makes."""
 
 from __future__ import annotations
 
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.node import origin
 from fdl.programs.parameters.contract import spelled
-from fdl.run.sweeps.axis import Axis, axis, parse, refuse_repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from fdl.base.global_flags import Work
     from fdl.manifest.node import Node
     from fdl.manifest.select.project import Project
+
+
+Point = dict[str, str]
+"""Key -> value, as text."""
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?(:log)?")
+_MOST_POINTS = 10_000
+_LONGEST_NAME = 90
+_EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3 --each seed=1..3"
+
+
+class Range(Record):
+    """Numbers from ``low`` to ``high``, both included.
+
+    Attributes:
+        low: The lowest, as it was written.
+        high: The highest.
+        step: The distance between two numbers; empty if none was written.
+        log: Whether a search picks small and large orders of magnitude equally often.
+    """
+
+    low: str
+    high: str
+    step: str = ""
+    log: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds whole numbers only."""
+        return all(one.lstrip("+-").isdigit() for one in (self.low, self.high, self.step or "1"))
+
+
+class Axis(Record):
+    """One key and its values.
+
+    Attributes:
+        key: An option of the program, or a dotted setting.
+        items: Values as they were written, and ranges of numbers.
+        source: VALUES as text, or the list of values.
+    """
+
+    key: str
+    items: Sequence[str | Range]
+    source: str | Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """How messages name it: ``--each lr=1..3``."""
+        return f"--each {self.key}={_shown(self.source)}"
+
+    def values(self) -> list[str]:
+        """Every value, with those of its ranges.
+
+        Raises:
+            UsageError: A range has no end, or a value is there twice.
+        """
+        found: list[str] = []
+        for item in self.items:
+            found += self._spread(item) if isinstance(item, Range) else [item]
+            if len(found) > _MOST_POINTS:
+                raise UsageError(f"`{self.text}`: more than {_MOST_POINTS} values", hint=_EXAMPLE)
+        for place, value in enumerate(found):
+            if value in found[:place]:
+                raise UsageError(
+                    f"`{self.text}`: the value `{value}` is given twice", hint="name it once"
+                )
+        return found
+
+    def _spread(self, span: Range) -> list[str]:
+        shown = f"{span.low}..{span.high}"
+        if span.log:
+            raise UsageError(
+                f"`{self.text}`: `:log` is for a search",
+                hint=f"fdl --search tpe --trials 20 --goal val_loss:min COMMAND {self.text}",
+            )
+        if not span.step and not span.whole:
+            raise UsageError(
+                f"`{self.text}`: a range of fractions needs a step, or a search",
+                hint=f"--each {self.key}={shown}..STEP, or list the values",
+            )
+        low, high, step = Decimal(span.low), Decimal(span.high), Decimal(span.step or "1")
+        if step == 0 or (high - low) / step < 0:
+            raise UsageError(
+                f"`{self.text}`: the range {shown} never ends with the step {step}",
+                hint=f"--each {self.key}={_ending(span)}",
+            )
+        count = min(int((high - low) / step), _MOST_POINTS) + 1
+        return [f"{low + step * place:f}" for place in range(count)]
+
+
+def parse(text: str) -> Axis:
+    """Read ``KEY=VALUES``: values with commas between them, quoted if they have one; ranges.
+
+    Raises:
+        UsageError: There is no key or no value.
+    """
+    key, equals, values = text.partition("=")
+    if not key.strip() or not equals:
+        raise UsageError(f"`--each {text}` is not KEY=VALUES", hint=_EXAMPLE)
+    return axis(key.strip(), values)
+
+
+def axis(key: str, values: str | Sequence[str]) -> Axis:
+    """The axis of a key: VALUES as text, or a list of values to take as they are.
+
+    Raises:
+        UsageError: There is no value, or an empty one.
+    """
+    if not isinstance(values, str) and all(values) and values:
+        return Axis(key, values, values)
+    try:
+        (row,) = csv.reader([_shown(values)], skipinitialspace=True, strict=True)
+    except (ValueError, csv.Error):
+        row = []
+    items = [one.strip() for one in row]
+    if not items or not all(items):
+        raise UsageError(
+            f"`--each {key}={_shown(values)}` has no value, or an empty one", hint=_EXAMPLE
+        )
+    return Axis(key, [_item(one) for one in items], values)
+
+
+def _shown(values: str | Sequence[str]) -> str:
+    return values if isinstance(values, str) else ",".join(values)
+
+
+def _ending(span: Range) -> str:
+    """A range like one that never ends: with the ends or the sign of the step the other way."""
+    if not span.step:
+        return f"{span.high}..{span.low}"
+    if Decimal(span.step) == 0:
+        return f"{span.low}..{span.high}" + ("" if span.whole else "..STEP")
+    step = span.step[1:] if span.step.startswith("-") else f"-{span.step.removeprefix('+')}"
+    return f"{span.low}..{span.high}..{step}"
+
+
+def _item(text: str) -> str | Range:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return text
+    low, high, step, log = match.groups()
+    return Range(low, high, step or "", bool(log))
+
+
+def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
+    """Every combination of values; with ``side_by_side`` all first ones, all second ones.
+
+    Raises:
+        UsageError: A key is there twice, the lengths differ, or there are too many combinations.
+    """
+    refuse_repeated(axes)
+    columns = [one.values() for one in axes]
+    if side_by_side:
+        lengths = [
+            f"{one.key} has {len(column)}" for one, column in zip(axes, columns, strict=True)
+        ]
+        if len({*map(len, columns)}) > 1:
+            raise UsageError(
+                f"`--zip` needs as many values of each key: {', '.join(lengths)}",
+                hint="leave `--zip` out for every combination",
+            )
+        rows: Iterable[tuple[str, ...]] = zip(*columns, strict=True)
+    elif prod(map(len, columns)) > _MOST_POINTS:
+        raise UsageError(
+            f"a sweep of {prod(map(len, columns))} runs: the most is {_MOST_POINTS}",
+            hint="fdl --search tpe --trials 50 --goal val_loss:min COMMAND --each …",
+        )
+    else:
+        rows = product(*columns)
+    keys = [one.key for one in axes]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def refuse_repeated(axes: Sequence[Axis]) -> None:
+    """Refuse a key that is varied twice.
+
+    Raises:
+        UsageError: There is one.
+    """
+    keys = [one.key for one in axes]
+    for place, key in enumerate(keys):
+        if key in keys[:place]:
+            raise UsageError(
+                f"`--each {key}` is given twice", hint=f"give all values at once: --each {key}=A,B"
+            )
+
+
+def name_of(point: Point, number: int | None = None) -> str:
+    """The name of a point, which is the name of its directory: ``lr=1e-3,seed=1``.
+
+    Unsafe characters are replaced and long names are shortened; a hash keeps such names apart.
+    With the ``number`` of a trial, which keeps names apart as well, fractions are rounded.
+    """
+    if number is not None:
+        point = {key: _rounded(value) for key, value in point.items()}
+    full = ",".join(f"{key}={value}" for key, value in point.items())
+    safe = re.sub(r"[^A-Za-z0-9._+=,-]", "_", full)
+    if safe != full or len(safe) > _LONGEST_NAME:
+        from hashlib import sha256
+
+        safe = f"{safe[:_LONGEST_NAME]}-{sha256(full.encode()).hexdigest()[:8]}"
+    return safe if number is None else f"{number},{safe}"
+
+
+def _rounded(value: str) -> str:
+    return f"{float(value):.4g}" if re.fullmatch(_NUMBER, value) and "." in value else value
+
 
 _FLAGS = {
     "--each": "each", "--zip": "zip", "--search": "search", "--trials": "trials", "--goal": "goal",
@@ -30,15 +244,8 @@ class Request:
     Attributes:
         words: The command line of one run, without ``fdl``.
         axes: What varies.
-        zip: Whether values are taken side by side.
-        search: The sampler, with a seed behind a colon; empty for every combination.
-        trials: How many values a search tries.
-        goal: The metric that tells which run is better, with its direction; may be empty.
-        jobs: How many runs run at once.
-        gpus_each: GPUs of each run; 0 leaves the visible ones to all.
+        work: How the runs are chosen, where they run, and how many at once.
         name: The name of its directory; empty for the time at which it begins.
-        on: ``slurm`` for a cluster; empty for this machine.
-        at_once: How many runs a cluster runs at once, at most; 0 leaves it to the cluster.
     """
 
     def __init__(
@@ -46,14 +253,7 @@ class Request:
     ) -> None:
         self.words = list(words)
         self.axes = list(axes)
-        self.zip = work.zip
-        self.search = work.search
-        self.trials = work.trials
-        self.goal = work.goal
-        self.jobs = work.jobs or 1
-        self.on = work.on
-        self.at_once = work.jobs or 0
-        self.gpus_each = work.gpus_each
+        self.work = work
         self.name = name
         self._check()
 
@@ -70,40 +270,40 @@ class Request:
                 "recorded",
                 hint="pass the secret in an environment variable, and begin the sweep again",
             )
-        work.zip, work.search, work.goal = record["zip"], record["search"], record["goal"]
-        work.trials = record["trials"]
-        work.jobs = work.jobs or record["jobs"]
-        work.gpus_each = work.gpus_each or record["gpus_each"]
-        return cls(record["command"], [axis(*one) for one in record["each"].items()], work)
+        kept = {key: record[key] for key in ("zip", "search", "goal", "trials")}
+        typed = {key: getattr(work, key) or record[key] for key in ("jobs", "gpus_each")}
+        axes = [axis(*one) for one in record["each"].items()]
+        return cls(record["command"], axes, work.replaced(**kept, **typed))
 
     def record(self) -> dict[str, Any]:
         """The request for ``sweep.json``."""
-        each = {one.key: one.source for one in self.axes}
+        work, each = self.work, {one.key: one.source for one in self.axes}
         return {
             "command": KNOWN.texts(redact_tokens(self.words)), "each": each,
-            "zip": self.zip, "search": self.search, "trials": self.trials, "goal": self.goal,
-            "jobs": self.jobs, "gpus_each": self.gpus_each,
+            "zip": work.zip, "search": work.search, "trials": work.trials, "goal": work.goal,
+            "jobs": work.jobs or 1, "gpus_each": work.gpus_each,
         }  # fmt: skip
 
     def _check(self) -> None:
         refuse_repeated(self.axes)
-        if self.search and not (self.trials and self.goal):
+        work = self.work
+        if work.search and not (work.trials and work.goal):
             raise UsageError(
                 "`--search` needs `--trials` and `--goal`",
                 hint="fdl --search tpe --trials 20 --goal val_loss:min COMMAND --each …",
             )
-        if self.trials and not self.search:
+        if work.trials and not work.search:
             raise UsageError("`--trials` needs `--search`", hint="--search tpe")
-        if self.search and self.zip:
+        if work.search and work.zip:
             raise UsageError("`--zip` and `--search` exclude each other", hint="remove one of them")
 
 
-def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> list[str]:
-    """Take the flags of a sweep from behind a command, up to ``--``; the other words.
+def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tuple[list[str], Work]:
+    """Take the flags of a sweep from behind a command, up to ``--``: other words, and the flags.
 
     Args:
         words: The command and its arguments.
-        work: Gets the flags.
+        work: The flags before the command.
         declared: Flags that the program has itself. They are left to it.
 
     Raises:
@@ -117,10 +317,10 @@ def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> lis
         if flag not in _FLAGS or flag in declared:
             kept.append(word)
         elif flag == "--zip":
-            work.zip = True
+            work = work.replaced(zip=True)
         else:
-            work.take(flag, value if equals else next(rest, None))
-    return [*kept, *words[end:]]
+            work = work.given(flag, value if equals else next(rest, None))
+    return [*kept, *words[end:]], work
 
 
 def of_flags(words: Sequence[str], work: Work) -> Request:
@@ -160,12 +360,10 @@ def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
 
     each = block.get("each")
     axes = [_axis(key, node, project) for key, node in (each.mapping if each else {}).items()]
-    switch = block.get("zip")
-    work.zip = work.zip or bool(switch and switch.value)
-    for key in ("search", "trials", "goal", "jobs", "gpus_each"):
+    for key in ("zip", "search", "trials", "goal", "jobs", "gpus_each"):
         node = block.get(key)
         if node is not None and not getattr(work, key):
-            setattr(work, key, node.value)
+            work = work.replaced(**{key: node.value})
     try:
         words = shlex.split(block.text("command") or "")
         return Request(words, axes, work, name)

@@ -9,13 +9,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.run.jobs.job import DONE, FAILED, STOPPED
-from fdl.run.sweeps.axis import Axis, Range
+from fdl.run.step import DONE, FAILED, STOPPED
+from fdl.run.sweeps.request import Axis, Range
 from fdl.runs.metrics import Metric
 
 if TYPE_CHECKING:
-    from fdl.run.sweeps.axis import Point
-    from fdl.run.sweeps.request import Request
+    from fdl.run.sweeps.request import Point, Request
     from fdl.run.sweeps.store import Row, Sweep
     from fdl.runs.run import Run
 
@@ -39,15 +38,15 @@ class Search:
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
-        self._sampler, _, self._seed = request.search.partition(":")
+        self._sampler, _, self._seed = request.work.search.partition(":")
         fits = not self._seed or (self._seed.isascii() and self._seed.isdigit())
-        if self._sampler not in SAMPLERS or not fits or request.search.endswith(":"):
+        if self._sampler not in SAMPLERS or not fits or request.work.search.endswith(":"):
             raise UsageError(
-                f"`--search {request.search}`: the samplers are {' and '.join(SAMPLERS)}, "
+                f"`--search {request.work.search}`: the samplers are {' and '.join(SAMPLERS)}, "
                 "with a seed behind a colon if you like",
                 hint="fdl --search tpe:1 --trials 20 --goal val_loss:min COMMAND --each …",
             )
-        self._goal = Metric.parse(request.goal)
+        self._goal = Metric.parse(request.work.goal)
         self._axes = {one.key: one for one in request.axes}
         self._space = {one.key: self._distribution(one) for one in request.axes}
         self._asked: dict[str, Any] = {}
@@ -92,7 +91,7 @@ class Search:
 
     def ask(self, number: int) -> Point:
         """The values of a new trial."""
-        from fdl.run.sweeps.axis import name_of
+        from fdl.run.sweeps.request import name_of
 
         trial = self._study.ask(self._space)
         point = {key: str(trial.params[key]) for key in self._space}

@@ -14,7 +14,7 @@ from fdl.base import run_record
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import inside, put_own, subfolders
 from fdl.plan.recorded import USUAL_FOLDER
-from fdl.run.jobs.job import DONE, FAILED, STOPPED
+from fdl.run.step import DONE, FAILED, STOPPED
 from fdl.runs.find import folders, search, shortened
 from fdl.runs.metrics import read_json
 

@@ -10,7 +10,7 @@ from fdl.base.masking import KNOWN
 from fdl.base.secrets import is_secret
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.node import Node
-from fdl.manifest.select.classify import SECTIONS
+from fdl.manifest.select.level import SECTIONS
 from fdl.plan.generate import FIELDS, SWITCHES
 from fdl.plan.recorded import OUTPUT, RunsFolder
 from fdl.plan.spelling import Spelling, valued

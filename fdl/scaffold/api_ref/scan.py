@@ -18,7 +18,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.venv import project_prefix, site_packages
 
 if TYPE_CHECKING:
-    from griffe import Class, Module, Object
+    from griffe import Attribute, Class, Module, Object
 
 CATEGORIES = (
     "autograd",
@@ -283,8 +283,21 @@ def _read(file: Path, name: str) -> Module:
         warnings.simplefilter("ignore")
         # In a collection of its own: the constructor of a data class shows its own fields.
         module = visit(name, file, stream.read(), modules_collection=ModulesCollection())
+    for one in _members(module).values():
+        for attribute in _members(one).values() if one.is_class else ():
+            if attribute.is_attribute:
+                show_default(attribute)
     DataclassesExtension().on_package(pkg=module)
     return module
+
+
+def show_default(attribute: Attribute) -> None:
+    """Give a field that ``setting(…)`` or ``switch(…)`` of flodl makes the value of its default."""
+    found = re.match(r"(setting|switch)\(", str(attribute.value or ""))
+    if found is not None:
+        given = getattr(attribute.value, "arguments", [])
+        plain = [one for one in given[:1] if not hasattr(one, "function") and "=" not in str(one)]
+        attribute.value = (plain or ["False" if found[1] == "switch" else None])[0]
 
 
 def _version(module: Module | None) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, arg, option
-from flodl.hf.commands.places import anchored, source
-from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce
+from flodl.hf.commands.typed import anchored, plain, source
 
 
 class Args(FdlArgs):

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, option
-from flodl.hf.commands.places import anchored, source
-from flodl.hf.commands.plain import plain
 from flodl.hf.commands.ready import announce
+from flodl.hf.commands.typed import anchored, plain, source
 from flodl.hf.head_kind import HeadKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flodl.graph import Graph
-    from flodl.hf.onnx_file import OnnxFile
 
 
 class Args(FdlArgs):
@@ -47,9 +40,6 @@ class Args(FdlArgs):
     preserve_source_config: bool = option(
         help="With --checkpoint: keep the configuration it was trained from as config.source.json"
     )
-    onnx: bool = option(
-        help="Also write model.onnx, for batches and rows of any size, and compare its outputs"
-    )
     force: bool = option(help="Replace the files of an earlier export")
 
     @model_validator(mode="after")
@@ -76,18 +66,6 @@ class Args(FdlArgs):
         return self
 
 
-def _onnx_writer() -> Callable[[Graph, Path], OnnxFile]:
-    """The function that writes ``model.onnx``.
-
-    Raises:
-        MissingDependencyError: A package for it is not installed.
-    """
-    from flodl.hf.onnx_file import check_onnx_packages, write_onnx
-
-    check_onnx_packages()  # before any download
-    return write_onnx
-
-
 def main(args: Args) -> int:
     """Export, and print what was written.
 
@@ -97,7 +75,6 @@ def main(args: Args) -> int:
     from flodl.hf.export import export_command
     from flodl.hf.source import Access
 
-    onnx = _onnx_writer() if args.onnx else None
     hub = None if args.hub is None else source(args.hub, args.revision)
     if hub is not None:
         announce(hub, Access(revision=args.revision), companions=True)
@@ -111,7 +88,6 @@ def main(args: Args) -> int:
         dtype=args.dtype,
         max_shard_size=args.max_shard_size,
         preserve_source_config=args.preserve_source_config,
-        onnx=onnx,
         force=args.force,
     )
     for line in report.notes:

@@ -7,8 +7,7 @@ import sys
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, arg, option
-from flodl.hf.commands.places import source
-from flodl.hf.commands.plain import plain
+from flodl.hf.commands.typed import plain, source
 
 
 class Args(FdlArgs):

@@ -9,7 +9,7 @@ from pydantic import field_validator
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, arg, option
-from flodl.hf.commands.places import anchored
+from flodl.hf.commands.typed import anchored
 from flodl.hf.matrix import cells_named
 
 

@@ -11,8 +11,7 @@ from pydantic import model_validator
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, arg, option
-from flodl.hf.commands.places import anchored, source
-from flodl.hf.commands.plain import plain
+from flodl.hf.commands.typed import anchored, plain, source
 from flodl.hf.errors import MissingDependencyError
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationInfo, field_validator
 
 from fdl.base import output
 from fdl.programs.args import FdlArgs, option
-from flodl.hf.commands.places import anchored
+from flodl.hf.commands.typed import anchored
 from flodl.hf.matrix import FAMILIES, HEADS
 
 

@@ -69,7 +69,7 @@ class EncoderConfig:
         num_attention_heads: Attention heads of a layer; divides ``hidden_size``.
         intermediate_size: Width between the two projections of a layer.
         max_position_embeddings: Rows of the position table.
-        hidden_act: Name of the activation, one of ``flodl.hf.activations.NAMES``.
+        hidden_act: Name of the activation, one of ``flodl.hf.layers.activations.NAMES``.
         hidden_dropout_prob: Dropout after embeddings and projections.
         attention_probs_dropout_prob: Dropout of the attention weights.
         type_vocab_size: Rows of the segment table; 0 for no table.
@@ -365,28 +365,21 @@ class EncoderConfig:
     def label2id(self, numbers: Mapping[str, int] | None) -> None:
         self._put({"label2id": numbers})
 
-    def labels_for(
-        self,
-        num_labels: int | None = None,
-        id2label: Labels | None = None,
-        checkpoint_rows: int | None = None,
-    ) -> tuple[str, ...]:
+    def labels_for(self, checkpoint_rows: int | None = None) -> tuple[str, ...]:
         """The names of a head's classes, one for each of its outputs.
 
-        The number of classes is the first of these that is known: the arguments, the names in the
-        file, ``num_labels`` in the file, ``checkpoint_rows``, two. If names and number in the file
+        The number of classes is the first of these that is known: the names in the file,
+        ``num_labels`` in the file, ``checkpoint_rows``, two. If names and number in the file
         disagree, the one that agrees with ``checkpoint_rows`` is used.
 
         Args:
-            num_labels: The caller's number.
-            id2label: The caller's names, in order or by id.
             checkpoint_rows: Rows of the classifier in the checkpoint; None if it has none.
 
         Raises:
-            ConfigError: The values contradict each other and the checkpoint does not decide, a
-                number is below 1, or there is one class for a problem type that needs several.
+            ConfigError: The values contradict each other and the checkpoint does not decide, or
+                there is one class for a problem type that needs several.
         """
-        names = resolve_labels(num_labels, id2label, self._number, self._names, checkpoint_rows)
+        names = resolve_labels(None, None, self._number, self._names, checkpoint_rows)
         if len(names) == 1 and self.problem_type == SINGLE_LABEL:
             raise _one_class("config.json")
         return names

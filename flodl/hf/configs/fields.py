@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from flodl.hf.configs.base import EncoderConfig
 
-from flodl.hf.activations import NAMES
 from flodl.hf.errors import ConfigError
+from flodl.hf.layers.activations import NAMES
 
 _MOST: Final = 2**31 - 1  # no dimension of a model is larger, and every larger one breaks torch
 # Far above every existing model. With more layers, a file of a hundred bytes would take hours to

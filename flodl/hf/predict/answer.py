@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.losses import question_answering_loss
+from flodl.hf.model_call import Arguments, QuestionAnsweringModelOutput, head_values
 from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
+from flodl.hf.task_heads import Head
 from flodl.hf.text.inputs import check_options
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _WINDOW = 384
 _OVERLAP = 128
@@ -71,12 +74,83 @@ class AnswerOptions(SearchOptions, total=False):
     doc_stride: int | None
 
 
-class QuestionAnswering:
-    """Prediction for a head that finds answers in a text."""
+class QuestionAnswerer(Head):
+    """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
+
+    kind = HeadKind.QA
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
+        """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
+
+        Args:
+            input_ids: As for the other heads; see :meth:`LabelledHead.forward`.
+            attention_mask: As there.
+            token_type_ids: As there.
+            position_ids: As there.
+            inputs_embeds: As there.
+            start_positions: First token of each answer, ``[B]``; gives a loss with the next.
+            end_positions: Last token of each answer, ``[B]``.
+            output_hidden_states: As there.
+            output_attentions: As there.
+            return_dict: As there.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            ValueError: There are neither ids nor vectors, or both, or positions do not fit.
+        """
+        arguments = Arguments(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            bool(output_hidden_states),
+            bool(output_attentions),
+        )
+        found = head_values(self._graph, self.config, arguments)
+        logits, loss = found.output, None
+        if start_positions is not None and end_positions is not None:
+            loss = question_answering_loss(logits, start_positions, end_positions)
+        output = QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=logits[..., 0].contiguous(),
+            end_logits=logits[..., 1].contiguous(),
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def compute_loss(
+        self, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor
+    ) -> Tensor:
+        """Run the model and compare with the answers.
+
+        See :func:`~flodl.hf.losses.question_answering_loss`.
+
+        The softmax goes over all positions of a row, with padding, as in ``transformers``. After
+        ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and the
+        loss differs.
+        """
+        return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
 
     @overload
     def answer(
-        self: EncoderHead,
+        self,
         question: str,
         context: str,
         *,
@@ -86,7 +160,7 @@ class QuestionAnswering:
 
     @overload
     def answer(
-        self: EncoderHead,
+        self,
         question: str,
         context: str,
         *,
@@ -95,7 +169,7 @@ class QuestionAnswering:
     ) -> Answer | list[Answer]: ...
 
     def answer(
-        self: EncoderHead,
+        self,
         question: str,
         context: str,
         *,
@@ -115,7 +189,7 @@ class QuestionAnswering:
 
     @overload
     def answer_batch(
-        self: EncoderHead,
+        self,
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: Literal[1] = 1,
@@ -127,7 +201,7 @@ class QuestionAnswering:
 
     @overload
     def answer_batch(
-        self: EncoderHead,
+        self,
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: int,
@@ -138,7 +212,7 @@ class QuestionAnswering:
     ) -> list[Answer] | list[list[Answer]]: ...
 
     def answer_batch(
-        self: EncoderHead,
+        self,
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: int = 1,
@@ -178,7 +252,7 @@ class QuestionAnswering:
 
     @overload
     def extract(
-        self: EncoderHead,
+        self,
         enc: EncodedBatch,
         contexts: Sequence[str] | None = None,
         *,
@@ -188,7 +262,7 @@ class QuestionAnswering:
 
     @overload
     def extract(
-        self: EncoderHead,
+        self,
         enc: EncodedBatch,
         contexts: Sequence[str] | None = None,
         *,
@@ -197,7 +271,7 @@ class QuestionAnswering:
     ) -> list[Answer] | list[list[Answer]]: ...
 
     def extract(
-        self: EncoderHead,
+        self,
         enc: EncodedBatch,
         contexts: Sequence[str] | None = None,
         *,
@@ -342,7 +416,7 @@ class _Search:
 
 
 def _answers(
-    head: EncoderHead,
+    head: QuestionAnswerer,
     pairs: Sequence[tuple[str, str]],
     encoding: TextEncoding,
     search: _Search,
@@ -362,7 +436,7 @@ def _answers(
     return [search.merged([found[row] for row in sorted(found)]) for found in windows]
 
 
-def _encoding(tokenizer: HfTokenizer, options: AnswerOptions) -> TextEncoding:
+def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> TextEncoding:
     length = options.get("max_seq_len")
     if length is None:
         length = min(_WINDOW, tokenizer.limit or _WINDOW)
@@ -376,7 +450,7 @@ def _from_texts(pairs: Sequence[int], contexts: Sequence[str]) -> _Spelling:
     return lambda row, answer: contexts[pairs[row]][answer.start_char : answer.end_char]
 
 
-def _from_tokens(head: EncoderHead, enc: EncodedBatch) -> _Spelling:
+def _from_tokens(head: QuestionAnswerer, enc: EncodedBatch) -> _Spelling:
     tokenizer = need_tokenizer(head, "extract without contexts")
     ids = enc.input_ids.tolist()
     return lambda row, answer: tokenizer.inner.decode(ids[row][answer.start : answer.end + 1])

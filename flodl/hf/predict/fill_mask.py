@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.losses import masked_lm_loss
+from flodl.hf.model_call import MaskedLMOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.head import EncoderHead, MaskedLMHead
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
-from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+from flodl.hf.task_heads import LabelsTokens, inputs_of
+from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
 from flodl.hf.training_data import mask_id_of, mask_tokens
 
 
@@ -35,11 +38,36 @@ class MaskFill(NamedTuple):
     sequence: str
 
 
-class FillMask:
-    """Prediction for a head that fills gaps."""
+class MaskedLM(LabelsTokens):
+    """The words at masks: ``fill_mask``, ``compute_loss``."""
+
+    kind = HeadKind.MLM
+    output_class = MaskedLMOutput
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return masked_lm_loss(logits, labels)
+
+    def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
+        """Logits of single positions; only these are decoded, because decoding is most of the work.
+
+        Args:
+            enc: On the device of the model.
+            rows: ``[N]``.
+            columns: ``[N]``.
+
+        Returns:
+            ``[N, V]``.
+        """
+        graph, prefix = self._graph, self.config.prefix
+        encoder = graph.get_submodule(prefix)
+        states: Tensor = encoder(**inputs_of(enc, self.config))[rows, columns]
+        names = [node.prefix for node in graph.topology.nodes if node.prefix]
+        for name in names[names.index(prefix) + 1 :]:
+            states = graph.get_submodule(name)(states)
+        return states
 
     def fill_mask(
-        self: MaskedLMHead,
+        self,
         text: str,
         top_k: int = 5,
         *,
@@ -57,7 +85,7 @@ class FillMask:
         return _fill(self, texts, encoding, top_k, targets, Batching())[0]
 
     def fill_mask_batch(
-        self: MaskedLMHead,
+        self,
         texts: Sequence[str],
         top_k: int = 5,
         *,
@@ -99,7 +127,7 @@ class FillMask:
         return _fill(self, texts, encoding, top_k, targets, batching)
 
     def mask_tokens(
-        self: EncoderHead,
+        self,
         enc: EncodedBatch,
         p: float = 0.15,
         generator: torch.Generator | None = None,
@@ -113,7 +141,7 @@ class FillMask:
 
 
 def _fill(
-    head: MaskedLMHead,
+    head: MaskedLM,
     texts: Sequence[str],
     encoding: TextEncoding,
     top_k: int,
@@ -165,7 +193,7 @@ def _best(
     return (best.values - total).exp().tolist(), ids.tolist()
 
 
-def _target_ids(tokenizer: HfTokenizer, targets: Sequence[str]) -> list[int]:
+def _target_ids(tokenizer: PreTrainedTokenizerFast, targets: Sequence[str]) -> list[int]:
     targets = listed_texts(targets, "fill_mask")
     found: dict[int, None] = {}
     for target in targets:
@@ -193,7 +221,11 @@ class _Spelling:
     """
 
     def __init__(
-        self, tokenizer: HfTokenizer, batch: EncodedBatch, rows: list[int], columns: list[int]
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        batch: EncodedBatch,
+        rows: list[int],
+        columns: list[int],
     ) -> None:
         self._tokenizer = tokenizer
         self._ids = batch.input_ids.tolist()

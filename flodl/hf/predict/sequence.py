@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.losses import sequence_loss
+from flodl.hf.model_call import SequenceClassifierOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.text import TextEncoding, listed, need_tokenizer
+from flodl.hf.task_heads import LabelledHead
 from flodl.hf.tokenizer import TruncationChoice
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
@@ -32,11 +35,14 @@ class LabelScore(NamedTuple):
     score: float
 
 
-class SequencePrediction:
-    """Prediction for a head that gives one answer per text."""
+class SequenceClassifier(LabelledHead):
+    """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
+
+    kind = HeadKind.SEQCLS
+    output_class = SequenceClassifierOutput
 
     def predict(
-        self: EncoderHead,
+        self,
         texts: Sequence[str] | Sequence[tuple[str, str]],
         *,
         top_k: int | None = None,
@@ -55,7 +61,7 @@ class SequencePrediction:
             function_to_apply: Applied to logits: softmax, sigmoid or nothing. None: sigmoid for
                 multi-label models and for a single label, nothing for a regression, else softmax.
             truncation: Whether and how to cut texts that are too long: see
-                :meth:`HfTokenizer.encode`. Without it they raise an error.
+                :meth:`PreTrainedTokenizerFast.encode`. Without it they raise an error.
             max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
@@ -84,7 +90,7 @@ class SequencePrediction:
         return results
 
     def classify(
-        self: EncoderHead,
+        self,
         enc: EncodedBatch,
         *,
         top_k: int | None = None,
@@ -108,8 +114,30 @@ class SequencePrediction:
             scores = _scores(self.forward_encoded(enc.to(device)), scoring)
             return _ranked(scores, self.labels, top_k)
 
+    def compute_loss(
+        self, enc: EncodedBatch, labels: Tensor, problem_type: str | None = None
+    ) -> Tensor:
+        """Run the model and compare with the labels.
 
-def _scoring(head: EncoderHead, given: Scoring | None) -> Scoring:
+        Args:
+            enc: Encoded texts.
+            labels: See :func:`~flodl.hf.losses.sequence_classification_loss`.
+            problem_type: Replaces that of the configuration; see there too. It is decided in every
+                call and never written to the configuration.
+
+        Returns:
+            The loss, 0-d.
+
+        Raises:
+            ValueError: A shape or dtype of the labels does not fit.
+        """
+        return sequence_loss(self.config, self.forward_encoded(enc), labels, problem_type)
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return sequence_loss(self.config, logits, labels)
+
+
+def _scoring(head: SequenceClassifier, given: Scoring | None) -> Scoring:
     if given is not None:
         if given not in _SCORINGS:
             raise ValueError(f"function_to_apply {given!r} is not one of {', '.join(_SCORINGS)}")

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.predict.head import EncoderHead
+from flodl.hf.errors import TokenizerMissingError, need
+from flodl.hf.task_heads import Head
 from flodl.hf.text.inputs import checked_pairs
-from flodl.hf.tokenizer import EncodeOptions, HfTokenizer, TruncationChoice
+from flodl.hf.tokenizer import EncodeOptions, PreTrainedTokenizerFast, TruncationChoice
 
 Input = TypeVar("Input")
 
@@ -23,7 +22,8 @@ class TextEncoding:
 
     Args:
         tokenizer: Its tokenizer.
-        truncation: Whether rows that are too long are cut; see :meth:`HfTokenizer.encode`.
+        truncation: Whether rows that are too long are cut; see
+            :meth:`PreTrainedTokenizerFast.encode`.
         max_length: Tokens a row may have; None for the limit of the model.
         stride: Split a text that is too long into windows that overlap by this many tokens; None
             cuts it off.
@@ -31,7 +31,7 @@ class TextEncoding:
 
     def __init__(
         self,
-        tokenizer: HfTokenizer,
+        tokenizer: PreTrainedTokenizerFast,
         truncation: TruncationChoice = False,
         max_length: int | None = None,
         stride: int | None = None,
@@ -85,7 +85,7 @@ class TextEncoding:
         return enc
 
 
-def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
+def need_tokenizer(head: Head, method: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a model, with the limits of that model.
 
     Args:
@@ -100,7 +100,7 @@ def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
         need("tokenizers")
         raise TokenizerMissingError(
             f"{method}() needs a tokenizer, and this model was loaded without one: open it with "
-            "from_pretrained(..., tokenizer=HfTokenizer.from_pretrained(...))"
+            "from_pretrained(..., tokenizer=PreTrainedTokenizerFast.from_pretrained(...))"
         )
     return head.tokenizer.for_config(head.config)
 

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.losses import token_classification_loss
+from flodl.hf.model_call import TokenClassifierOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
-from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+from flodl.hf.task_heads import LabelsTokens
+from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
 
 Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
 """How pieces of words become entities; see :meth:`TokenPrediction.predict`."""
@@ -44,12 +47,18 @@ class TokenPrediction(NamedTuple):
     special: bool
 
 
-class TokenTagging:
-    """Prediction for a head that gives one label per token."""
+class TokenClassifier(LabelsTokens):
+    """One label per token: ``predict``, ``tag``, ``compute_loss``."""
+
+    kind = HeadKind.TOKCLS
+    output_class = TokenClassifierOutput
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return token_classification_loss(logits, labels)
 
     @overload
     def predict(
-        self: EncoderHead,
+        self,
         texts: Sequence[str],
         *,
         aggregation: None = None,
@@ -62,7 +71,7 @@ class TokenTagging:
 
     @overload
     def predict(
-        self: EncoderHead,
+        self,
         texts: Sequence[str],
         *,
         aggregation: Aggregation,
@@ -74,7 +83,7 @@ class TokenTagging:
     ) -> list[list[Entity]]: ...
 
     def predict(
-        self: EncoderHead,
+        self,
         texts: Sequence[str],
         *,
         aggregation: Aggregation | None = None,
@@ -139,7 +148,7 @@ class TokenTagging:
                     )
         return tagged if aggregation is None else entities
 
-    def tag(self: EncoderHead, enc: EncodedBatch) -> list[list[TokenPrediction]]:
+    def tag(self, enc: EncodedBatch) -> list[list[TokenPrediction]]:
         """Label every token of texts that are encoded already, all in one batch.
 
         Args:
@@ -158,7 +167,10 @@ class TokenTagging:
 
 
 def _tagged(
-    enc: EncodedBatch, probabilities: Tensor, labels: Sequence[str], tokenizer: HfTokenizer
+    enc: EncodedBatch,
+    probabilities: Tensor,
+    labels: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
 ) -> list[list[TokenPrediction]]:
     best = probabilities.max(dim=-1)
     spelled = tokenizer.inner.id_to_token
@@ -240,12 +252,12 @@ class WordRule:
         unknown: Id of the unknown token, which always begins a word.
     """
 
-    tokenizer: HfTokenizer
+    tokenizer: PreTrainedTokenizerFast
     marks_pieces: bool
     unknown: int | None
 
     @classmethod
-    def of(cls, tokenizer: HfTokenizer) -> Self:
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Self:
         """The rule for a tokenizer."""
         model = tokenizer.inner.model
         marks = bool(getattr(model, "continuing_subword_prefix", None))

@@ -1,31 +1,40 @@
-"""What the tokenizer classes of transformers settle beside the vocabulary, by family."""
+"""What tokenizer classes of transformers settle beside the vocabulary, and settings of a caller.
+
+Settings beside a ``tokenizer.json`` may say otherwise than it does. Transformers follows them, and
+so does this module: otherwise a model that was fine-tuned by transformers gets other ids here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.families import FAMILIES
+from flodl.hf.families.bert import WORD_PIECES
+from flodl.hf.families.family import IDS, MASK, Family, Words
 from flodl.hf.text.call_options import NO_LIMIT, SIDES, Side
-from flodl.hf.text.files import SETTINGS, TokenizerFiles
+from flodl.hf.text.files import SETTINGS, TokenizerFiles, as_json, flag
 
-IDS: Final = "input_ids"
-MASK: Final = "attention_mask"
-TYPES: Final = "token_type_ids"
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+WORDS: Final[Mapping[str, Family[Any]]] = {
+    family.words.files[0]: family for family in FAMILIES.values() if family.words is not None
+}
+"""The family of each kind of vocabulary, by the first of its files."""
 
 _UNTYPED: Final = (IDS, MASK)
-_TYPED: Final = (IDS, TYPES, MASK)
-
 # The classes whose models read segments. All others get none unless asked.
-_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "BertTokenizer": _TYPED,
-    "DebertaV2Tokenizer": (IDS, MASK, TYPES),
+_CLASSES: Final = {
+    family.tokenizer_class: family.inputs for family in FAMILIES.values() if family.tokenizer_class
 }
-_BY_FAMILY: Final = {"bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer"}
-_BY_FILE: Final = {"vocab.txt": "BertTokenizer", "spm.model": "DebertaV2Tokenizer"}
-# Kinds of vocabularies whose first and last tokens are also the begin and end of a text.
-_FRAMED_BY_CLS: Final = frozenset({"spiece.model", "spm.model"})
+
+
+def words_of(files: TokenizerFiles) -> Words:
+    """How a tokenizer is made of these files, which are not one whole tokenizer."""
+    return cast("Words", WORDS[files.source[0]].words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def conventions(
     """
     if files is None:
         return Conventions(
-            _names_of(_BY_FAMILY.get(model_type or "")), limit if limit is not None else NO_LIMIT
+            _names_of(_class_in(FAMILIES, model_type)), limit if limit is not None else NO_LIMIT
         )
     told = files.mapping(SETTINGS)
     where = files.where(SETTINGS)
@@ -81,7 +90,7 @@ def conventions(
         truncation_side=_side(files, "truncation_side"),
         pad_token_type_id=_type_id(told.get("pad_token_type_id"), where),
         clean_up=bool(told.get("clean_up_tokenization_spaces", False)),
-        framed_by_cls=files.source[0] in _FRAMED_BY_CLS,
+        framed_by_cls=not files.is_whole and words_of(files).framed_by_cls,
     )
 
 
@@ -90,8 +99,13 @@ def _class_of(files: TokenizerFiles, model_type: str | None) -> str | None:
     if isinstance(named, str):
         return named.removesuffix("Fast")
     if model_type is not None:
-        return _BY_FAMILY.get(model_type)
-    return _BY_FILE.get(files.source[0])
+        return _class_in(FAMILIES, model_type)
+    return _class_in(WORDS, files.source[0])
+
+
+def _class_in(families: Mapping[str, Family[Any]], name: str | None) -> str | None:
+    family = families.get(name or "")
+    return None if family is None else family.tokenizer_class
 
 
 def _names_of(class_name: str | None) -> tuple[str, ...]:
@@ -120,3 +134,113 @@ def _type_id(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise CheckpointFormatError(f"{where}: pad_token_type_id must be a number, not {value!r}")
     return value
+
+
+ARGUMENTS: Final = (
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "keep_accents",
+    "split_by_punct",
+    "add_prefix_space",
+)
+"""Settings that a caller may give."""
+
+_PLAIN: Final = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+
+
+def settle(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
+    """Let the settings of the files count in a tokenizer that was read from ``tokenizer.json``.
+
+    Raises:
+        CheckpointFormatError: A setting is neither true, false nor null.
+    """
+    if _is_plain(files):
+        return
+    tk = need("tokenizers")
+    steps = tokenizer.normalizer
+    if _is(steps, "BertNormalizer"):
+        told = {
+            "lowercase": flag(files, "do_lower_case", steps.lowercase),
+            "strip_accents": flag(files, "strip_accents", steps.strip_accents),
+            "handle_chinese_chars": flag(
+                files, "tokenize_chinese_chars", steps.handle_chinese_chars
+            ),
+        }
+        if any(getattr(steps, name) != value for name, value in told.items()):
+            tokenizer.normalizer = tk.normalizers.BertNormalizer(
+                clean_text=steps.clean_text, **told
+            )
+    splits = tokenizer.pre_tokenizer
+    if _is(splits, "ByteLevel"):
+        spaced = bool(flag(files, "add_prefix_space", splits.add_prefix_space))
+        if spaced != splits.add_prefix_space:
+            splits.add_prefix_space = spaced
+            tokenizer.pre_tokenizer = splits
+            last = tokenizer.post_processor
+            if _is(last, "RobertaProcessing"):
+                last.add_prefix_space = spaced
+                tokenizer.post_processor = last
+
+
+def with_settings(
+    files: TokenizerFiles, settings: Mapping[str, bool], tokenizer: Tokenizer
+) -> TokenizerFiles:
+    """The same files with other settings.
+
+    Args:
+        files: The files.
+        settings: Values of ``tokenizer_config.json`` by name.
+        tokenizer: The tokenizer that was made from the files.
+
+    Raises:
+        ValueError: A setting has no effect on this kind of tokenizer.
+    """
+    known = _settable(files, tokenizer)
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"{name} has no effect on {files.where(files.source[0])}; "
+                f"{'it takes ' + ', '.join(known) if known else 'that file settles everything'}"
+            )
+    told = as_json({**files.mapping(SETTINGS), **settings})
+    return replace(files, contents={**files.contents, SETTINGS: told})
+
+
+def _settable(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[str, ...]:
+    if not files.is_whole:
+        return words_of(files).settings
+    if _is_plain(files):
+        return ()
+    words = WORD_PIECES if _is(tokenizer.normalizer, "BertNormalizer") else ()
+    spaces = ("add_prefix_space",) if _is(tokenizer.pre_tokenizer, "ByteLevel") else ()
+    return (*words, *spaces)
+
+
+def _is_plain(files: TokenizerFiles) -> bool:
+    """Whether the settings name the class of transformers that reads the file as it is."""
+    return files.mapping(SETTINGS).get("tokenizer_class") in _PLAIN
+
+
+def _is(step: Any, name: str) -> bool:
+    return type(step).__name__ == name
+
+
+def check_settings(settings: Mapping[str, object], trust_remote_code: bool | None) -> None:
+    """Check the settings that a caller gives instead of those of the files.
+
+    Raises:
+        TypeError: There is no such setting, it is not True or False, or code is to be run.
+    """
+    if trust_remote_code:
+        raise TypeError(
+            "trust_remote_code=True: code of a repository is never run; leave the argument out"
+        )
+    for name, value in settings.items():
+        if name not in ARGUMENTS:
+            raise TypeError(
+                f"from_pretrained() takes no argument {name!r} for a tokenizer; its settings are "
+                f"{', '.join(ARGUMENTS)}"
+            )
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")

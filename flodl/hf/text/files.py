@@ -85,6 +85,11 @@ class TokenizerFiles:
                 f"{self.where(name)} is not UTF-8 text (byte {error.start}); fetch it again"
             ) from error
 
+    def lines(self, name: str) -> list[str]:
+        """Lines split at newlines only, because other line separators may be tokens."""
+        lines = self.text(name).replace("\r\n", "\n").split("\n")
+        return lines[:-1] if lines[-1] == "" else lines
+
     def mapping(self, name: str) -> dict[str, Any]:
         """A JSON object; empty if there is no such file.
 

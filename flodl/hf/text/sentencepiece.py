@@ -1,4 +1,4 @@
-"""Read a SentencePiece ``.model`` file: a protocol buffer of pieces, scores and a normaliser.
+"""A tokenizer of a SentencePiece ``.model`` file: a protocol buffer of pieces and a normaliser.
 
 Only what a unigram tokenizer needs is kept. The wire format is that of
 https://protobuf.dev/programming-guides/encoding, the field numbers are those of
@@ -12,11 +12,18 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.text.files import TokenizerFiles, flag, reading
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _Field: TypeAlias = "tuple[int, int | bytes]"
+Pieces: TypeAlias = list[tuple[str, float]]
+
+_SPACE: Final = "▁"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
@@ -201,3 +208,67 @@ def _float(value: int | bytes) -> float:
     if isinstance(value, int) or len(value) != 4:
         raise _BrokenError("a score is not four bytes long")
     return float(_FLOAT.unpack(value)[0])
+
+
+# --- The tokenizer -----------------------------------------------------------------------------
+
+
+def sentence_pieces(files: TokenizerFiles) -> SentencePieceModel:
+    """The vocabulary in the file that a tokenizer is made from.
+
+    Raises:
+        CheckpointFormatError: The file is broken, holds no pieces, or is not a unigram model.
+    """
+    name = files.source[0]
+    return read_sentencepiece(files.contents[name], files.where(name))
+
+
+def unigram(
+    files: TokenizerFiles,
+    model: SentencePieceModel,
+    pieces: Pieces,
+    unk_id: int,
+    before: list[Any],
+    *,
+    by_words: bool,
+) -> Tokenizer:
+    """A unigram tokenizer that runs the file's own normalisation after some other steps.
+
+    Args:
+        files: The tokenizer's files; ``add_prefix_space`` says whether a text begins with a space.
+        model: The vocabulary in them.
+        pieces: Every piece of the tokenizer with its log probability; ids are positions.
+        unk_id: The id of the unknown piece.
+        before: Steps of the ``tokenizers`` package that normalise first.
+        by_words: Whether texts are split at white space of any kind first.
+
+    Raises:
+        CheckpointFormatError: The file is broken.
+    """
+    tk = need("tokenizers")
+    steps, splits = tk.normalizers, tk.pre_tokenizers
+    with reading(files.where(files.source[0])):
+        compiled = [steps.Precompiled(model.charsmap)] if model.charsmap else []
+        tokenizer: Tokenizer = tk.Tokenizer(tk.models.Unigram(pieces, unk_id=unk_id))
+    spaces = steps.Replace(tk.Regex(" {2,}"), " ")
+    tokenizer.normalizer = steps.Sequence([*before, *compiled, spaces])
+    scheme = "always" if flag(files, "add_prefix_space", True) else "never"
+    marks = splits.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    tokenizer.pre_tokenizer = (
+        splits.Sequence([splits.WhitespaceSplit(), marks]) if by_words else marks
+    )
+    tokenizer.decoder = tk.decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    _reserve(tokenizer, model)
+    return tokenizer
+
+
+def _reserve(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
+    """Let symbols that the file itself reserves never be split."""
+    added = need("tokenizers").AddedToken
+    tokenizer.add_tokens(
+        [
+            added(piece, normalized=False, special=kind is PieceKind.CONTROL)
+            for (piece, _), kind in zip(model.pieces, model.kinds, strict=True)
+            if kind in (PieceKind.CONTROL, PieceKind.USER_DEFINED)
+        ]
+    )

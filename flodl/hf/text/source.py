@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fdl.base.files import replacing
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.text.families import (
-    MASK_TAKES_SPACE,
-    NAMES,
-    albert,
-    byte_pairs,
-    deberta,
-    word_pieces,
-    xlm_roberta,
-)
+from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.text.conventions import settle, words_of
 from flodl.hf.text.files import (
     ADDED,
     ROLES,
@@ -28,16 +19,13 @@ from flodl.hf.text.files import (
     SpecialToken,
     TokenizerFiles,
     as_json,
-    flag,
     reading,
     special_token,
 )
-from flodl.hf.text.overrides import settle
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-    _Builder: TypeAlias = Callable[[TokenizerFiles, Mapping[str, str]], Tokenizer]
 
 # Names of the special tokens if no file gives them.
 _USUAL: Final = {
@@ -117,7 +105,7 @@ class TokenizerSource:
             self._padding = {**self._padding, "pad_id": self.pad_id, "pad_token": token}
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
+        """Write the tokenizer's files, and return them; see ``PreTrainedTokenizerFast.save``."""
         target = Path(path)
         if target.suffix == ".json":
             written = {target: self._tokenizer_json(alone=True)}
@@ -225,15 +213,6 @@ def _switched_off(inner: Tokenizer) -> Tokenizer:
     return inner
 
 
-_BUILDERS: Final[Mapping[str, _Builder]] = {
-    "vocab.txt": word_pieces,
-    "vocab.json": byte_pairs,
-    "spiece.model": albert,
-    "sentencepiece.bpe.model": xlm_roberta,
-    "spm.model": deberta,
-}
-
-
 def build(files: TokenizerFiles) -> Tokenizer:
     """Make the tokenizer that the files describe.
 
@@ -247,13 +226,15 @@ def build(files: TokenizerFiles) -> Tokenizer:
         settle(whole, files)
         return whole
     special = _special_tokens(files)
-    tokenizer = _BUILDERS[kind](files, {role: token.content for role, token in special.items()})
+    words = words_of(files)
+    tokenizer = words.build(files, {role: token.content for role, token in special.items()})
     with reading(files.where(kind)):
         _add_numbered(tokenizer, files)
         tokenizer.add_special_tokens(
             [_added(special[role], special=True) for role in ROLES if role in special]
         )
-        _add_template(tokenizer, files, special["cls"].content, special["sep"].content)
+        ends = special["cls"].content, special["sep"].content
+        tokenizer.post_processor = words.frame(files, *ends, tokenizer)
     return tokenizer
 
 
@@ -268,9 +249,9 @@ def _whole(files: TokenizerFiles) -> Tokenizer:
 
 def _special_tokens(files: TokenizerFiles) -> dict[str, SpecialToken]:
     """The special tokens of this kind of tokenizer, unless the files name others."""
-    kind = files.source[0]
-    tokens = {role: SpecialToken(name) for role, name in NAMES[kind].items()}
-    if kind in MASK_TAKES_SPACE:
+    words = words_of(files)
+    tokens = {role: SpecialToken(name) for role, name in words.special.items()}
+    if words.mask_takes_space:
         tokens["mask"] = SpecialToken(tokens["mask"].content, {"lstrip": True})
     for role, named in files.special_tokens().items():
         usual = tokens.get(role, named)
@@ -317,26 +298,3 @@ def _numbered(files: TokenizerFiles) -> list[tuple[int, SpecialToken, str]]:
             raise CheckpointFormatError(f"{where} has the key {key!r}, not a number")
         found[int(key)] = (int(key), special_token(value, f"{where} {key}"), SETTINGS)
     return list(found.values())
-
-
-def _add_template(tokenizer: Tokenizer, files: TokenizerFiles, first: str, end: str) -> None:
-    """Add special tokens around a text and around a pair."""
-    processors = need("tokenizers").processors
-    first_id, end_id = tokenizer.token_to_id(first), tokenizer.token_to_id(end)
-    kind = files.source[0]
-    if kind == "vocab.json":
-        tokenizer.post_processor = processors.RobertaProcessing(
-            (end, end_id),
-            (first, first_id),
-            trim_offsets=flag(files, "trim_offsets", True),
-            add_prefix_space=flag(files, "add_prefix_space", False),
-        )
-        return
-    segments = kind != "sentencepiece.bpe.model"
-    between = [f"{end}:0"] if segments else [f"{end}:0", f"{end}:0"]
-    second = int(segments)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[f"{first}:0", "$A:0", f"{end}:0"],
-        pair=[f"{first}:0", "$A:0", *between, f"$B:{second}", f"{end}:{second}"],
-        special_tokens=[(first, first_id), (end, end_id)],
-    )

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+import numpy as np
+import torch
+
 from flodl.hf.text.conventions import Conventions
-from flodl.hf.text.decoding import Ids, decoded, plain_ids
 from flodl.hf.text.files import ROLES, TokenizerFiles
 from flodl.hf.text.source import TokenizerSource
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
+
+Ids: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
+
+# English only, as BERT's word pieces were made.
+_CLEANED = (
+    *((f" {mark}", mark) for mark in ".?!,"),
+    (" ' ", "'"),
+    *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
+)
 
 NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
 
@@ -19,7 +30,7 @@ _MORE = ("additional_special_tokens", "extra_special_tokens")
 
 
 class Vocabulary:
-    """What a tokenizer knows of its tokens; the base of :class:`~flodl.hf.HfTokenizer`.
+    """What a tokenizer knows of its tokens; the base of :class:`~flodl.hf.PreTrainedTokenizerFast`.
 
     Args:
         source: The tokenizer of the ``tokenizers`` package, and its files.
@@ -296,8 +307,8 @@ class Vocabulary:
         """Add tokens that are never split, and return how many were not added before.
 
         The model needs a row for each new id: ``resize_vocab(model, len(tokenizer))``. All
-        tokenizers that share this vocabulary (:meth:`~flodl.hf.HfTokenizer.for_config`) get them.
-        Do not call this while another thread encodes.
+        tokenizers that share this vocabulary get them. Do not call this while another thread
+        encodes.
         """
         tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]
         add = self.inner.add_special_tokens if special_tokens else self.inner.add_tokens
@@ -330,3 +341,36 @@ class Vocabulary:
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self.inner.token_to_id(token)
+
+
+def plain_ids(ids: Any) -> Any:
+    """Ids as an int, a list, or a list of lists.
+
+    Args:
+        ids: These, tensors or arrays of them, or a mapping with ``input_ids``.
+    """
+    if isinstance(ids, Mapping):
+        ids = ids["input_ids"]
+    if isinstance(ids, (torch.Tensor, np.ndarray, np.generic)):
+        return ids.tolist()
+    if isinstance(ids, (list, tuple)):
+        plain = all(type(entry) is int for entry in ids)
+        return list(ids) if plain else [plain_ids(entry) for entry in ids]
+    return ids
+
+
+def decoded(inner: Tokenizer, ids: list[int], *, skip_special: bool, clean_up: bool) -> str:
+    """The text of one row.
+
+    Args:
+        inner: The tokenizer.
+        ids: The row.
+        skip_special: Leave special tokens out.
+        clean_up: Remove the spaces before punctuation. Byte pairs (BPE) keep them, because they
+            know the spaces of the text.
+    """
+    text = inner.decode(ids, skip_special_tokens=skip_special)
+    if clean_up and type(inner.model).__name__ != "BPE":
+        for found, instead in _CLEANED:
+            text = text.replace(found, instead)
+    return text

@@ -1,37 +1,379 @@
-"""Carry out a plan: read, compare and convert first, and change the module only then."""
+"""Fill a module from safetensors files: completely, or not at all.
+
+First names, shapes and types decide which stored tensor goes where. Then tensors are read, compared
+and converted, and the module is changed only when all of that is done.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flodl.hf import keys
-from flodl.hf.load_report import LoadReport
-from flodl.hf.models.building import fresh
-from flodl.hf.weights.plan import Fill, Plan
-from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart
-from flodl.hf.weights.stored import Stored, same_bytes
-from flodl.log import warning
+from flodl.checkpoint.header import StoredTensor
+from flodl.device import warn_of_slow_bfloat16
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.device import known_device
+from flodl.hf.errors import CheckpointMismatchError
+from flodl.hf.layers.initial import fresh
+from flodl.hf.source import WeightFiles, shard_names
+from flodl.hf.weights import keys
+from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart, slots_of
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, StoredFiles, same_bytes
+from flodl.log import verbose, warning
 
-_SHOWN = 3
+HeadInit = Literal["random", "replace", "strict"]
+
+_SHOWN = 20
+_FEW = 3
+_FLOATS: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """How the tensors of a new head are drawn.
+class LoadReport:
+    """What was loaded and from where; set as ``graph.load_report`` by every load.
+
+    Keys of the model are those of its state dict. Keys of the files are written as in the files. A
+    parameter with several names counts once, under the name it is saved by.
 
     Attributes:
-        std: Standard deviation of the weights.
-        seed: Seed of their generator; None for torch's global generator.
+        loaded: Keys of the model that were filled, in the order of the module.
+        renamed: Keys of the files that were loaded under another name, with that name.
+        tied: Second names of shared parameters, with the name that is saved.
+        untied: Names that shared a parameter and now have separate ones, because the files hold
+            different values. Save such a model with ``tie_word_embeddings: false``.
+        ignored: Keys of the files that the model does not need, as is usual for them, sorted.
+        unexpected: Further keys of the files that were not used, sorted.
+        initialised: Keys of the model that were drawn at random, sorted.
+        files: The files, in the order they were read; empty if the weights came as bytes.
+        commit: The commit of the Hub, if the files are from there.
+        dtypes: Number of loaded tensors that were stored in each dtype (``F32``, ``BF16``).
+        stored_dtypes: Keys of the model that were widened because the files mix float types, with
+            the dtype they were stored in. Saving narrows them again if no value changes by that.
     """
 
-    std: float = 0.02
-    seed: int | None = None
+    loaded: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+    untied: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    initialised: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    commit: str | None = None
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    stored_dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def fill(
+    graph: nn.Module,
+    stored: Stored,
+    config: EncoderConfig | None,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    allow_unused: bool = True,
+    head_init: HeadInit | None = None,
+    seed: int | None = None,
+    commit: str | None = None,
+) -> LoadReport:
+    """Fill a graph from safetensors files.
+
+    Weights are memory-mapped. They take memory as they are used, and writing to them leaves the
+    file unchanged. A program that overwrites such a file in place, instead of replacing it,
+    changes the weights of the graph.
+
+    Tensor names are accepted in all forms that checkpoints use:
+
+    - LayerNorm's ``gamma`` and ``beta``;
+    - with and without the prefix of the encoder;
+    - a tied output layer under either name or both. If both are there and differ, the output layer
+      gets its own parameters (``untied`` of the report).
+
+    Args:
+        graph: The module, on the meta device or with tensors. Its names are those of the state dict
+            of the reference.
+        stored: The tensors of the files.
+        config: The configuration that ``graph`` was built from; None if the files must have exactly
+            the names of the module.
+        dtype: Convert all floats to this type. None keeps the stored type; if the files mix types,
+            the smallest type that holds them all.
+        device: Where the tensors go. None means the CPU for a graph on the meta device, and
+            otherwise the device of the graph.
+        allow_unused: Whether tensors without a place in the graph are only reported, not refused.
+        head_init: ``"random"`` draws the tensors of a head (with its pooler) that the files lack:
+            weights from Normal(0, ``initializer_range``), biases 0, LayerNorms 1.
+            ``"replace"`` also draws new tensors for those of another shape. ``"strict"`` and None
+            draw nothing.
+        seed: For drawing; None uses torch's global generator.
+        commit: The commit of the files, for the report.
+
+    Returns:
+        The report, which is also set as ``graph.load_report``.
+
+    Raises:
+        CheckpointFormatError: Two keys have one name, or a file changed since its header was read.
+        CheckpointMismatchError: The tensors do not match those of the graph.
+        MissingDependencyError: The package safetensors is not installed.
+        ValueError: An unknown ``dtype`` or ``head_init``.
+    """
+    if head_init not in (None, "random", "replace", "strict"):
+        raise ValueError(f'head_init is "random", "replace", "strict" or None, not {head_init!r}')
+    wanted = None if dtype is None else _float_type(dtype)
+    matched = match(slots_of(graph), stored, config, head_init=head_init, allow_unused=allow_unused)
+    tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
+    compute = wanted or _promoted(tensors.values())
+    parts = _parts(matched.fills, tensors)
+    dtypes = {part.key: stored.tensors[part.source].dtype for part in parts if part.source}
+    widened = {
+        part.key: dtypes[part.key]
+        for part in parts
+        if wanted is None and part.tensor.is_floating_point() and part.tensor.dtype != compute
+    }
+    spread = 0.02 if config is None else config.initializer_range
+    drawn = _drawn(matched.drawn, spread, seed, compute)
+    everything = parts + drawn
+    target = None if device is None else known_device(device)
+    for part in everything:
+        part.tensor = _placed(part, compute, target)
+    _warn_of_non_finite(parts, stored.where)
+    for part in everything:
+        (put_apart if part.is_apart else put)(part.places, part.tensor)
+    report = LoadReport(
+        loaded=tuple(part.key for part in parts),
+        renamed={part.source: part.key for part in parts if part.source not in (None, part.key)},
+        tied={
+            place.key: part.key
+            for part in everything
+            for place in part.places
+            if place.key != part.key
+        },
+        untied=tuple(part.key for part in parts if part.is_apart),
+        ignored=matched.ignored,
+        unexpected=matched.unexpected,
+        initialised=tuple(sorted(part.key for part in drawn)),
+        files=stored.files,
+        commit=commit,
+        dtypes=dict(Counter(dtypes.values())),
+        stored_dtypes=widened,
+    )
+    graph.__dict__["load_report"] = report
+    _tell(report, stored.where, config, wanted)
+    if wanted in (torch.bfloat16, torch.float16):
+        warn_of_slow_bfloat16(wanted, next(graph.parameters()).device)
+    return report
+
+
+def load_safetensors_file_into_graph(graph: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Fill a module from a memory-mapped safetensors file: completely, or not at all.
+
+    The keys must be exactly those of the module; a shared parameter may have any of its names.
+    Tensors keep their stored dtypes and the device of the module. The report is
+    ``graph.load_report``.
+
+    Args:
+        graph: Any module, on the meta device or with tensors.
+        path: The file, or the index (``.json``) of a sharded one.
+
+    Raises:
+        CheckpointFormatError: The file or index is broken, or a shard is missing.
+        CheckpointMismatchError: Keys are missing or unused, shapes differ, or weights are not
+            floats; lists all differences.
+        OSError: The file cannot be read.
+    """
+    path = Path(path)
+    weights = WeightFiles((path,))
+    if path.suffix == ".json":
+        weights = WeightFiles(tuple(path.with_name(name) for name in shard_names(path)), path)
+    fill(graph, StoredFiles(weights), None, allow_unused=False)
+
+
+def _float_type(dtype: torch.dtype | str) -> torch.dtype:
+    found = _FLOATS.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise ValueError(f"dtype is one of {', '.join(_FLOATS)}, not {dtype!r}")
+    return found
+
+
+def _tell(
+    report: LoadReport, where: str, config: EncoderConfig | None, wanted: torch.dtype | None
+) -> None:
+    """Say what a user may not expect."""
+    kinds = [str(TORCH_DTYPES[name]).removeprefix("torch.") for name in report.dtypes]
+    declared = None if config is None or wanted is not None else config.dtype
+    if declared is not None and len(kinds) == 1 and kinds[0] in _FLOATS and kinds[0] != declared:
+        warning(
+            f"the configuration says {declared} and the weights are stored as {kinds[0]}, which "
+            "they stay; give dtype= to convert them"
+        )
+    if report.ignored:
+        verbose(f"{where}: not needed: {_first(report.ignored)}")
+    if report.unexpected:
+        warning(
+            f"{where}: {len(report.unexpected)} tensors have no place in this model: "
+            f"{_first(report.unexpected)}"
+        )
+
+
+def _first(names: tuple[str, ...]) -> str:
+    more = f", ... and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+# --- Which tensor goes where -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """A slot and the stored tensors that fill it.
+
+    Attributes:
+        slot: The slot.
+        sources: Keys of the files, by name: that of a place, or another known name.
+    """
+
+    slot: Slot
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What happens to each slot and each stored tensor.
+
+    Attributes:
+        fills: Slots that are filled from the files.
+        drawn: Slots of a head that are drawn at random.
+        ignored: Unneeded keys of the files that are usual there, sorted.
+        unexpected: Other unneeded keys of the files, sorted.
+    """
+
+    fills: tuple[Fill, ...]
+    drawn: tuple[Slot, ...]
+    ignored: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Disagreements:
+    missing: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, Sequence[int], Sequence[int]]] = field(default_factory=list)
+    dtypes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def match(
+    slots: Sequence[Slot],
+    stored: Stored,
+    config: EncoderConfig | None,
+    *,
+    head_init: HeadInit | None = None,
+    allow_unused: bool = True,
+) -> Match:
+    """Match a module with files, before any tensor is read; see :func:`fill`.
+
+    Raises:
+        CheckpointFormatError: Two keys of the files get the same name in the module.
+        CheckpointMismatchError: Files and module differ more than is allowed.
+    """
+    expected = frozenset(key for slot in slots for key in slot.keys)
+    rename: keys.Rename = str if config is None else keys.reconciling(expected, config.prefix)
+    prefixed = config is not None and keys.is_prefixed(expected, config.prefix)
+    prefix = config.prefix if config is not None and prefixed else ""
+    arranged = keys.arrange(stored.tensors, rename)
+    wrong = _Disagreements()
+    fills, drawn = [], []
+    used: set[str] = set()
+    for slot in slots:
+        sources = _sources(slot, arranged, config)
+        used.update(sources.values())
+        is_head = not keys.is_encoder_key(primary(slot.places), prefix)
+        bad = _other_shapes(slot, sources, stored.tensors)
+        if is_head and (
+            (not sources and head_init in ("random", "replace")) or (bad and head_init == "replace")
+        ):
+            drawn.append(slot)
+        elif not sources:
+            wrong.missing.append(primary(slot.places))
+        elif bad:
+            wrong.shapes += bad
+        else:
+            wrong.dtypes += _bad_dtypes(slot, sources, stored.tensors)
+            fills.append(Fill(slot, sources))
+    unused = {name: source for name, source in arranged.items() if source not in used}
+    ignored = {s for name, s in unused.items() if allow_unused and keys.is_harmless(name, expected)}
+    others = {name: source for name, source in unused.items() if source not in ignored}
+    if wrong.missing or wrong.shapes or wrong.dtypes or (others and not allow_unused):
+        raise _mismatch(stored.where, wrong, others, prefix, known=config is not None)
+    return Match(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(others.values())))
+
+
+def _sources(
+    slot: Slot, arranged: Mapping[str, str], config: EncoderConfig | None
+) -> dict[str, str]:
+    found = {key: arranged[key] for key in slot.keys if key in arranged}
+    if found or config is None:
+        return found
+    others = keys.other_names(primary(slot.places), tied=config.tie_word_embeddings)
+    return next(({name: arranged[name]} for name in others if name in arranged), {})
+
+
+def _other_shapes(
+    slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
+) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+    expected = tuple(slot.tensor.shape)
+    return [
+        (name, expected, tensors[source].shape)
+        for name, source in sources.items()
+        if tensors[source].shape != expected
+    ]
+
+
+def _bad_dtypes(
+    slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
+) -> Iterable[tuple[str, str]]:
+    """Weights that are not floats, and counters or masks of another type."""
+    for name, source in sources.items():
+        dtype = tensors[source].dtype
+        if slot.tensor.is_floating_point():
+            fits = dtype in FLOATS
+        else:
+            fits = TORCH_DTYPES.get(dtype) == slot.tensor.dtype
+        if not fits:
+            yield name, dtype
+
+
+def _mismatch(
+    where: str, wrong: _Disagreements, unused: Mapping[str, str], prefix: str, *, known: bool
+) -> CheckpointMismatchError:
+    hint = ""
+    if wrong.missing and not any(keys.is_encoder_key(key, prefix) for key in wrong.missing):
+        hint = '; to start with a new head give head_init="random"' if known else ""
+    elif wrong.shapes and not any(keys.is_encoder_key(key, prefix) for key, *_ in wrong.shapes):
+        hint = "; to replace the head give ignore_mismatched_sizes=True"
+    if wrapper := keys.prefix_of(wrong.missing, unused.values()):
+        pattern = re.escape(wrapper)
+        hint = f'; its names begin with {wrapper!r}: give key_mapping={{r"^{pattern}": ""}}'
+    return CheckpointMismatchError(
+        f"{where} does not hold the tensors of this model{hint}",
+        missing=wrong.missing,
+        unused=unused.values(),
+        shape_mismatches=wrong.shapes,
+        bad_dtypes=wrong.dtypes,
+        # As many as a message shows.
+        suggestions=keys.suggestions(sorted(wrong.missing)[:_SHOWN], unused),
+    )
+
+
+# --- Reading and placing -----------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -48,72 +390,10 @@ class _Part:
         return primary(self.places)
 
 
-def fill(
-    plan: Plan,
-    stored: Stored,
-    *,
-    dtype: torch.dtype | None,
-    device: torch.device | None,
-    draw: Draw,
-    commit: str | None = None,
-) -> LoadReport:
-    """Fill a module.
-
-    Args:
-        plan: Which tensor goes where.
-        stored: The tensors that the plan was made for.
-        dtype: Dtype of all floats. None for the stored dtype; if these differ, their promotion.
-        device: Where the tensors go. None keeps the device of the module's tensors, or means the
-            CPU for a module on the meta device.
-        draw: How to draw the tensors that the files lack.
-        commit: The commit, for the report.
-
-    Raises:
-        CheckpointFormatError: A file changed since its header was read.
-    """
-    tensors = stored.read({source for f in plan.fills for source in f.sources.values()})
-    compute = dtype or _promoted(tensors.values())
-    parts = _parts(plan.fills, tensors)
-    widened = {
-        part.key: stored.tensors[part.source].dtype
-        for part in parts
-        if dtype is None and part.source is not None and _differs(part.tensor, compute)
-    }
-    drawn = _drawn(plan.drawn, draw, compute)
-    everything = parts + drawn
-    for part in everything:
-        part.tensor = _placed(part, compute, device)
-    _warn_of_non_finite(parts, stored.where)
-    for part in everything:
-        (put_apart if part.is_apart else put)(part.places, part.tensor)
-    return LoadReport(
-        loaded=tuple(part.key for part in parts),
-        renamed=_renamed(parts),
-        tied={
-            place.key: part.key
-            for part in everything
-            for place in part.places
-            if place.key != part.key
-        },
-        untied=tuple(part.key for part in parts if part.is_apart),
-        ignored=plan.ignored,
-        unexpected=plan.unexpected,
-        initialised=tuple(sorted(part.key for part in drawn)),
-        files=stored.files,
-        commit=commit,
-        dtypes=dict(Counter(stored.tensors[part.source].dtype for part in parts if part.source)),
-        stored_dtypes=widened,
-    )
-
-
 def _promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
     """The type that holds every value of all tensors; None if none of them is of floats."""
     dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     return functools.reduce(torch.promote_types, dtypes) if dtypes else None
-
-
-def _differs(tensor: Tensor, dtype: torch.dtype | None) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != dtype
 
 
 def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
@@ -139,17 +419,17 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
     return parts
 
 
-def _main(fill: Fill) -> str:
+def _main(one: Fill) -> str:
     """The key of the file for the name the slot is saved by, else the only key."""
-    return fill.sources.get(primary(fill.slot.places), next(iter(fill.sources.values())))
+    return one.sources.get(primary(one.slot.places), next(iter(one.sources.values())))
 
 
-def _different(fill: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
+def _different(one: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
     """The names whose stored values differ from those of the name the slot is saved by."""
-    first = _main(fill)
+    first = _main(one)
     return [
         name
-        for name, source in fill.sources.items()
+        for name, source in one.sources.items()
         if source != first and not _same(tensors[first], tensors[source])
     ]
 
@@ -163,32 +443,32 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _shares(
-    fill: Fill, different: Sequence[str], split: set[str]
+    one: Fill, different: Sequence[str], split: set[str]
 ) -> list[tuple[tuple[Place, ...], str]]:
     """The groups of places of one slot, each with the key of the file that fills it."""
-    places, main = fill.slot.places, _main(fill)
+    places, main = one.slot.places, _main(one)
     together = tuple(place for place in places if place.key not in split)
     if together and len(together) < len(places):
         apart = [place for place in places if place.key in split]
         return [
             (together, main),
-            *(((place,), fill.sources.get(place.key, main)) for place in apart),
+            *(((place,), one.sources.get(place.key, main)) for place in apart),
         ]
     if different:  # two biases: the reference adds that of the output layer
         warning(f"{different[0]} differs from {primary(places)}, to which it is tied: it is used")
-        main = fill.sources[different[0]]
+        main = one.sources[different[0]]
     return [(places, main)]
 
 
-def _drawn(slots: Iterable[Slot], draw: Draw, dtype: torch.dtype | None) -> list[_Part]:
+def _drawn(
+    slots: Iterable[Slot], spread: float, seed: int | None, dtype: torch.dtype | None
+) -> list[_Part]:
     """New tensors for a head, drawn in the order of their names, not in the module's order."""
-    generator = None
-    if draw.seed is not None:
-        generator = torch.Generator().manual_seed(draw.seed)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
     parts = []
     for slot in sorted(slots, key=lambda slot: primary(slot.places)):
         place = slot.places[0]
-        tensor = fresh(place.owner, place.name, slot.tensor, draw.std, generator)
+        tensor = fresh(place.owner, place.name, slot.tensor, spread, generator)
         parts.append(_Part(slot.places, None, tensor.to(dtype or slot.tensor.dtype)))
     return parts
 
@@ -203,9 +483,9 @@ def _placed(part: _Part, dtype: torch.dtype | None, device: torch.device | None)
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
     found = [part.key for part in parts if _is_non_finite(part.tensor)]
     if found:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
         warning(
-            f"{where}: {', '.join(found[:_SHOWN])}{more} hold values that are not finite; they "
+            f"{where}: {', '.join(found[:_FEW])}{more} hold values that are not finite; they "
             "are loaded as they are"
         )
 
@@ -215,11 +495,3 @@ def _is_non_finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or bool(tensor.sum().isfinite()):
         return False
     return not bool(tensor.isfinite().all())  # the sum of large finite numbers can be infinite
-
-
-def _renamed(parts: Iterable[_Part]) -> dict[str, str]:
-    return {
-        part.source: part.key
-        for part in parts
-        if part.source is not None and part.source != part.key
-    }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from flodl.hf import keys
+from flodl.hf.weights import keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from fdl.base.files import replacing
 from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.sharded import is_sharded
-from flodl.hf import keys
-from flodl.hf.dependencies import need
-from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import shard_names
+from flodl.hf.weights import keys
 from flodl.hf.weights.slots import primary, slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES
 
@@ -28,6 +27,47 @@ METADATA = {"format": "pt"}
 """Exactly what the reference writes; some of its releases refuse files without it."""
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def save_safetensors_file_from_graph(
+    graph: nn.Module, path: str | os.PathLike[str], *, max_shard_size: int | str | None = None
+) -> None:
+    """Save a module as a safetensors file, atomically.
+
+    A shared parameter is stored once, under the name that the reference saves it by. Equal modules
+    give equal bytes. Tensors that were widened on loading, because the file mixed types, are
+    stored in their original type if no value changes by that.
+
+    The file replaces all files of an earlier save under this name, single or sharded. The file
+    that the module was loaded from may be replaced too.
+
+    Args:
+        graph: Any module.
+        path: The file, in an existing folder: ``model.safetensors``.
+        max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``. If several
+            files are needed, they are ``model-00001-of-00002.safetensors`` and so on, and
+            ``model.safetensors.index.json`` says which file holds which tensor.
+
+    Raises:
+        OSError: The system refused.
+        ValueError: A tensor has no values yet, two tensors would get the same key, or
+            ``max_shard_size`` is not a size.
+    """
+    target = Path(path)
+    limit = None if max_shard_size is None else shard_bytes(max_shard_size)
+    tensors = saved_tensors(graph)
+    if limit is None:
+        write_file(tensors, target)
+    else:
+        write_shards(tensors, target, limit)
+
+
+def expected_from_graph(graph: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The tensors that a file for this module must hold: shapes by key, in the module's order.
+
+    A shared parameter counts once, under the key it is saved by.
+    """
+    return {primary(slot.places): tuple(slot.tensor.shape) for slot in slots_of(graph)}
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:

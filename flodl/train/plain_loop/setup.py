@@ -12,6 +12,7 @@ from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
 from flodl.nn.modes import begin_training
 from flodl.ranks.settings import DdpConfig
+from flodl.setting import Above, Settings, setting
 from flodl.train.plain_loop.shared_loop import SharedLoop, joined
 from flodl.train.plan import build_model, build_optimizer
 from flodl.train.run.run_records import REHEARSAL
@@ -48,19 +49,15 @@ class HasGraph(Protocol):
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SetupConfig:
+class SetupConfig(Settings):
     """Settings for the user's own training loop; their meaning is that of the builder."""
 
     device: torch.device | str | None = None
     """Default: the first usable CUDA device, else the CPU."""
     scheduler: Callable[[int], Schedule] | None = None
     """``factory(world_size)`` returns an object with ``lr(step)``."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = setting(None, Above())
     """Clip the gradients of each step to this total 2-norm."""
-
-    def __post_init__(self) -> None:
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm={self.max_grad_norm!r}: it must be greater than 0")
 
 
 @final

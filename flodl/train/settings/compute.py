@@ -52,8 +52,8 @@ def _decay(decay: float) -> float:
 class ComputeSettings(Settings):
     """How the steps of a training are computed."""
 
-    engine: str = setting("eager", OneOf(ENGINES), takes="name")
-    """Choose the engine that computes the steps: auto, eager, compiled or cuda_graph.
+    engine: str = setting("eager", OneOf(ENGINES), takes="name", key="training.engine")
+    """How a Trainer computes a step: eager is a plain loop; auto, compiled, cuda_graph are faster.
 
     ``"eager"`` equals a plain loop bit for bit. The others give the same numbers up
     to rounding. ``"auto"`` calls the program exactly as often as ``"eager"`` does. It measures

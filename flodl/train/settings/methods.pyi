@@ -73,7 +73,7 @@ class SettingMethods:
         """
 
     def engine(self, name: str) -> Self:
-        """Choose the engine that computes the steps: auto, eager, compiled or cuda_graph (default: eager).
+        """How a Trainer computes a step: eager is a plain loop; auto, compiled, cuda_graph are faster (default: eager).
 
         ``"eager"`` equals a plain loop bit for bit. The others give the same numbers up
         to rounding. ``"auto"`` calls the program exactly as often as ``"eager"`` does. It measures
@@ -324,11 +324,10 @@ class SettingMethods:
         """
 
     def policy(self, policy: Policy | str) -> Self:
-        """When the ranks average: ``sync``, ``cadence``, ``async`` or ``auto`` (default: auto).
+        """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence`` (default: auto).
 
         ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-        weights during the next window. ``auto`` is ``sync`` if all devices have the same name, else
-        ``cadence``.
+        weights during the next window. Devices of one name are equal.
         """
 
     def backend(self, backend: Backend | str) -> Self:

@@ -436,6 +436,8 @@ def test_the_trainer_of_flodl_is_shown_on_a_page(shown):
     assert page.startswith("flodl.Trainer")
     assert len(page.splitlines()) < 100
     assert shown("flodl.nn.Adam").startswith("flodl.Adam")
+    settings = shown("DdpRunConfig")
+    assert "anchor: int = 10, min_anchor: int | None = None" in " ".join(settings.split())
 
 
 def test_methods_of_a_base_belong_to_a_class(shown, zoo):

@@ -1,9 +1,11 @@
-"""The library that draws charts is the file that was published, with its licence."""
+"""The scripts of pages: the library that draws charts, and names that no file replaces."""
 
 import hashlib
 import re
+from collections import Counter
 
-from fdl.base.page_assets import asset
+from fdl.base.page_assets import RUN_PAGE, asset
+from fdl.runs.pages.document import served
 
 
 def test_uplot_is_the_published_file_with_its_licence():
@@ -14,3 +16,11 @@ def test_uplot_is_the_published_file_with_its_licence():
     assert library.startswith("var uPlot=")
     assert "The MIT License" in head
     assert "Copyright (c)" in head
+
+
+def test_no_script_of_a_page_replaces_a_function_of_another_one():
+    for page in (RUN_PAGE.text("", "{}", served=True), served("")):
+        names = re.findall(r"^(?:async )?function (\w+)|^class (\w+)", page, re.M)
+        found = Counter(one or other for one, other in names)
+        assert len(found) > 50
+        assert [name for name, count in found.items() if count > 1] == []

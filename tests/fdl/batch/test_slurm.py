@@ -301,7 +301,7 @@ def test_an_interrupted_sweep_is_canceled_and_not_submitted_twice(program, clust
 TWICE = """
 from pathlib import Path
 from types import SimpleNamespace
-from fdl.run.batch.start import _refuse_twice
+from fdl.run.batch.slurm import _refuse_twice
 from fdl.base.errors import FdlError
 (folder,) = Path("{folder}/runs/train").glob("*/lr=0.1")
 try:

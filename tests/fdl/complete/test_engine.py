@@ -12,7 +12,7 @@ import pytest
 from fdl.base.global_flags import GLOBAL_FLAGS
 from fdl.cli.builtins.tree import summary
 from fdl.cli.complete import answer, sources
-from fdl.cli.complete.flags import ANYWHERE, BEFORE, VERSION
+from fdl.cli.complete.offer import ANYWHERE, BEFORE, VERSION
 from fdl.manifest.builtins import BUILTINS
 from tests.conftest import Fdl, Project
 from tests.fdl.complete.conftest import Complete

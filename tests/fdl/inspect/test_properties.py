@@ -281,7 +281,7 @@ def test_an_error_about_a_secret_does_not_repeat_it(text: str) -> None:
 @settings(max_examples=30)
 @given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
 def test_paths_read_back_as_they_are_written(first: str, second: str) -> None:
-    from fdl.manifest.inspect.path import parse
+    from fdl.manifest.inspect.field import parse
     from fdl.manifest.node import dotted
 
     assume("\0" not in first + second)

@@ -14,7 +14,7 @@ from fdl.base.errors import ManifestError
 from fdl.manifest.check import check
 from fdl.manifest.json_schema import document
 from fdl.manifest.node import Node
-from fdl.manifest.read import parse
+from fdl.manifest.source import parse
 from tests.rows import each_row
 
 # `schema:` holds a document of its own, which is judged when it is used.

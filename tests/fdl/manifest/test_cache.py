@@ -323,7 +323,7 @@ def test_a_file_where_the_cache_directory_belongs_is_left_alone(root: Path) -> N
 # Root may write everywhere, so the child becomes nobody once its imports are done.
 READ_ONLY = """
 import contextlib, json, os, sys
-import fdl.manifest.check, fdl.manifest.read_yaml, fdl.manifest.editor_copy
+import fdl.manifest.check, fdl.manifest.read_yaml, fdl.manifest.load
 from fdl.manifest.discover import find_in
 from fdl.manifest.load import load
 if os.geteuid() == 0:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from fdl.base.errors import FdlError
-from fdl.run.bisect import Finding, search, search_of
-from fdl.run.repeat import Repeats, _python_options
+from fdl.run.bisect import Finding, Repeats, _python_options, search, search_of
 from fdl.runs.diff import compare
 from fdl.runs.recipe import Recipe, copy_code, recipe_of, shown, swapped
 from fdl.runs.run import Run

@@ -13,7 +13,7 @@ from fdl.manifest.check import check
 from fdl.manifest.json_schema import DIALECT, document
 from fdl.manifest.kinds import Mapping, Section
 from fdl.manifest.models import keys
-from fdl.manifest.read import read
+from fdl.manifest.source import read
 from fdl.programs.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 from tests.rows import each_row

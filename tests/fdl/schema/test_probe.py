@@ -13,8 +13,7 @@ from fdl.manifest.discover import find_in
 from fdl.manifest.load import load
 from fdl.manifest.select.level import Level
 from fdl.plan.planner import Host
-from fdl.plan.probe import learn, question as probe
-from fdl.plan.probe.consent import agree, invites, may_ask
+from fdl.plan.probe import agree, invites, learn, may_ask, question as probe
 from fdl.programs.schema import cache, known
 from fdl.programs.schema.program import script, sources
 from tests.fdl.docker_engine import Engine

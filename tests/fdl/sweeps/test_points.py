@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fdl.run.sweeps.axis import name_of
+from fdl.run.sweeps.request import name_of
 
 
 def behind(lines, count=2):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from flodl.hf.config_json import (
+from flodl.hf.errors import ConfigError
+from flodl.hf.families import (
     AlbertConfig,
     AutoConfig,
     BertConfig,
@@ -18,7 +19,6 @@ from flodl.hf.config_json import (
     RobertaConfig,
     XLMRobertaConfig,
 )
-from flodl.hf.errors import ConfigError
 from tests.later import transformers
 
 SHAPE = {

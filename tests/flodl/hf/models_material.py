@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from flodl.graph import Graph
-from flodl.hf.config_json import (
+from flodl.hf.build import build
+from flodl.hf.families import (
     AlbertConfig,
     BertConfig,
     DebertaV2Config,
@@ -19,7 +20,6 @@ from flodl.hf.config_json import (
     XLMRobertaConfig,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
 
 VOCABULARY = 60
 FAMILIES: dict[str, type[EncoderConfig]] = {
@@ -64,7 +64,7 @@ def small_model(
 ) -> Graph:
     """A model with fresh values, larger than usual so that every part of it shows."""
     config = small_config(family, kind, **fields)
-    graph = build_graph(config, kind, device="cpu", seed=seed)
+    graph = build(config, kind, device="cpu", seed=seed)
     graph.set_source_config(config.to_json_string())
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.source import WeightFiles
 from flodl.hf.weights.writing import saved_tensors, to_bytes

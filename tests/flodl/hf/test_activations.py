@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.hf.activations import NAMES, activation
 from flodl.hf.errors import ConfigError
+from flodl.hf.layers.activations import NAMES, activation
 from tests.rows import each_row
 
 GELUS = (

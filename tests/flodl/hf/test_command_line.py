@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flodl.hf.__main__ import commands, main
-from flodl.hf.commands.places import anchored, source
-from flodl.hf.families import AutoModel
+from flodl.hf.auto import AutoModel
+from flodl.hf.commands.typed import anchored, source
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import make_synthetic

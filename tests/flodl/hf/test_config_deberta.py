@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flodl.hf.config_json import AutoConfig, DebertaV2Config
 from flodl.hf.errors import ConfigError
+from flodl.hf.families import AutoConfig, DebertaV2Config
 from tests.flodl.hf.config_samples import SMALLEST, text_of
 from tests.later import transformers
 from tests.rows import each_row

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from flodl.hf.activations import NAMES
-from flodl.hf.config_json import (
+from flodl.hf.families import (
     AutoConfig,
     DistilBertConfig,
 )
+from flodl.hf.layers.activations import NAMES
 from tests.flodl.hf.config_samples import (
     CLASSES,
     DISTILBERT,

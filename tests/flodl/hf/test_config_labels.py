@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from flodl.hf.config_json import AutoConfig, BertConfig, EncoderConfig
 from flodl.hf.errors import ConfigError
+from flodl.hf.families import AutoConfig, BertConfig, EncoderConfig
 from tests.flodl.hf.config_samples import text_of
 from tests.rows import each_row
 
@@ -70,7 +70,10 @@ def test_names_of_another_kind_are_refused(key, value):
 
 
 def names(*, asked=None, given=None, rows=None, **fields: object) -> tuple[str, ...]:
-    return read(**fields).labels_for(asked, given, rows)
+    wanted = {"num_labels": asked, "id2label": given}
+    told = {name: value for name, value in wanted.items() if value is not None}
+    config = read(**fields)
+    return (config.replace(**told) if told else config).labels_for(rows)
 
 
 NO_YES = {"0": "no", "1": "yes"}
@@ -158,7 +161,7 @@ def test_one_label_cannot_be_a_choice():
             read(problem_type="single_label_classification", **fields)
     config = read(problem_type="single_label_classification")
     with pytest.raises(ConfigError, match=message):
-        config.labels_for(1)
+        config.replace(num_labels=1)
     assert config.labels_for() == ("LABEL_0", "LABEL_1")
     assert read(problem_type="regression", num_labels=1).labels_for() == ("LABEL_0",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.families import AutoConfig
 from tests.flodl.hf.config_samples import SHAPE, read, refused
 from tests.later import transformers
 from tests.rows import each_row

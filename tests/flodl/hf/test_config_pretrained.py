@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flodl.hf.config_json import AutoConfig, RobertaConfig
 from flodl.hf.errors import ConfigError, UnsupportedModelError
+from flodl.hf.families import AutoConfig, RobertaConfig
 from tests.flodl.hf.config_samples import text_of
 from tests.flodl.hf.fake_hub import FakeHub
 from tests.rows import each_row
@@ -63,7 +63,7 @@ def test_a_directory_without_a_configuration_says_so(tmp_path):
 
 PROGRAM = """
 import sys
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.families import AutoConfig
 from flodl.hf.errors import ConfigError
 
 for name in sys.argv[1:]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flodl.hf.config_json import (
+from flodl.hf.build import build
+from flodl.hf.errors import ConfigError, UnsupportedModelError
+from flodl.hf.families import (
     AutoConfig,
     BertConfig,
 )
-from flodl.hf.errors import ConfigError, UnsupportedModelError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
 from tests.flodl.hf.config_samples import (
     FAMILIES,
     RATES,
@@ -218,5 +218,5 @@ def test_the_largest_shapes_can_be_described():
     config = read(
         "bert", vocab_size=2**31 - 1, hidden_size=most, intermediate_size=most, num_hidden_layers=1
     )
-    graph = build_graph(config, HeadKind.BASE)
+    graph = build(config, HeadKind.BASE)
     assert graph.state_dict()["embeddings.word_embeddings.weight"].shape == (2**31 - 1, most)

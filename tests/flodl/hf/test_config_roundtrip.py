@@ -8,11 +8,11 @@ import pickle
 
 from hypothesis import given, strategies as st
 
-from flodl.hf.config_json import (
+from flodl.hf.errors import ConfigError
+from flodl.hf.families import (
     AutoConfig,
     EncoderConfig,
 )
-from flodl.hf.errors import ConfigError
 from tests.flodl.hf.config_samples import (
     CLASSES,
     DISTILBERT,

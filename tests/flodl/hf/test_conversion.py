@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from flodl.errors import FlodlError
 from flodl.hf.__main__ import main
+from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.conversion import convert
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
-from flodl.hf.families import AutoModelForMaskedLM
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, cells_named, tiny_config
 from flodl.hf.reference import make_synthetic

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from flodl.errors import FlodlError
-from flodl.hf.dependencies import need
-from flodl.hf.errors import MissingDependencyError
+from flodl.hf.errors import MissingDependencyError, need
 
 
 def test_an_installed_package_is_imported():

@@ -11,16 +11,20 @@ import pytest
 import torch
 
 from flodl.errors import FlodlError
-from flodl.hf.embed import TextEncoder, pool
 from flodl.hf.errors import CheckpointFormatError, ConfigError, TokenizerMissingError
 from flodl.hf.sentence_settings import SentenceSettings
-from flodl.hf.sentence_transformer import SentenceTransformer
+from flodl.hf.sentence_transformer import SentenceTransformer, pool
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.test_batching import PLANS, mixed_texts, modes, some_modes
 from tests.later import transformers
 from tests.rows import each_row
 
 POOLING_FLAGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+
+
+def vectors_of(encoder, texts, pooling=None, **options):
+    """The vectors as a tensor."""
+    return encoder.encode(texts, pooling=pooling, convert_to_tensor=True, **options)
 
 
 def by_formula(model, tokenizer, texts, pooling, normalize=False, **cut):
@@ -76,8 +80,8 @@ def directory(checkpoint, tmp_path):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_are_those_of_the_formula(tmp_path, family, pooling, normalize):
     model = write(tmp_path, family, "")
-    encoder = TextEncoder.from_pretrained(tmp_path)
-    ours = encoder.encode(SENTENCES, pooling, normalize)
+    encoder = SentenceTransformer(tmp_path)
+    ours = vectors_of(encoder, SENTENCES, pooling, normalize_embeddings=normalize)
     expected = by_formula(model, tokenizer_of(family), SENTENCES, pooling, normalize)
     assert ours.dtype == torch.float32
     assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
@@ -88,29 +92,29 @@ def test_vectors_are_those_of_the_formula(tmp_path, family, pooling, normalize):
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 def test_the_pooler_makes_a_vector_of_its_own(tmp_path, family):
     model = write(tmp_path, family, "")
-    encoder = TextEncoder.from_pretrained(tmp_path)
+    encoder = SentenceTransformer(tmp_path)
     expected = by_formula(model, tokenizer_of(family), SENTENCES, "pooler")
-    assert torch.allclose(encoder.encode(SENTENCES, "pooler"), expected, atol=1e-5, rtol=0)
+    assert torch.allclose(vectors_of(encoder, SENTENCES, "pooler"), expected, atol=1e-5, rtol=0)
 
 
 def test_a_model_without_a_pooler_says_so(tmp_path):
     write(tmp_path, "distilbert", "")
     with pytest.raises(ValueError, match="this model has no pooler"):
-        TextEncoder.from_pretrained(tmp_path).encode(["the fox"], "pooler")
+        SentenceTransformer(tmp_path).encode(["the fox"], pooling="pooler")
 
 
 def test_a_hundred_texts_have_the_same_vectors_in_any_batches(checkpoint):
-    encoder = TextEncoder.from_pretrained(checkpoint[0])
+    encoder = SentenceTransformer(checkpoint[0])
     texts = mixed_texts()
     before = some_modes(encoder.graph)
-    alone = torch.cat([encoder.encode([text]) for text in texts])
+    alone = torch.cat([vectors_of(encoder, [text]) for text in texts])
     for plan in PLANS:
-        assert torch.allclose(encoder.encode(texts, **plan), alone, atol=1e-5, rtol=0)
+        assert torch.allclose(vectors_of(encoder, texts, **plan), alone, atol=1e-5, rtol=0)
     assert modes(encoder.graph) == before
 
 
 def test_vectors_can_be_learned_from(checkpoint):
-    vectors = TextEncoder.from_pretrained(checkpoint[0]).encode(list(SENTENCES))
+    vectors = vectors_of(SentenceTransformer(checkpoint[0]), list(SENTENCES))
     weight = torch.zeros(vectors.shape[1], requires_grad=True)
     (vectors @ weight).sum().backward()
     # Terms of both signs can cancel out; the rounding of a sum is relative to its terms.
@@ -132,13 +136,13 @@ def test_vectors_can_be_learned_from(checkpoint):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_directory_says_how_vectors_are_made(checkpoint, directory, pooling, kind, normalize):
     layout(directory, pooling=pooling, normalize=normalize, model={"max_seq_length": 12})
-    encoder = TextEncoder.from_pretrained(directory)
-    assert encoder.settings == SentenceSettings(kind, normalize, True, 12)
+    encoder = SentenceTransformer(directory)
+    assert encoder.settings == SentenceSettings(kind, normalize, 12)
     texts = [*SENTENCES, "fox " * 300]
     expected = by_formula(
         checkpoint[1], tokenizer_of("bert"), texts, kind, normalize, truncation=True, max_length=12
     )
-    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+    assert torch.allclose(vectors_of(encoder, texts), expected, atol=1e-5, rtol=0)
 
 
 def test_the_length_may_be_in_the_settings_of_the_tokenizer(checkpoint, directory):
@@ -157,24 +161,24 @@ def test_the_length_may_be_in_the_settings_of_the_tokenizer(checkpoint, director
     expected = by_formula(
         checkpoint[1], tokenizer_of("bert"), SENTENCES, "mean", truncation=True, max_length=14
     )
-    ours = TextEncoder.from_pretrained(directory).encode(SENTENCES)
+    ours = vectors_of(SentenceTransformer(directory), SENTENCES)
     assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
 
 
 def test_a_length_beyond_the_model_is_that_of_the_model(directory):
     layout(directory, model={"max_seq_length": 1000})
-    encoder = TextEncoder.from_pretrained(directory)
+    encoder = SentenceTransformer(directory)
     assert encoder.settings.max_length == 128
     assert encoder.encode(["the " * 300]).shape == (1, 16)
 
 
 def test_arguments_go_before_what_the_directory_says(checkpoint, directory):
     layout(directory, model={"max_seq_length": 12})
-    encoder = TextEncoder.from_pretrained(directory)
+    encoder = SentenceTransformer(directory)
     expected = by_formula(
-        checkpoint[1], tokenizer_of("bert"), SENTENCES, "cls", truncation=True, max_length=9
+        checkpoint[1], tokenizer_of("bert"), SENTENCES, "cls", True, truncation=True, max_length=9
     )
-    ours = encoder.encode(SENTENCES, "cls", False, max_length=9)
+    ours = vectors_of(encoder, SENTENCES, "cls", normalize_embeddings=False, max_length=9)
     assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match=r"text 0 has .* tokens and the limit is 12"):
         encoder.encode(SENTENCES, truncation=False)
@@ -184,7 +188,7 @@ def test_texts_are_lower_cased_and_prompted_as_the_directory_says(tmp_path):
     model = write(tmp_path, "roberta", "")
     prompts = {"prompts": {"query": "Find: ", "other": "no: "}, "default_prompt_name": "query"}
     layout(tmp_path, normalize=False, model={"do_lower_case": True}, prompts=prompts)
-    ours = TextEncoder.from_pretrained(tmp_path).encode(SENTENCES)
+    ours = vectors_of(SentenceTransformer(tmp_path), SENTENCES)
     texts = ["find: " + text.lower() for text in SENTENCES]
     expected = by_formula(model, tokenizer_of("roberta"), texts, "mean")
     assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
@@ -196,28 +200,29 @@ def test_the_length_may_be_in_a_file_called_after_the_family(directory, family):
     (directory / "sentence_bert_config.json").unlink()
     settings = directory / f"sentence_{family}_config.json"
     settings.write_text('{"max_seq_length": 10}')
-    assert TextEncoder.from_pretrained(directory).settings.max_length == 10
+    assert SentenceTransformer(directory).settings.max_length == 10
     settings.write_text('{"max_seq_length": 0}')
     with pytest.raises(ConfigError, match=rf"/sentence_{family}_config.json: max_seq_length"):
-        TextEncoder.from_pretrained(directory)
+        SentenceTransformer(directory)
 
 
 def test_the_model_may_be_in_a_folder_of_its_own(tmp_path):
     (tmp_path / "sub/0_Transformer").mkdir(parents=True)
     model = write(tmp_path / "sub/0_Transformer", "bert", "")
     layout(tmp_path / "sub", folder="0_Transformer", model={"max_seq_length": 10})
-    encoder = TextEncoder.from_pretrained(tmp_path, subfolder="sub")
+    encoder = SentenceTransformer(tmp_path, subfolder="sub")
     expected = by_formula(
         model, tokenizer_of("bert"), SENTENCES, "mean", True, truncation=True, max_length=10
     )
-    assert torch.allclose(encoder.encode(SENTENCES), expected, atol=1e-5, rtol=0)
+    assert torch.allclose(vectors_of(encoder, SENTENCES), expected, atol=1e-5, rtol=0)
 
 
-def test_without_such_files_it_is_the_mean_and_long_texts_are_refused(checkpoint):
-    encoder = TextEncoder.from_pretrained(checkpoint[0])
-    assert encoder.settings == SentenceSettings("mean", False, False)
+def test_without_such_files_it_is_the_mean_of_texts_that_are_cut(checkpoint):
+    encoder = SentenceTransformer(checkpoint[0])
+    assert encoder.settings == SentenceSettings("mean", False)
     with pytest.raises(ValueError, match="text 1 has 302 tokens and the limit is 128"):
-        encoder.encode(["the", "the " * 300])
+        encoder.encode(["the", "the " * 300], truncation=False)
+    assert encoder.encode(["the", "the " * 300]).shape == (2, 16)
     assert encoder.encode([]).shape == (0, 16)
 
 
@@ -274,27 +279,29 @@ def test_a_directory_that_cannot_be_followed_is_refused(directory, files, error,
     for name, text in files.items():
         (directory / name).write_text(text)
     with pytest.raises(error, match=message):
-        TextEncoder.from_pretrained(directory)
+        SentenceTransformer(directory)
 
 
 def test_one_text_has_one_vector_and_prompts_are_named(checkpoint, directory):
     prompts = {"prompts": {"query": "the fox: ", "none": ""}, "default_prompt_name": "query"}
     layout(directory, normalize=False, prompts={**prompts, "similarity_fn_name": "dot"})
-    encoder = TextEncoder.from_pretrained(directory)
-    usual, bare = encoder.encode("the dog"), encoder.encode("the dog", prompt="")
+    encoder = SentenceTransformer(directory)
+    usual, bare = vectors_of(encoder, "the dog"), vectors_of(encoder, "the dog", prompt="")
     assert usual.shape == (16,)
-    assert torch.equal(usual, encoder.encode(["the dog"])[0])
-    assert torch.equal(usual, encoder.encode("the fox: the dog", prompt_name="none"))
+    assert torch.equal(usual, vectors_of(encoder, ["the dog"])[0])
+    assert torch.equal(usual, vectors_of(encoder, "the fox: the dog", prompt_name="none"))
     expected = by_formula(checkpoint[1], tokenizer_of("bert"), ["the dog"], "mean")[0]
     assert torch.allclose(bare, expected, atol=1e-5, rtol=0)
-    scaled = encoder.encode("the dog", normalize_embeddings=True, convert_to_numpy=True)
+    scaled = encoder.encode("the dog", normalize_embeddings=True)
     assert torch.allclose(torch.from_numpy(scaled), usual / usual.norm(), atol=1e-6)
-    both = encoder.encode(["the dog", "the fox"])
+    both = vectors_of(encoder, ["the dog", "the fox"])
     assert torch.equal(encoder.similarity(both, both), both @ both.T)
     assert torch.equal(encoder.similarity(usual, [both[0], both[1]]), usual[None] @ both.T)
     assert encoder.get_sentence_embedding_dimension() == 16
     encoder.max_seq_length = 4
-    assert torch.equal(encoder.encode("the fox the dog"), encoder.encode("the fox the dog jumps"))
+    assert torch.equal(
+        *(vectors_of(encoder, text) for text in ("the fox the dog", "the fox the dog runs"))
+    )
     with pytest.raises(ValueError, match="'other' is not one of the prompts of this model: 'q"):
         encoder.encode("a", prompt_name="other")
 
@@ -302,13 +309,13 @@ def test_one_text_has_one_vector_and_prompts_are_named(checkpoint, directory):
 def test_the_function_that_compares_has_to_be_known(directory):
     layout(directory, prompts={"similarity_fn_name": "hamming"})
     with pytest.raises(ConfigError, match="similarity 'hamming' is not one of cosine, dot, "):
-        TextEncoder.from_pretrained(directory)
+        SentenceTransformer(directory)
 
 
 def test_a_sentence_transformer_has_the_usual_arguments(directory):
     layout(directory, prompts={"prompts": {"query": "q: "}})
     model = SentenceTransformer(directory, prompts={"doc": "the "}, device="cpu")
-    assert dict(model.encoder.settings.prompts) == {"doc": "the "}
+    assert dict(model.settings.prompts) == {"doc": "the "}
     assert (model.encode("fox", prompt_name="doc") == model.encode("fox", prompt="the ")).all()
     assert model.to("cpu").eval().encode(["fox"]).shape == (1, 16)
     half = SentenceTransformer(directory, model_kwargs={"dtype": "float16"})
@@ -320,25 +327,25 @@ def test_a_sentence_transformer_has_the_usual_arguments(directory):
 
 
 def test_mistakes_are_named(checkpoint, tmp_path):
-    encoder = TextEncoder.from_pretrained(checkpoint[0])
+    encoder = SentenceTransformer(checkpoint[0])
     with pytest.raises(TypeError, match=r"encode\(\) takes a list of texts"):
         encoder.encode(3)
     with pytest.raises(TypeError, match=r"encode\(\) takes no argument 'batchsize'"):
         encoder.encode(["a"], batchsize=3)
     with pytest.raises(ValueError, match="'last' is not one of mean, cls, max, pooler"):
-        encoder.encode(["a"], "last")
+        encoder.encode(["a"], pooling="last")
     with pytest.raises(ValueError, match="'pooler' is not one of mean, cls, max"):
         pool(torch.zeros(1, 1, 1), torch.ones(1, 1), "pooler")
     shutil.copytree(checkpoint[0], tmp_path / "bare")
     (tmp_path / "bare/tokenizer.json").unlink()
     with pytest.raises(TokenizerMissingError):
-        TextEncoder.from_pretrained(tmp_path / "bare")
+        SentenceTransformer(tmp_path / "bare")
 
 
 @each_row("option", ["num_labels", "head_init", "foo"])
 def test_an_option_that_is_not_known_is_refused(checkpoint, option):
     with pytest.raises(TypeError, match=f"no argument '{option}'; it takes attn_impl"):
-        TextEncoder.from_pretrained(checkpoint[0], **{option: 3})
+        SentenceTransformer(checkpoint[0], **{option: 3})
 
 
 def test_padding_on_either_side_and_rows_of_nothing_else_do_not_count():
@@ -365,10 +372,10 @@ def test_vectors_are_those_of_sentence_transformers_on_a_directory_it_wrote(
     theirs = sentence_transformers.SentenceTransformer(modules=parts, device="cpu")
     theirs.save(str(tmp_path / "saved"))
 
-    encoder = TextEncoder.from_pretrained(tmp_path / "saved")
+    encoder = SentenceTransformer(tmp_path / "saved")
     texts = mixed_texts()
     expected = theirs.encode(texts, convert_to_tensor=True)
-    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+    assert torch.allclose(vectors_of(encoder, texts), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
@@ -389,7 +396,7 @@ def test_a_saved_encoder_is_opened_by_sentence_transformers(tmp_path, pooling, n
     assert {"modules.json", "1_Pooling/config.json", "model.safetensors"} <= set(written)
     assert all((tmp_path / "saved" / name).is_file() for name in written)
     again = SentenceTransformer(tmp_path / "saved")
-    assert again.encoder.settings == ours.encoder.settings
+    assert again.settings == ours.settings
     theirs = package.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert theirs.max_seq_length == 9
     assert theirs.similarity_fn_name == "dot"
@@ -417,32 +424,32 @@ def minilm() -> Path:
 
 def test_a_published_model_gives_the_vectors_of_the_reference():
     directory = minilm()
-    encoder = TextEncoder.from_pretrained(directory)
-    assert encoder.settings == SentenceSettings("mean", True, True, 256)
+    encoder = SentenceTransformer(directory)
+    assert encoder.settings == SentenceSettings("mean", True, 256)
     texts = [*mixed_texts(99), "a long text " * 200]
     model = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     expected = by_formula(model, tokenizer, texts, "mean", True, truncation=True, max_length=256)
-    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+    assert torch.allclose(vectors_of(encoder, texts), expected, atol=1e-5, rtol=0)
 
 
 def test_a_published_model_finds_what_is_alike():
-    encoder = TextEncoder.from_pretrained(minilm())
+    encoder = SentenceTransformer(minilm())
     texts = [
         "A cat sleeps on the sofa.",
         "A kitten naps on the couch.",
         "Stocks fell sharply today.",
     ]
-    first, second, third = encoder.encode(texts)
+    first, second, third = vectors_of(encoder, texts)
     assert first @ second > 0.6 > 0.2 > first @ third
 
 
 def test_a_plain_encoder_is_cut_and_tells_what_it_is(directory):
     model = SentenceTransformer(directory, cache_folder=str(directory / "cache"))
     model.max_seq_length = 5
-    assert model.encoder.max_seq_length == 5
+    assert model.max_seq_length == 5
     assert model.get_sentence_embedding_dimension() == 16
-    assert repr(model) == f"SentenceTransformer({model.encoder!r})"
+    assert repr(model) == "SentenceTransformer(bert, mean)"
     tensors = model.encode(["fox"], convert_to_tensor=True)
     assert torch.equal(tensors[0], torch.from_numpy(model.encode("fox")))
     with pytest.raises(ValueError, match="prompt_name 'q' is not one of the prompts of this model"):

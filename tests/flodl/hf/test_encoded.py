@@ -6,7 +6,7 @@ import torch
 import flodl.hf
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.models_material import FAMILIES, small_config
 from tests.flodl.hf.predict.reference import tokenizer_of
 from tests.rows import each_row
@@ -129,7 +129,9 @@ def test_indexing_keeps_the_width(index, rows):
 
 
 def test_no_rows_of_encoded_texts_have_every_field():
-    none = HfTokenizer.from_inner(tokenizer_of("bert").backend_tokenizer).encode(["a fox"])[:0]
+    none = PreTrainedTokenizerFast.from_inner(tokenizer_of("bert").backend_tokenizer).encode(
+        ["a fox"]
+    )[:0]
     width = none.input_ids.shape[1]
     for field in FIELDS:
         shape = {"offsets": (0, width, 2), "sample_index": (0,)}.get(field, (0, width))
@@ -168,7 +170,9 @@ def test_what_is_first_read_while_predicting_may_be_trained_with(made_of):
     if made_of == "tensors":
         made = batch()
     else:
-        made = HfTokenizer.from_inner(tokenizer_of("bert")._tokenizer).encode(["a b", "c"])
+        made = PreTrainedTokenizerFast.from_inner(tokenizer_of("bert")._tokenizer).encode(
+            ["a b", "c"]
+        )
     with torch.inference_mode():
         assert not any(getattr(made, name).is_inference() for name in FIELDS)
     table = torch.nn.Embedding(10, 2)

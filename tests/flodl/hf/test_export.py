@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from flodl.errors import CheckpointError, FlodlError
 from flodl.hf import sentence_settings
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.auto import AutoModel
+from flodl.hf.build import build
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 from flodl.hf.export import export_command, export_hf_dir, load_trained
-from flodl.hf.families import AutoModel
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import Cell, all_cells, tiny_config
-from flodl.hf.outline import build_for_export
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
 from tests.later import transformers
@@ -196,7 +196,7 @@ def test_a_head_can_be_chosen_and_an_unknown_class_is_an_encoder(tmp_path):
 def test_what_cannot_be_exported_names_what_can():
     config = tiny_config(cell_of("bert")).replace(architectures=("BertForMultipleChoice",))
     with pytest.raises(UnsupportedModelError, match=r"BertForMultipleChoice.*ForMaskedLM"):
-        build_for_export(config, True)
+        build(config, device="cpu")
 
 
 def test_a_pooler_is_kept_exactly_where_there_is_one(tmp_path):
@@ -322,7 +322,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="ForMaskedLM"):
         load_trained(file, unknown, "config")
     bare = tmp_path / "bare.fdl"
-    torch_module = build_for_export(tiny_config(cell_of("bert")), True)
+    torch_module = build(tiny_config(cell_of("bert")), device="cpu")
     torch_module.save_checkpoint(bare)
     with pytest.raises(ConfigError, match="--config"):
         from_checkpoint(bare, tmp_path / "out")

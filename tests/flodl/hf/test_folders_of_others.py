@@ -13,13 +13,11 @@ from flodl.hf import (
     AutoModel,
     AutoModelForSequenceClassification,
     BertForSequenceClassification,
-    CheckpointFormatError,
-    CheckpointMismatchError,
-    ConfigError,
     add_lora,
     load_lora,
     save_lora,
 )
+from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError, ConfigError
 from flodl.hf.tiny_model import write_tiny_model
 from tests.rows import each_row
 

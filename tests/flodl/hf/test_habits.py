@@ -18,7 +18,6 @@ from flodl.hf import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertModel,
-    ConfigError,
     EncodedBatch,
     SequenceClassifierOutput,
     add_lora,
@@ -26,6 +25,7 @@ from flodl.hf import (
     drop_layers,
     set_unpad,
 )
+from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.pretrained import PretrainedModel
 from tests.flodl.hf.models_material import small_config

@@ -13,8 +13,8 @@ from flodl.hf import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     BertForSequenceClassification,
-    CheckpointMismatchError,
 )
+from flodl.hf.errors import CheckpointMismatchError
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.test_habits import FAMILIES, OURS, close, saved, some_batch
 from tests.rows import each_row

@@ -42,7 +42,6 @@ def names(tmp_path_factory):
     model = flodl.hf.AutoModelForSequenceClassification.from_pretrained(folder)
     encoded = model.tokenizer.encode(SENTENCES[:3])
     ids, mask = encoded.input_ids, encoded.attention_mask
-    encoder = flodl.hf.TextEncoder.from_pretrained(folder)
     return {
         **{name: getattr(flodl.hf, name) for name in flodl.hf.__all__},
         "torch": torch,
@@ -51,14 +50,13 @@ def names(tmp_path_factory):
         "model": model,
         "base": flodl.hf.AutoModel.from_pretrained(folder),
         "st": flodl.hf.SentenceTransformer(folder),
-        "encoder": encoder,
         "texts": list(SENTENCES[:3]),
         "batch": {"input_ids": ids, "attention_mask": mask},
         "ids": ids,
         "mask": mask,
         "labels": torch.tensor([0, 1, 1]),
         "vectors": model.get_input_embeddings()(ids),
-        "found": encoder.encode(list(SENTENCES[:3])),
+        "found": flodl.hf.SentenceTransformer(folder).encode(list(SENTENCES[:3])),
     }
 
 

@@ -15,7 +15,7 @@ from flodl.hf import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertForSequenceClassification,
-    HfTokenizer,
+    PreTrainedTokenizerFast,
 )
 from flodl.hf.export import export_command
 from flodl.hf.head_kind import HeadKind
@@ -149,7 +149,7 @@ def test_a_model_may_be_saved_over_its_source(tmp_path):
 def test_an_earlier_tokenizer_does_not_outlive_its_model(tmp_path):
     head = made(tmp_path / "source", "bert-seqcls")
     out = tmp_path / "out"
-    other = HfTokenizer.from_file(tmp_path / "source/vocab.txt")
+    other = PreTrainedTokenizerFast.from_file(tmp_path / "source/vocab.txt")
     other.inner.add_tokens(["zebra"])
     type(head)(head.config, head.graph, other).save_pretrained(out)
     assert (out / "tokenizer.json").is_file()

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from flodl.hf import save_safetensors_file_from_graph
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from tests.flodl.hf.models_material import small_model, some_ids
 
 IDS, MASK = some_ids()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.keys import (
+from flodl.hf.weights.keys import (
     arrange,
     is_encoder_key,
     is_harmless,

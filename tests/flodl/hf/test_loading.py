@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from flodl.hf.build import build
 from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loading import load_weights
-from flodl.hf.models import build_graph
-from flodl.hf.safetensors_io import save_safetensors_file_from_graph
+from flodl.hf.weights.fill import fill
+from flodl.hf.weights.stored import StoredFiles
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from flodl.log import Verbosity, set_verbosity
 from tests.flodl.hf.reference_files import (
     FAMILIES,
@@ -32,10 +33,10 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 IDS = torch.tensor([[5, 9, 3, 8, 30], [7, 2, 6, 1, 1]])
 
 
-def load(folder, kind, weights=None, *, pooler=None, **options):
+def load(folder, kind, weights=None, *, pooler=True, **options):
     config = config_of(folder)
-    graph = build_graph(config, kind, pooler=pooler).eval()
-    load_weights(graph, weights or weights_of(folder), config, **options)
+    graph = build(config, kind, pooler=pooler, num_labels=2).eval()
+    fill(graph, StoredFiles(weights or weights_of(folder)), config, **options)
     return graph
 
 
@@ -305,10 +306,10 @@ def test_a_renamed_key_is_missing_and_unused_and_nothing_was_changed(bert_base):
         bert_base, lambda t: {k.replace(key, key[:-3] + "th"): v for k, v in t.items()}
     )
     config = config_of(bert_base)
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=3)
+    graph = build(config, HeadKind.BASE, device="cpu", seed=3)
     before = {name: (p, p.detach().clone()) for name, p in graph.named_parameters()}
     with pytest.raises(CheckpointMismatchError) as caught:
-        load_weights(graph, weights, config)
+        fill(graph, StoredFiles(weights), config)
     assert caught.value.missing == [key]
     assert caught.value.unused == [key[:-3] + "th"]
     assert f"{key} (unused and nearly the same: {key[:-3]}th)" in str(caught.value)
@@ -624,11 +625,11 @@ def test_numbers_whose_sum_is_infinite_are_no_reason_to_warn(bert_base, capsys):
 
 def test_a_module_with_tensors_keeps_its_parameters_and_what_they_are_for(bert_base):
     config = config_of(bert_base)
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=3)
+    graph = build(config, HeadKind.BASE, device="cpu", seed=3)
     frozen = graph.get_parameter("pooler.dense.bias").requires_grad_(False)
     version = frozen._version
     optimizer = torch.optim.SGD(graph.parameters(), lr=0.1)
-    load_weights(graph, weights_of(bert_base), config)
+    fill(graph, StoredFiles(weights_of(bert_base)), config)
     assert graph.get_parameter("pooler.dense.bias") is frozen
     assert not frozen.requires_grad
     assert frozen._version > version
@@ -639,9 +640,9 @@ def test_a_module_with_tensors_keeps_its_parameters_and_what_they_are_for(bert_b
 
 def test_what_is_frozen_before_it_has_values_stays_frozen(bert_base):
     config = config_of(bert_base)
-    graph = build_graph(config, HeadKind.BASE)
+    graph = build(config, HeadKind.BASE)
     graph.get_parameter("pooler.dense.bias").requires_grad_(False)
-    load_weights(graph, weights_of(bert_base), config)
+    fill(graph, StoredFiles(weights_of(bert_base)), config)
     frozen = [name for name, p in graph.named_parameters() if not p.requires_grad]
     assert frozen == ["pooler.dense.bias"]
 

@@ -10,12 +10,13 @@ import tracemalloc
 import pytest
 import torch
 
+from flodl.hf.build import build
 from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loading import load_weights
 from flodl.hf.locate import locate
-from flodl.hf.models import build_graph
 from flodl.hf.source import WeightFiles
+from flodl.hf.weights.fill import fill
+from flodl.hf.weights.stored import StoredFiles
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of
 
 WEIGHTS = "model.safetensors"
@@ -93,13 +94,13 @@ def test_a_broken_file_is_named_at_once_and_nothing_is_loaded(single, damage):
     path = single / WEIGHTS
     path.write_bytes(damage(path.read_bytes()))
     config = config_of(single)
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=0)
+    graph = build(config, HeadKind.BASE, device="cpu", seed=0)
     before = contents(graph)
     tracemalloc.start()
     began = time.monotonic()
     try:
         with pytest.raises(CheckpointFormatError) as caught:
-            load_weights(graph, weights_of(single), config)
+            fill(graph, StoredFiles(weights_of(single)), config)
         assert time.monotonic() - began < 1
         # Whatever size it claims: without that much memory there is nothing that takes long.
         assert tracemalloc.get_traced_memory()[1] < PYTHON_ITSELF
@@ -143,7 +144,7 @@ def attempt(graph, weights, config, before):
     """Whether loading was refused; by nothing but the errors meant for it, and without a trace."""
     graph.__dict__.pop("load_report", None)
     try:
-        load_weights(graph, weights, config)
+        fill(graph, StoredFiles(weights), config)
     except (CheckpointFormatError, CheckpointMismatchError):
         assert unchanged(graph, before)
         assert not hasattr(graph, "load_report")
@@ -157,7 +158,7 @@ def check_files(folder, number, seed):
     header = 8 + int.from_bytes(sound[:8], "little")
     config = config_of(folder)
     rng = random.Random(seed)
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=0)
+    graph = build(config, HeadKind.BASE, device="cpu", seed=0)
     before = contents(graph)
     refused = 0
     for index in range(number):
@@ -166,7 +167,7 @@ def check_files(folder, number, seed):
         if attempt(graph, WeightFiles((path,)), config, before):
             refused += 1
         else:
-            graph = build_graph(config, HeadKind.BASE, device="cpu", seed=0)
+            graph = build(config, HeadKind.BASE, device="cpu", seed=0)
             before = contents(graph)
         path.unlink()
     return refused
@@ -176,7 +177,7 @@ def check_indexes(folder, number, seed):
     sound = (folder / INDEX).read_bytes()
     config = config_of(folder)
     rng = random.Random(seed)
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=0)
+    graph = build(config, HeadKind.BASE, device="cpu", seed=0)
     before = contents(graph)
     files = tuple(sorted(folder.glob("model-0*.safetensors")))
     refused = 0
@@ -185,7 +186,7 @@ def check_indexes(folder, number, seed):
         if attempt(graph, WeightFiles(files, folder / INDEX), config, before):
             refused += 1
         else:
-            graph = build_graph(config, HeadKind.BASE, device="cpu", seed=0)
+            graph = build(config, HeadKind.BASE, device="cpu", seed=0)
             before = contents(graph)
     return refused
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
+from flodl.hf.auto import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from flodl.hf.export import export_hf_dir
-from flodl.hf.families import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.reference_files import (
     FAMILIES,

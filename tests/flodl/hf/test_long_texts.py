@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import flodl.hf
-from flodl.hf import save_safetensors_file_from_graph
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from tests.flodl.hf.models_material import VOCABULARY, small_model
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
@@ -21,7 +23,7 @@ METHODS = {
     "seqcls": ("AutoModelForSequenceClassification", "predict"),
     "tokcls": ("AutoModelForTokenClassification", "predict"),
     "mlm": ("AutoModelForMaskedLM", "fill_mask_batch"),
-    "base": ("TextEncoder", "encode"),
+    "base": ("SentenceTransformer", "encode"),
 }
 
 
@@ -33,7 +35,9 @@ def method_of(folder: Path, kind: str):
     more = [f"[unused{number}]" for number in range(VOCABULARY - len(WORDS))]
     (folder / "vocab.txt").write_text("\n".join([*WORDS, *more]))
     opener, name = METHODS[kind]
-    return getattr(getattr(flodl.hf, opener).from_pretrained(folder), name)
+    opened = getattr(flodl.hf, opener)
+    made = opened(folder) if kind == "base" else opened.from_pretrained(folder)
+    return partial(getattr(made, name), truncation=False)
 
 
 @pytest.mark.case("hf", 34)
@@ -61,8 +65,8 @@ def test_a_long_pair_is_named_by_its_place_in_the_whole_list_or_cut(tmp_path):
 
 def numbers(found) -> torch.Tensor:
     """The scores of whatever a method gives, in one row."""
-    if isinstance(found, torch.Tensor):
-        return found.flatten()
+    if isinstance(found, np.ndarray):
+        return torch.from_numpy(found).flatten()
     if hasattr(found, "score"):
         return torch.tensor([found.score])
     return torch.cat([numbers(one) for one in found])

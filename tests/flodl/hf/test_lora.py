@@ -23,9 +23,8 @@ from flodl.hf.errors import (
     PickleOnlyError,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import add_lora, merge_lora, unmerge_lora
+from flodl.hf.lora import LoraLinear, LoraSettings, add_lora, merge_lora, unmerge_lora
 from flodl.hf.lora_files import load_lora, save_lora
-from flodl.hf.lora_layers import LoraLinear, LoraSettings
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.rows import each_row
 
@@ -217,9 +216,9 @@ def test_a_layer_that_stands_twice_is_adapted_once() -> None:
 @each_row(
     ("path", "message"),
     [
-        ("qury", r"no linear layer or embedding is called 'qury'; did you mean query\?"),
+        ("qury", r"no linear layer is called 'qury'; did you mean query\?"),
         ("bert.encoder.layer.7", r"is called 'bert.encoder.layer.7'; there are:"),
-        ("LayerNorm", "no linear layer or embedding is called 'LayerNorm'"),
+        ("LayerNorm", "no linear layer is called 'LayerNorm'"),
         ("query[a]", "is not understood"),
     ],
 )

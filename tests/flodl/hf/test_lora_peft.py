@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from flodl.graph import Graph
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import add_lora, merge_lora
+from flodl.hf.lora import LoraLinear, add_lora, merge_lora
 from flodl.hf.lora_files import load_lora, save_lora
-from flodl.hf.lora_layers import LoraLinear
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.test_lora import gap, output, scramble, targets, train
 from tests.later import transformers

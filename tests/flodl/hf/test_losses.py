@@ -9,14 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.encoder_model import set_unpad
-from flodl.hf.families import (
+from flodl.hf.auto import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.encoder_model import set_unpad
 from flodl.hf.losses import (
     deberta_sequence_classification_loss,
     masked_lm_loss,

@@ -16,12 +16,12 @@ from flodl.hf import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     DebertaV2ForMaskedLM,
-    save_safetensors_file_from_graph,
 )
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.info import inspect_checkpoint
 from flodl.hf.weights.stored import StoredFiles
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from tests.flodl.hf.models_material import small_config, small_model, some_ids
 from tests.rows import each_row
 

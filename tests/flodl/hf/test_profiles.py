@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flodl.hf import save_safetensors_file_from_graph
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 from tests import fork_server
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.flodl.hf.profiles import without, without_sockets
@@ -99,14 +99,13 @@ def test_what_the_offline_profile_lacks_is_really_missing(tmp_path, program, sai
     [
         (OFFLINE, "AutoModel.from_pretrained('owner/name')", "huggingface_hub"),
         (OFFLINE, "AutoConfig.from_pretrained('owner/name')", "huggingface_hub"),
-        (VISION, "HfTokenizer.from_pretrained(sys.argv[1])", "tokenizers"),
+        (VISION, "PreTrainedTokenizerFast.from_pretrained(sys.argv[1])", "tokenizers"),
     ],
 )
 def test_what_a_profile_lacks_is_missed_by_the_extra_that_has_it(tmp_path, profile, call, package):
     (tmp_path / "tokenizer.json").write_text("{}")
-    program = (
-        f"{profile}import sys\nfrom flodl.hf import AutoConfig, AutoModel, HfTokenizer\n{call}"
-    )
+    names = "AutoConfig, AutoModel, PreTrainedTokenizerFast"
+    program = f"{profile}import sys\nfrom flodl.hf import {names}\n{call}"
     done = run(program, tmp_path)
     assert done.stderr.splitlines()[-1] == (
         f"flodl.hf.errors.MissingDependencyError: the package {package} is not installed: "
@@ -118,7 +117,8 @@ _WITHOUT_TOKENIZERS = """
 import sys
 from pathlib import Path
 import torch
-from flodl.hf import AutoModel, EncodedBatch, MissingDependencyError, TextEncoder
+from flodl.hf import AutoModel, EncodedBatch, SentenceTransformer
+from flodl.hf.errors import MissingDependencyError
 import flodl.hf
 
 def missed(call):
@@ -145,7 +145,7 @@ for folder, (suffix, calls) in CALLS.items():
     for name, arguments in calls.items():
         print(name, missed(lambda: getattr(head, name)(*arguments)))
 AutoModel.from_pretrained(root / "base")
-print("encode", missed(lambda: TextEncoder.from_pretrained(root / "base").encode(["a b"])))
+print("encode", missed(lambda: SentenceTransformer(root / "base").encode(["a b"])))
 """
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from flodl.hf.config_json import AutoConfig
 from flodl.hf.encoder_model import set_unpad
 from flodl.hf.export import export_command
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.opening import open_model
-from flodl.hf.reference import load, make_synthetic
+from flodl.hf.reference import LOSS_TOLERANCE, batch_for, load, loss_differences, make_synthetic
 from flodl.hf.task_heads import inputs_of
 from tests.flodl.hf.models.cells import CELLS, PREFIXES, counted, output_of
 from tests.later import transformers

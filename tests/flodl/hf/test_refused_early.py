@@ -11,7 +11,7 @@ from flodl.hf import (
     BertForMaskedLM,
     BertModel,
     EncodedBatch,
-    TextEncoder,
+    SentenceTransformer,
 )
 from flodl.hf.matrix import all_cells, tiny_config
 from tests.rows import each_row
@@ -24,7 +24,7 @@ ENTRIES = {
     "head": lambda device: AutoModelForSequenceClassification.from_pretrained(
         "nowhere/at-all", device=device
     ),
-    "embed": lambda device: TextEncoder.from_pretrained("nowhere/at-all", device=device),
+    "embed": lambda device: SentenceTransformer("nowhere/at-all", device=device),
     "by place": lambda device: BertModel.from_pretrained("nowhere/at-all", device=device),
     "fresh": lambda device: BertModel.from_config(CONFIG, device=device),
     "fresh head": lambda device: BertForMaskedLM.from_config(CONFIG, device=device),

@@ -14,11 +14,8 @@ from safetensors.torch import load, load_file, save
 from torch import nn
 
 from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError, MissingDependencyError
-from flodl.hf.safetensors_io import (
-    expected_from_graph,
-    load_safetensors_file_into_graph,
-    save_safetensors_file_from_graph,
-)
+from flodl.hf.weights.fill import load_safetensors_file_into_graph
+from flodl.hf.weights.writing import expected_from_graph, save_safetensors_file_from_graph
 from tests import fork_server
 from tests.flodl.hf.reference_files import stored_bytes
 from tests.rows import each_row
@@ -214,7 +211,7 @@ def test_two_processes_write_the_same_bytes(tmp_path):
         """
         import sys
         from tests.flodl.hf.test_safetensors_io import Toy
-        from flodl.hf.safetensors_io import save_safetensors_file_from_graph
+        from flodl.hf.weights.writing import save_safetensors_file_from_graph
         save_safetensors_file_from_graph(Toy(1), sys.argv[1])
         """
     )
@@ -233,7 +230,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
 
 def test_nothing_of_the_library_is_imported_before_it_is_needed():
     program = (
-        "import sys, flodl.hf.safetensors_io, flodl.hf.loading; "
+        "import sys, flodl.hf.weights.writing, flodl.hf.weights.fill; "
         "sys.exit('safetensors' in sys.modules)"
     )
     done = fork_server.python("-c", program, torch=True, abrupt=True)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from flodl import SetupConfig, Trainer
 from flodl.data import TensorDataSet
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.auto import BertForSequenceClassification
+from flodl.hf.build import build
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.families import BertForSequenceClassification
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
 from flodl.nn import clip_grad_norm
 from flodl.ranks.group import Group
 from flodl.ranks.settings import DdpConfig
@@ -152,7 +152,7 @@ def test_where_and_how_much_is_trained_is_told(
 
 def test_a_head_without_values_is_refused() -> None:
     config = small_config("bert", HeadKind.SEQCLS)
-    graph = build_graph(config, HeadKind.SEQCLS, device="meta")
+    graph = build(config, HeadKind.SEQCLS, device="meta")
     with pytest.raises(ValueError, match="have no values"):
         Trainer.setup_head(Head(graph), uncalled, adam)
 
@@ -181,7 +181,7 @@ def test_a_fine_tuned_model_is_rebuilt_from_its_checkpoint_and_the_file_beside_i
     text = (tmp_path / "tuned.config.json").read_text()
     assert text == graph.source_config
     config = AutoConfig.from_json_str(text)
-    other = build_graph(config, HeadKind.SEQCLS, device="cpu").eval()
+    other = build(config, HeadKind.SEQCLS, device="cpu").eval()
     assert other.structural_hash() == graph.structural_hash()
     assert other.structural_hash() != small_model(family).structural_hash()
     report = other.load_checkpoint(tmp_path / "tuned.fdl")

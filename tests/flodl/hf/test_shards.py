@@ -10,17 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from flodl.hf.build import build
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loading import load_weights
 from flodl.hf.locate import locate
-from flodl.hf.models import build_graph
-from flodl.hf.safetensors_io import (
-    load_safetensors_file_into_graph,
-    save_safetensors_file_from_graph,
-)
 from flodl.hf.source import WeightFiles
-from flodl.hf.weights.writing import shard_bytes, write_shards
+from flodl.hf.weights.fill import fill, load_safetensors_file_into_graph
+from flodl.hf.weights.stored import StoredFiles
+from flodl.hf.weights.writing import save_safetensors_file_from_graph, shard_bytes, write_shards
 from tests import fork_server
 from tests.flodl.hf.reference_files import config_of, save_reference
 from tests.rows import each_row
@@ -31,8 +28,8 @@ LIMIT = "4KB"
 
 def load(folder, weights=None):
     config = config_of(folder)
-    graph = build_graph(config, HeadKind.BASE)
-    report = load_weights(graph, weights or locate(folder).weight_files(), config)
+    graph = build(config, HeadKind.BASE)
+    report = fill(graph, StoredFiles(weights or locate(folder).weight_files()), config)
     return graph, report
 
 
@@ -66,7 +63,7 @@ def test_a_sharded_checkpoint_equals_the_single_file(single, sharded):
     for key, value in whole.state_dict().items():
         assert torch.equal(value, parts.state_dict()[key])
     assert report.files == tuple(sorted(sharded.glob("model-0*.safetensors")))
-    direct = build_graph(config_of(sharded), HeadKind.BASE)
+    direct = build(config_of(sharded), HeadKind.BASE)
     load_safetensors_file_into_graph(direct, sharded / INDEX)
     assert torch.equal(
         direct.get_parameter("pooler.dense.weight"), whole.get_parameter("pooler.dense.weight")
@@ -199,7 +196,7 @@ def test_an_index_that_names_the_single_file_does_not_remove_it(tmp_path):
 _WITHOUT_ROOM = """
 import resource, sys
 import torch
-from flodl.hf.safetensors_io import save_safetensors_file_from_graph
+from flodl.hf.weights.writing import save_safetensors_file_from_graph
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 shard = sys.argv[2] if len(sys.argv) > 2 else None
 try:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.build import build
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import ConfigError
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import add_lora, merge_lora
-from flodl.hf.models import build_graph
 from flodl.hf.surgery import drop_layers, extract, resize_vocab
 from tests.flodl.hf.models_material import (
     FAMILIES,
@@ -42,7 +42,7 @@ def rebuilt(graph: Graph, kind: HeadKind) -> Graph:
     """The model that the configuration of a graph describes, with the weights of the graph."""
     config = AutoConfig.from_json_str(graph.source_config or "")
     pooler = any("pooler" in name for name in graph.state_dict())
-    other = build_graph(config, kind, pooler=pooler, device="cpu")
+    other = build(config, kind, pooler=pooler, device="cpu")
     other.load_state_dict(graph.state_dict(), strict=True)
     return other.eval()
 
@@ -259,9 +259,7 @@ def test_table_and_decoder_change_together(family: str, size: int) -> None:
     widths |= {m.out_features for m in graph.modules() if isinstance(m, nn.Linear)}
     assert size in widths
     assert VOCABULARY not in widths  # modules say what they are
-    other = build_graph(
-        AutoConfig.from_json_str(graph.source_config or ""), HeadKind.MLM, device="cpu"
-    )
+    other = build(AutoConfig.from_json_str(graph.source_config or ""), HeadKind.MLM, device="cpu")
     names = [len(list(g.named_parameters())) for g in (graph, other)]
     assert names[0] == names[1]  # what was tied is tied
     other.load_state_dict(graph.state_dict())

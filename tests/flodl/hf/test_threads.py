@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from flodl.hf import AutoModelForSequenceClassification, EncodedBatch, write_tiny_model
-from flodl.hf.families import HEADS
+from flodl.hf.auto import class_of
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.loss_cells import loss_cells
 from flodl.hf.matrix import all_cells, tiny_config
+from flodl.hf.reference import loss_cells
 
 CALLS = 60
 CELLS = [
@@ -35,7 +35,7 @@ def batches():
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_losses_and_logits_are_those_of_one_thread(cell):
     config, kind = tiny_config(cell), HeadKind(cell.head)
-    made = HEADS[cell.family, kind]
+    made = class_of(config, kind)
     torch.manual_seed(4)
     head = made.from_config(config, num_labels=3)
     head.graph.eval()

@@ -12,8 +12,8 @@ from flodl.hf import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     HeadKind,
-    HfTokenizer,
-    TextEncoder,
+    PreTrainedTokenizerFast,
+    SentenceTransformer,
     write_tiny_model,
 )
 from flodl.hf.matrix import FAMILIES
@@ -21,7 +21,7 @@ from flodl.hf.tiny_model import LABELS, TAGS
 
 TEXT = "The ship sailed across the sea."
 OPENED = {
-    HeadKind.BASE: lambda at: TextEncoder.from_pretrained(at).encode(TEXT).shape == (32,),
+    HeadKind.BASE: lambda at: SentenceTransformer(at).encode(TEXT).shape == (32,),
     HeadKind.SEQCLS: lambda at: (
         {
             one.label
@@ -43,7 +43,7 @@ OPENED = {
 
 
 def _mask(folder):
-    return str(HfTokenizer.from_pretrained(folder).mask_token)
+    return str(PreTrainedTokenizerFast.from_pretrained(folder).mask_token)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,7 +71,9 @@ def test_the_seed_alone_determines_the_weights(tmp_path):
 
 
 def test_the_words_of_the_given_texts_are_tokens_and_others_are_spelled(tmp_path):
-    tokenizer = HfTokenizer.from_pretrained(write_tiny_model(tmp_path / "it", words=[TEXT]))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        write_tiny_model(tmp_path / "it", words=[TEXT])
+    )
     inner = tokenizer.inner
     assert inner.encode("The ship sailed.").tokens == [
         "[CLS]",

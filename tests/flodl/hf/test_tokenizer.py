@@ -11,7 +11,8 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from flodl.hf.config_json import (
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.families import (
     AlbertConfig,
     BertConfig,
     DebertaV2Config,
@@ -19,8 +20,7 @@ from flodl.hf.config_json import (
     RobertaConfig,
     XLMRobertaConfig,
 )
-from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.tokenizer import HfTokenizer, position_limit
+from flodl.hf.tokenizer import PreTrainedTokenizerFast, position_limit
 from tests import fork_server
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
 from tests.later import transformers
@@ -60,7 +60,7 @@ def tiny(config_class, **fields):
 
 @pytest.fixture
 def tokenizer():
-    return HfTokenizer.from_inner(words_tokenizer())
+    return PreTrainedTokenizerFast.from_inner(words_tokenizer())
 
 
 def test_a_batch_holds_everything_about_its_tokens(tokenizer):
@@ -88,7 +88,7 @@ def test_a_pair_shares_a_row_and_has_two_segments(tokenizer):
 
 
 def test_offsets_count_characters_and_not_bytes(tmp_path):
-    tokenizer = HfTokenizer.from_pretrained(write_bert(tmp_path / "bert"))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_bert(tmp_path / "bert"))
     line = "straße 👍 日本"
     batch = tokenizer.encode([line])
     parts = [line[start:end] for start, end in batch.offsets[0].tolist()]
@@ -157,7 +157,7 @@ def test_the_padding_section_names_the_pad_token_first(tmp_path):
     inner.enable_padding(pad_id=9, pad_token="e", direction="left", length=12)
     inner.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "[MASK]"}')
-    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert tokenizer.encode(["a", "a b"]).input_ids.tolist() == [[2, 5, 3, 9], [2, 5, 6, 3]]
     assert (tokenizer.pad_id, tokenizer.pad_token) == (9, "e")
 
@@ -167,7 +167,7 @@ def test_the_padding_section_names_the_pad_token_first(tmp_path):
 def test_then_the_files_beside_name_it(tmp_path, name, value):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / name).write_text(json.dumps({"pad_token": value}))
-    tokenizer = HfTokenizer.from_file(tmp_path / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast.from_file(tmp_path / "tokenizer.json")
     assert tokenizer.encode(["a", "a b"]).input_ids.tolist() == [[2, 5, 3, 14], [2, 5, 6, 3]]
     assert tokenizer.for_config(tiny(BertConfig, pad_token_id=4)).pad_id == 14
 
@@ -176,13 +176,13 @@ def test_then_the_model_names_it(tmp_path):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "not in the vocabulary"}')
     (tmp_path / "config.json").write_text(tiny(BertConfig, pad_token_id=4).to_json_string())
-    assert HfTokenizer.from_pretrained(tmp_path).pad_id == 4
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path).pad_id == 4
 
 
 def test_rows_of_one_length_need_no_pad_token_and_others_do():
     inner = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = HfTokenizer.from_inner(inner)
+    tokenizer = PreTrainedTokenizerFast.from_inner(inner)
     assert tokenizer.pad_id is None
     assert tokenizer.pad_token is None
     assert tokenizer.encode(["a b", "b b"]).input_ids.tolist() == [[0, 1], [1, 1]]
@@ -238,9 +238,9 @@ def test_deberta_without_absolute_positions_takes_any_length(tokenizer):
 def test_a_checkpoint_brings_its_models_limit_along(tmp_path):
     words_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(tiny(BertConfig).to_json_string())
-    assert HfTokenizer.from_pretrained(tmp_path).limit == 10
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path).limit == 10
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    assert HfTokenizer.from_pretrained(tmp_path).limit is None
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path).limit is None
 
 
 def test_max_length_without_truncation_is_a_limit_too(tokenizer):
@@ -266,7 +266,7 @@ def test_a_truncation_section_counts_only_when_asked_for(tmp_path):
     inner = words_tokenizer()
     inner.enable_truncation(4)
     inner.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert tokenizer.encode(["a b c d e f"]).input_ids.shape == (1, 8)
     assert tokenizer.encode(["a b c d e f"], truncation=True).input_ids.shape == (1, 4)
     assert tokenizer.encode(["a b c d e f"], truncation=True, max_length=6).input_ids.shape == (
@@ -288,7 +288,7 @@ def test_the_settings_name_the_length_to_cut_to_whatever_was_used_last(tmp_path,
     text = "a b c d e f " * 3
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     theirs = reference([text], truncation=True)["input_ids"]
-    made = HfTokenizer.from_pretrained(tmp_path)
+    made = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert made.encode([text], truncation=True).input_ids.tolist() == theirs
     assert len(theirs[0]) == min(length, 20)
     # A model of eight positions takes no more.
@@ -301,7 +301,7 @@ def test_settings_name_a_length_and_absurd_ones_do_not_count(tmp_path):
     for length, width in ((5, 5), (1e30, 8)):
         settings = json.dumps({"model_max_length": length})
         (tmp_path / "tokenizer_config.json").write_text(settings)
-        tokenizer = HfTokenizer.from_pretrained(tmp_path)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
         assert tokenizer.encode(["a b c d e f"], truncation=True).input_ids.shape == (1, width)
 
 
@@ -343,7 +343,7 @@ def test_cutting_equals_the_librarys(first, second, data):
     stride = data.draw(st.none() | st.integers(0, 3)) if windowed else None
     max_length = data.draw(st.integers(4, 20))
     assume((stride or 0) < max_length - (2 if second is None else 3))  # the library asks for this
-    tokenizer = HfTokenizer.from_inner(words_tokenizer())
+    tokenizer = PreTrainedTokenizerFast.from_inner(words_tokenizer())
     options = {"truncation": strategy, "max_length": max_length, "stride": stride}
     try:
         if second is None:
@@ -396,7 +396,7 @@ def test_a_tokenizer_that_pads_and_cuts_is_wrapped_without_changing_it():
     inner = words_tokenizer()
     inner.enable_padding(length=20, pad_id=4, pad_token="[MASK]")
     inner.enable_truncation(3)
-    tokenizer = HfTokenizer.from_inner(inner)
+    tokenizer = PreTrainedTokenizerFast.from_inner(inner)
     assert tokenizer.encode(["a b c", "d"]).input_ids.tolist() == [[2, 5, 6, 7, 3], [2, 8, 3, 4, 4]]
     assert inner.padding["length"] == 20
     assert inner.truncation["max_length"] == 3
@@ -404,7 +404,7 @@ def test_a_tokenizer_that_pads_and_cuts_is_wrapped_without_changing_it():
 
 def test_a_plain_tokenizer_is_wrapped_as_it_is():
     inner = words_tokenizer()
-    tokenizer = HfTokenizer.from_inner(inner)
+    tokenizer = PreTrainedTokenizerFast.from_inner(inner)
     assert tokenizer.inner is inner
     inner.enable_padding(length=20)
     inner.enable_truncation(3)
@@ -446,11 +446,13 @@ def test_special_tokens_are_found_by_their_usual_names(tokenizer):
 def test_a_name_marked_as_special_comes_before_one_that_is_only_a_word():
     inner = Tokenizer(models.WordLevel({"[MASK]": 0, "<mask>": 1}, unk_token="<mask>"))
     inner.add_special_tokens(["<mask>"])
-    assert HfTokenizer.from_inner(inner).mask_token == "<mask>"
+    assert PreTrainedTokenizerFast.from_inner(inner).mask_token == "<mask>"
 
 
 def test_a_tokenizer_without_special_tokens_has_none():
-    tokenizer = HfTokenizer.from_inner(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    tokenizer = PreTrainedTokenizerFast.from_inner(
+        Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    )
     assert tokenizer.mask_token is tokenizer.cls_token is tokenizer.sep_token is None
     assert tokenizer.mask_token_id is tokenizer.cls_token_id is tokenizer.sep_token_id is None
 
@@ -461,12 +463,12 @@ def test_a_tokenizer_without_special_tokens_has_none():
 def test_a_changed_tokenizer_is_written_as_it_is_now(tmp_path):
     directory = write_bert(tmp_path / "bert", {"do_lower_case": False})
     (directory / "added_tokens.json").write_text("{}")
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     tokenizer.inner.add_tokens([AddedToken("zzz", single_word=True)])
     tokenizer.save(tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"tokenizer.json", "tokenizer_config.json"}
-    again = HfTokenizer.from_pretrained(tmp_path / "out")
+    again = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
     assert again.inner.token_to_id("zzz") == 600
     lines = ["zzz Zzz", *LINES[:20]]
     assert rows_of(again.encode(lines)) == rows_of(tokenizer.encode(lines))
@@ -481,7 +483,7 @@ def test_sections_that_are_switched_off_are_written_back(tmp_path):
     inner.enable_padding(pad_id=4, pad_token="[MASK]", pad_to_multiple_of=8)
     inner.enable_truncation(7, stride=2)
     inner.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     tokenizer.inner.add_tokens(["new"])
     tokenizer.save(tmp_path / "changed.json")
     changed = Tokenizer.from_file(str(tmp_path / "changed.json"))
@@ -500,7 +502,7 @@ def test_a_tokenizer_made_in_memory_loads_in_the_reference(tmp_path, tokenizer):
 
 def test_a_file_of_another_name_becomes_the_one_the_reference_looks_for(tmp_path):
     words_tokenizer().save(str(tmp_path / "mine.json"))
-    tokenizer = HfTokenizer.from_file(tmp_path / "mine.json")
+    tokenizer = PreTrainedTokenizerFast.from_file(tmp_path / "mine.json")
     tokenizer.save(tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
     written = (tmp_path / "out" / "tokenizer.json").read_bytes()
@@ -510,25 +512,25 @@ def test_a_file_of_another_name_becomes_the_one_the_reference_looks_for(tmp_path
 def test_a_tokenizer_that_breaks_on_a_text_names_its_file(tmp_path):
     inner = Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]"))
     inner.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = HfTokenizer.from_file(tmp_path / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast.from_file(tmp_path / "tokenizer.json")
     with pytest.raises(CheckpointFormatError, match=r"tokenizer\.json cannot encode: .*UNK"):
         tokenizer.encode(["b"])
 
 
 def test_it_says_what_it_is(tmp_path, tokenizer):
-    assert repr(tokenizer) == "HfTokenizer(memory, 15 tokens, limit None)"
-    made = HfTokenizer.from_pretrained(write_roberta(tmp_path / "r"))
-    assert repr(made) == f"HfTokenizer({tmp_path / 'r'}, 500 tokens, limit None)"
+    assert repr(tokenizer) == "PreTrainedTokenizerFast(memory, 15 tokens, limit None)"
+    made = PreTrainedTokenizerFast.from_pretrained(write_roberta(tmp_path / "r"))
+    assert repr(made) == f"PreTrainedTokenizerFast({tmp_path / 'r'}, 500 tokens, limit None)"
 
 
 MISSING = """
     import sys
     sys.modules["tokenizers"] = None
-    from flodl.hf.tokenizer import HfTokenizer
+    from flodl.hf.tokenizer import PreTrainedTokenizerFast
     from flodl.hf.encoded import EncodedBatch
     from flodl.hf.errors import MissingDependencyError
     try:
-        HfTokenizer.from_pretrained(sys.argv[1])
+        PreTrainedTokenizerFast.from_pretrained(sys.argv[1])
     except MissingDependencyError as error:
         assert "flodl[hf]" in str(error), error
         assert not {"transformers", "safetensors", "huggingface_hub"} & set(sys.modules)

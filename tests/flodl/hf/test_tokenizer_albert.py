@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.tokenizer_material import (
     ALBERT_FIRST,
     LINES,
@@ -105,7 +105,7 @@ def strings(seed=11):
 def test_five_thousand_strings_have_the_ids_of_the_reference(tmp_path, monkeypatch, made, cased):
     settings = {"do_lower_case": not cased, "keep_accents": cased}
     directory = write_unigram(tmp_path / "albert", "spiece.model", made, settings)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     # The reference asks for the package sentencepiece, and then reads the file without it.
     # transformers has a module and a function of this name, and shows the one or the other.
     reading = importlib.import_module("transformers.convert_slow_tokenizer")

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 from flodl.hf import AutoTokenizer
 from flodl.hf.batch_encoding import BatchEncoding
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.test_tokenizer import tiny, words_tokenizer
 from tests.flodl.hf.test_tokenizer_sources import saved_by_the_reference
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
@@ -66,7 +66,9 @@ def both(request, tmp_path_factory):
         settings["tokenizer_class"] = "DistilBertTokenizer"
     settings["model_max_length"] = 48
     (saved / "tokenizer_config.json").write_text(json.dumps(settings))
-    return HfTokenizer.from_pretrained(saved), transformers.AutoTokenizer.from_pretrained(saved)
+    return PreTrainedTokenizerFast.from_pretrained(
+        saved
+    ), transformers.AutoTokenizer.from_pretrained(saved)
 
 
 def plain(batch):
@@ -218,7 +220,7 @@ def test_places_of_a_row_are_found_as_the_reference_finds_them(both):
 
 @pytest.fixture
 def tokenizer():
-    return HfTokenizer.from_inner(words_tokenizer())
+    return PreTrainedTokenizerFast.from_inner(words_tokenizer())
 
 
 def test_a_batch_is_a_mapping_with_attributes(tokenizer):
@@ -332,7 +334,7 @@ def test_what_is_not_text_is_named(tokenizer, arguments, options, message):
 
 
 def test_a_row_that_is_too_long_for_the_model_is_warned_of(tokenizer):
-    from flodl.hf.config_json import BertConfig
+    from flodl.hf.families import BertConfig
 
     bounded = tokenizer.for_config(tiny(BertConfig))
     assert bounded.model_max_length == 10
@@ -349,7 +351,9 @@ def test_a_row_that_is_too_long_for_the_model_is_warned_of(tokenizer):
 
 
 def test_without_a_pad_token_the_way_to_name_one_is_told():
-    tokenizer = HfTokenizer.from_inner(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    tokenizer = PreTrainedTokenizerFast.from_inner(
+        Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    )
     with pytest.raises(ValueError, match=r"tokenizer\.add_special_tokens\(\{'pad_token'"):
         tokenizer(["a"], padding=True)
     with pytest.raises(ValueError, match="padding needs a pad token"):
@@ -381,7 +385,7 @@ def test_added_tokens_with_gaps_between_their_ids_keep_them():
     told = json.loads(words_tokenizer().to_str())
     told["added_tokens"].append({**told["added_tokens"][0], "id": 90, "content": "<x>"})
     told["added_tokens"].append({**told["added_tokens"][0], "id": 70, "content": "<y>"})
-    tokenizer = HfTokenizer.from_inner(Tokenizer.from_str(json.dumps(told)))
+    tokenizer = PreTrainedTokenizerFast.from_inner(Tokenizer.from_str(json.dumps(told)))
     expected = tokenizer.inner.encode("a <x> <y>").ids
     assert tokenizer("a <x> <y>").input_ids == expected
     assert tokenizer("a <x> <y>", truncation=True, max_length=9).input_ids == expected
@@ -391,7 +395,7 @@ def test_added_tokens_with_gaps_between_their_ids_keep_them():
 
 
 def test_tokens_are_added_and_saved(tmp_path):
-    tokenizer = HfTokenizer.from_pretrained(write_bert(tmp_path / "bert", {}))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_bert(tmp_path / "bert", {}))
     assert tokenizer.add_tokens(["<ent>", "the"]) == 2  # known as a piece, and now never split
     assert tokenizer.add_tokens("<ent>") == 0
     assert tokenizer.add_special_tokens({"pad_token": "<fill>", "sep_token": "[SEP]"}) == 1
@@ -457,14 +461,14 @@ CHANGES = [
 @pytest.mark.parametrize(("kind", "changes"), CHANGES, ids=str)
 def test_settings_beside_the_file_count_as_in_the_reference(tmp_path, kind, changes):
     _, directory = saved_by_the_reference(tmp_path / kind, kind)
-    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    before = PreTrainedTokenizerFast.from_pretrained(directory)(LINES).input_ids
     asked = AutoTokenizer.from_pretrained(directory, **changes)
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}))
     written = (directory / "tokenizer.json").read_bytes()
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
     expected = theirs(LINES, return_offsets_mapping=True)
-    ours = HfTokenizer.from_pretrained(directory)
+    ours = PreTrainedTokenizerFast.from_pretrained(directory)
     assert expected["input_ids"] != before
     for tokenizer in (ours, asked):
         batch = tokenizer(LINES, return_offsets_mapping=True)
@@ -473,18 +477,24 @@ def test_settings_beside_the_file_count_as_in_the_reference(tmp_path, kind, chan
     # Together with the settings the file stays as it was; alone it must hold them.
     ours.save(tmp_path / "both")
     assert (tmp_path / "both" / "tokenizer.json").read_bytes() == written
-    assert HfTokenizer.from_pretrained(tmp_path / "both")(LINES).input_ids == batch.input_ids
+    assert (
+        PreTrainedTokenizerFast.from_pretrained(tmp_path / "both")(LINES).input_ids
+        == batch.input_ids
+    )
     ours.save(tmp_path / "alone.json")
-    assert HfTokenizer.from_file(tmp_path / "alone.json")(LINES).input_ids == batch.input_ids
+    assert (
+        PreTrainedTokenizerFast.from_file(tmp_path / "alone.json")(LINES).input_ids
+        == batch.input_ids
+    )
 
 
 def test_a_file_that_settles_everything_ignores_the_settings(tmp_path):
     _, directory = saved_by_the_reference(tmp_path / "bert", "bert")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
-    before = HfTokenizer.from_pretrained(directory)(LINES).input_ids
+    before = PreTrainedTokenizerFast.from_pretrained(directory)(LINES).input_ids
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
-    assert HfTokenizer.from_pretrained(directory)(LINES).input_ids == before
+    assert PreTrainedTokenizerFast.from_pretrained(directory)(LINES).input_ids == before
     assert theirs(LINES)["input_ids"] == before
     with pytest.raises(ValueError, match=r"do_lower_case has no effect .*that file settles every"):
         AutoTokenizer.from_pretrained(directory, do_lower_case=True)
@@ -497,12 +507,12 @@ def test_settings_of_a_sentencepiece_file_are_taken_as_arguments(tmp_path):
     plain = write_unigram(tmp_path / "plain", "spiece.model", made)
     told = write_unigram(tmp_path / "told", "spiece.model", made, settings)
     asked = AutoTokenizer.from_pretrained(plain, **settings)
-    expected = HfTokenizer.from_pretrained(told)(LINES).input_ids
+    expected = PreTrainedTokenizerFast.from_pretrained(told)(LINES).input_ids
     assert (
         asked(LINES).input_ids == expected != AutoTokenizer.from_pretrained(plain)(LINES).input_ids
     )
     asked.save_pretrained(tmp_path / "out")
-    assert HfTokenizer.from_pretrained(tmp_path / "out")(LINES).input_ids == expected
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")(LINES).input_ids == expected
     with pytest.raises(
         ValueError, match=r"strip_accents has no effect on .*spiece\.model; it takes"
     ):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from flodl.hf import collators
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import LINES, write_bert
 from tests.later import transformers
@@ -22,7 +22,7 @@ def both(tmp_path_factory):
     directory = write_bert(
         tmp_path_factory.mktemp("bert") / "t", {"tokenizer_class": "BertTokenizer"}
     )
-    ours = HfTokenizer.from_pretrained(directory)
+    ours = PreTrainedTokenizerFast.from_pretrained(directory)
     ours.save(directory / "tokenizer.json")
     return ours, transformers.AutoTokenizer.from_pretrained(directory)
 
@@ -88,7 +88,7 @@ def test_the_same_draws_hide_the_same_tokens(both, options, masked):
 
 
 def test_probabilities_are_checked():
-    tokenizer = HfTokenizer.from_inner(words_tokenizer())
+    tokenizer = PreTrainedTokenizerFast.from_inner(words_tokenizer())
     with pytest.raises(ValueError, match="mlm_probability must be 0 … 1, got 2"):
         collators.DataCollatorForLanguageModeling(tokenizer, mlm_probability=2)
     with pytest.raises(ValueError, match="more than 1 together"):

@@ -9,7 +9,7 @@ import pytest
 
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.tokenizer_material import (
     LINES,
     albert_file,
@@ -49,7 +49,7 @@ def write(directory, kind):
         made = {"albert": albert_file, "xlm": xlm_roberta_file, "deberta": deberta_file}[family]
         write_unigram(directory, KINDS[family][0], made())
     if form:
-        HfTokenizer.from_pretrained(directory).save(directory / "tokenizer.json")
+        PreTrainedTokenizerFast.from_pretrained(directory).save(directory / "tokenizer.json")
         (directory / "special_tokens_map.json").write_text('{"mask_token": "<mask>"}')
     return directory
 
@@ -110,7 +110,7 @@ def exchanged(value, chance):
 def outcome(directory):
     """What reading and using a tokenizer comes to: nothing, or the error."""
     try:
-        tokenizer = HfTokenizer.from_pretrained(directory)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         batch = tokenizer.encode(LINES[:12], truncation=True, max_length=40)
         tokenizer.save(directory / "out")
     except (FlodlError, ValueError) as error:
@@ -161,7 +161,7 @@ def test_a_panic_of_the_library_is_an_error_that_names_the_file(tmp_path):
     made = xlm_roberta_file()
     made.rules = b"\x04\0\0\0abcd"  # a trie that leads outside of itself
     directory = write_unigram(tmp_path / "xlm", "sentencepiece.bpe.model", made)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     with pytest.raises(CheckpointFormatError, match=r"sentencepiece\.bpe\.model cannot encode: "):
         tokenizer.encode(["é"])
 
@@ -173,7 +173,7 @@ def test_a_vocabulary_that_cannot_be_written_is_named(tmp_path):
     first, second = told["model"]["merges"][0]
     vocab[first + second] = vocab[second]  # two tokens of one id: a copy lacks one of them
     (directory / "tokenizer.json").write_text(json.dumps(told))
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     tokenizer.inner.enable_padding()
     with pytest.raises(CheckpointFormatError, match=r"tokenizer\.json is not a tok.* out of voc"):
         tokenizer.encode(["a"])

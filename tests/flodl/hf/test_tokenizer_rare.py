@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.collators import DataCollatorForLanguageModeling
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.training_data import mask_id_of
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import write_bert
@@ -21,15 +21,15 @@ from tests.rows import each_row
 
 
 @pytest.fixture
-def tokenizer() -> HfTokenizer:
-    return HfTokenizer.from_inner(words_tokenizer())
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast.from_inner(words_tokenizer())
 
 
-def bare(words: tuple[str, ...] = ("a", "b", "?")) -> HfTokenizer:
+def bare(words: tuple[str, ...] = ("a", "b", "?")) -> PreTrainedTokenizerFast:
     """A tokenizer without special tokens."""
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="?"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    return HfTokenizer.from_inner(inner)
+    return PreTrainedTokenizerFast.from_inner(inner)
 
 
 @each_row(
@@ -48,13 +48,13 @@ def test_a_setting_of_the_wrong_kind_is_named(
 ) -> None:
     write_bert(tmp_path, settings)
     with pytest.raises(CheckpointFormatError, match=says) as raised:
-        HfTokenizer.from_pretrained(tmp_path)("a")
+        PreTrainedTokenizerFast.from_pretrained(tmp_path)("a")
     assert "tokenizer_config.json" in str(raised.value)
 
 
 def test_the_type_of_padding_is_that_of_the_settings(tmp_path: Path) -> None:
     write_bert(tmp_path, {"pad_token_type_id": 1, "model_input_names": ["input_ids"]})
-    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     batch = tokenizer(["the", "the dog"], padding=True, return_token_type_ids=True)
     short, long = batch["token_type_ids"]
     assert len(short) == len(long)
@@ -64,7 +64,7 @@ def test_the_type_of_padding_is_that_of_the_settings(tmp_path: Path) -> None:
 def test_two_files_that_disagree_about_a_token(tmp_path: Path) -> None:
     write_bert(tmp_path, {"mask_token": "[MASK]"})
     (tmp_path / "special_tokens_map.json").write_text('{"mask_token": "[PAD]"}', encoding="utf-8")
-    assert HfTokenizer.from_pretrained(tmp_path).mask_token == "[MASK]"
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path).mask_token == "[MASK]"
 
 
 @each_row("spaced", [True, False])
@@ -76,13 +76,15 @@ def test_a_space_before_the_first_word_without_the_frame_of_roberta(
     inner.decoder = decoders.ByteLevel()
     inner.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": spaced}))
-    assert HfTokenizer.from_pretrained(tmp_path)("a")["input_ids"] == [2 if spaced else 1]
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path)("a")["input_ids"] == [
+        2 if spaced else 1
+    ]
 
 
 def test_the_pad_token_that_is_named_later_is_saved_with_the_padding(tmp_path: Path) -> None:
     inner = words_tokenizer()
     inner.enable_padding(pad_id=1, pad_token="[UNK]")
-    tokenizer = HfTokenizer.from_inner(inner)
+    tokenizer = PreTrainedTokenizerFast.from_inner(inner)
     tokenizer.add_special_tokens({"pad_token": "[PAD]"})
     tokenizer.save(tmp_path / "tokenizer.json")
     padding = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["padding"]
@@ -90,7 +92,7 @@ def test_the_pad_token_that_is_named_later_is_saved_with_the_padding(tmp_path: P
     assert tokenizer(["a", "a bc"], padding=True)["input_ids"][0][-1] == 0
 
 
-def test_ids_of_every_form_are_decoded(tokenizer: HfTokenizer) -> None:
+def test_ids_of_every_form_are_decoded(tokenizer: PreTrainedTokenizerFast) -> None:
     ids = tokenizer("a bc")["input_ids"]
     forms = [ids, tuple(ids), torch.tensor(ids), np.array(ids), {"input_ids": ids}]
     forms.append([np.int64(number) for number in ids])
@@ -138,7 +140,7 @@ def test_rows_that_are_tensors_become_one_tensor() -> None:
     ],
 )
 def test_a_call_that_cannot_be_answered_says_why(
-    tokenizer: HfTokenizer, call: object, kind: type[Exception], says: str
+    tokenizer: PreTrainedTokenizerFast, call: object, kind: type[Exception], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
         call(tokenizer)  # type: ignore[operator]
@@ -157,12 +159,12 @@ def test_without_special_tokens_padding_and_masking_say_what_is_missing() -> Non
 
 @pytest.mark.parametrize("probability", [-0.1, 1.5])
 def test_a_collator_refuses_what_is_no_probability(
-    tokenizer: HfTokenizer, probability: float
+    tokenizer: PreTrainedTokenizerFast, probability: float
 ) -> None:
     with pytest.raises(ValueError, match=rf"mlm_probability must be 0 … 1, got {probability}"):
         DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
 
 
-def test_a_collator_refuses_shares_of_more_than_all(tokenizer: HfTokenizer) -> None:
+def test_a_collator_refuses_shares_of_more_than_all(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ValueError, match="are more than 1 together"):
         DataCollatorForLanguageModeling(tokenizer, mask_replace_prob=0.9, random_replace_prob=0.2)

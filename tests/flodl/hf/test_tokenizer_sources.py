@@ -8,7 +8,7 @@ import types
 import pytest
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.tokenizer_material import (
     LINES,
     Pieces,
@@ -70,7 +70,7 @@ def test_a_word_piece_vocabulary_gives_the_ids_of_the_reference(tmp_path, settin
         strip_accents=told.get("strip_accents"),
         chinese=told.get("tokenize_chinese_chars", True),
     )
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     reference = transformers.BertTokenizer.from_pretrained(directory)
     expected = reference(LINES)
     batch = tokenizer.encode(LINES)
@@ -86,7 +86,7 @@ def test_a_word_piece_vocabulary_gives_the_ids_of_the_reference(tmp_path, settin
 @pytest.mark.parametrize("settings", [None, {"add_prefix_space": True}], ids=["plain", "space"])
 def test_byte_pairs_give_the_ids_of_the_reference_and_pad_with_1(tmp_path, settings):
     directory = write_roberta(tmp_path / "roberta", settings)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     reference = transformers.RobertaTokenizer.from_pretrained(directory)
     padded = reference(LINES, padding=True, return_offsets_mapping=True)
     batch = tokenizer.encode(LINES)
@@ -103,7 +103,7 @@ def test_byte_pairs_give_the_ids_of_the_reference_and_pad_with_1(tmp_path, setti
 def test_an_xlm_roberta_file_gives_the_ids_of_the_reference(tmp_path):
     made = xlm_roberta_file()
     directory = write_unigram(tmp_path / "xlm", "sentencepiece.bpe.model", made)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     path = directory / "sentencepiece.bpe.model"
     # The older converter splits less where the mark for spaces itself is in a text.
     unmarked = [line for line in LINES if "▁" not in line]
@@ -126,7 +126,7 @@ def test_an_albert_file_gives_the_ids_of_the_reference(tmp_path, cased):
     made = albert_file()
     settings = {"do_lower_case": not cased, "keep_accents": cased}
     directory = write_unigram(tmp_path / "albert", "spiece.model", made, settings)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     newer = transformers.AlbertTokenizer(
         vocab=[(text, score) for text, score, _ in made.pieces],
         _spm_precompiled_charsmap=made.rules,
@@ -158,7 +158,7 @@ def test_an_albert_file_gives_the_ids_of_the_reference(tmp_path, cased):
 def test_a_deberta_file_gives_the_ids_of_the_reference(tmp_path, settings):
     made = deberta_file()
     directory = write_unigram(tmp_path / "deberta", "spm.model", made, settings)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     told = {"do_lower_case": False, "split_by_punct": False, **(settings or {})}
     older = converted("DebertaV2Converter", tokenizer, directory / "spm.model", **told)
     assert_equal_to(tokenizer, older)
@@ -171,7 +171,7 @@ def test_a_deberta_file_gives_the_ids_of_the_reference(tmp_path, settings):
 def test_saving_writes_the_very_bytes_that_were_read(tmp_path, kind):
     directory = written(tmp_path / kind, kind)
     (directory / "special_tokens_map.json").write_text('{ "mask_token" : null }\r\n')
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     tokenizer.encode(LINES[:5], truncation=True, max_length=8)
     tokenizer.save(tmp_path / "out" / "deep")
     copied = {path.name: path.read_bytes() for path in (tmp_path / "out" / "deep").iterdir()}
@@ -193,7 +193,7 @@ def written(directory, kind):
     if kind == "deberta":
         return write_unigram(directory, "spm.model", deberta_file(), settings)
     write_bert(directory, settings)
-    whole = HfTokenizer.from_pretrained(directory).inner
+    whole = PreTrainedTokenizerFast.from_pretrained(directory).inner
     whole.enable_padding(pad_id=3, pad_token="[SEP]")
     whole.enable_truncation(7)
     whole.save(str(directory / "tokenizer.json"), pretty=False)
@@ -204,12 +204,12 @@ def written(directory, kind):
 @pytest.mark.case("hf", 35)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "xlm", "deberta"])
 def test_the_one_file_form_loads_in_the_reference(tmp_path, kind):
-    tokenizer = HfTokenizer.from_pretrained(written(tmp_path / kind, kind))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(written(tmp_path / kind, kind))
     (tmp_path / "out").mkdir()
     tokenizer.save(tmp_path / "out" / "tokenizer.json")
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert rows_of(tokenizer.encode(LINES)) == reference(LINES)["input_ids"]
-    again = HfTokenizer.from_file(tmp_path / "out" / "tokenizer.json")
+    again = PreTrainedTokenizerFast.from_file(tmp_path / "out" / "tokenizer.json")
     assert rows_of(again.encode(LINES)) == rows_of(tokenizer.encode(LINES))
     assert again.mask_token_id == tokenizer.mask_token_id
 
@@ -217,7 +217,7 @@ def test_the_one_file_form_loads_in_the_reference(tmp_path, kind):
 def test_tokenizer_json_comes_before_every_vocabulary(tmp_path):
     directory = written(tmp_path / "json", "json")
     (directory / "vocab.txt").write_text("[UNK]\n")
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     assert tokenizer.inner.get_vocab_size() == 600
     assert tokenizer.files.source == ("tokenizer.json",)
 
@@ -226,19 +226,19 @@ def test_tokenizer_json_comes_before_every_vocabulary(tmp_path):
 def test_a_file_given_by_name_is_read_as_its_kind(tmp_path, name):
     kind = {"vocab.txt": "bert", "spm.model": "deberta", "merges.txt": "roberta"}[name]
     directory = written(tmp_path / kind, kind)
-    tokenizer = HfTokenizer.from_file(directory / name)
-    expected = HfTokenizer.from_pretrained(directory).encode(LINES[:9])
+    tokenizer = PreTrainedTokenizerFast.from_file(directory / name)
+    expected = PreTrainedTokenizerFast.from_pretrained(directory).encode(LINES[:9])
     assert tokenizer.encode(LINES[:9]).input_ids.tolist() == expected.input_ids.tolist()
 
 
 def test_a_directory_without_a_tokenizer_says_what_was_looked_for(tmp_path):
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(TokenizerMissingError, match=r"tokenizer\.json, vocab\.txt, .*spm\.model"):
-        HfTokenizer.from_pretrained(tmp_path)
+        PreTrainedTokenizerFast.from_pretrained(tmp_path)
     with pytest.raises(TokenizerMissingError, match=r"looked for vocab\.json with merges\.txt"):
-        HfTokenizer.from_file(tmp_path / "vocab.json")
+        PreTrainedTokenizerFast.from_file(tmp_path / "vocab.json")
     with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
-        HfTokenizer.from_file(tmp_path / "nothing.json")
+        PreTrainedTokenizerFast.from_file(tmp_path / "nothing.json")
 
 
 def test_tokens_added_later_keep_their_ids(tmp_path):
@@ -250,13 +250,13 @@ def test_tokens_added_later_keep_their_ids(tmp_path):
     }
     directory = write_bert(tmp_path / "bert", settings)
     (directory / "added_tokens.json").write_text('{"<date>": 601}')
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     assert tokenizer.inner.encode("a <ent>b<date>").tokens[-3:-1] == ["b", "<date>"]
     assert tokenizer.inner.token_to_id("<ent>") == 600
     assert tokenizer.inner.token_to_id("<date>") == 601
     (directory / "added_tokens.json").write_text('{"<date>": 700}')
     with pytest.raises(CheckpointFormatError, match=r"'<date>' must have the id 700, but comes"):
-        HfTokenizer.from_pretrained(directory)
+        PreTrainedTokenizerFast.from_pretrained(directory)
 
 
 def test_special_tokens_named_by_the_files_replace_the_usual_ones(tmp_path):
@@ -264,14 +264,14 @@ def test_special_tokens_named_by_the_files_replace_the_usual_ones(tmp_path):
     directory = write_roberta(tmp_path / "roberta", settings)
     settings["sep_token"] = "<unk>"
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     assert tokenizer.mask_token == "e"
     assert tokenizer.sep_token_id == 3
     assert tokenizer.encode(["x"]).input_ids.tolist()[0][-1] == 3
 
 
 def test_the_mask_of_roberta_takes_the_space_before_it(tmp_path):
-    tokenizer = HfTokenizer.from_pretrained(write_roberta(tmp_path / "roberta"))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_roberta(tmp_path / "roberta"))
     spaced, close = rows_of(tokenizer.encode(["Der <mask>.", "Der<mask>."]))
     assert spaced == close
     assert spaced.count(tokenizer.mask_token_id) == 1
@@ -308,21 +308,21 @@ def test_a_broken_file_is_named(tmp_path, kind, name, content, message):
     directory = written(tmp_path / kind, kind)
     (directory / name).write_bytes(content)
     with pytest.raises(CheckpointFormatError, match=message):
-        HfTokenizer.from_pretrained(directory)
+        PreTrainedTokenizerFast.from_pretrained(directory)
 
 
 def test_an_xlm_roberta_file_that_begins_with_text_is_refused(tmp_path):
     pieces = unigram_pieces((("<unk>", 2),))
     directory = write_unigram(tmp_path / "x", "sentencepiece.bpe.model", Pieces(pieces))
     with pytest.raises(CheckpointFormatError, match="does not begin with the three special"):
-        HfTokenizer.from_pretrained(directory)
+        PreTrainedTokenizerFast.from_pretrained(directory)
 
 
 FROM_HUB = """
 import json, sys
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 for access in json.loads(sys.argv[1]):
-    tokenizer = HfTokenizer.from_pretrained("owner/tok", **access)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained("owner/tok", **access)
     print(tokenizer, tokenizer.encode(["a b"], truncation=True).input_ids.tolist())
 """
 
@@ -336,9 +336,9 @@ def test_a_repository_is_read_of_the_revision_that_is_asked_for(hub, tmp_path):
     accesses = [{}, {"revision": "old"}, {"local_files_only": True}]
     done = hub.python(FROM_HUB, tmp_path, json.dumps(accesses))
     assert done.stdout.splitlines() == [
-        "HfTokenizer(owner/tok, 7 tokens, limit None) [[1, 3, 4, 2]]",
-        "HfTokenizer(owner/tok, 7 tokens, limit None) [[5, 3, 2, 4]]",
-        "HfTokenizer(owner/tok, 7 tokens, limit None) [[1, 3, 4, 2]]",
+        "PreTrainedTokenizerFast(owner/tok, 7 tokens, limit None) [[1, 3, 4, 2]]",
+        "PreTrainedTokenizerFast(owner/tok, 7 tokens, limit None) [[5, 3, 2, 4]]",
+        "PreTrainedTokenizerFast(owner/tok, 7 tokens, limit None) [[1, 3, 4, 2]]",
     ]
     assert sum(path.endswith("vocab.txt") for path in hub.bodies()) == 2
 
@@ -369,7 +369,7 @@ def saved_by_the_reference(directory, kind):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "xlm", "deberta"])
 def test_what_the_reference_saves_is_read_as_the_reference_reads_it(tmp_path, kind):
     reference, directory = saved_by_the_reference(tmp_path, kind)
-    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     padded = reference(LINES, padding=True, return_offsets_mapping=True)
     batch = tokenizer.encode(LINES)
     assert batch.input_ids.tolist() == padded["input_ids"]

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.training_data import align_labels, mask_tokens
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of
 
@@ -16,7 +16,7 @@ TEXTS = ["the fox jumps", "Babbage in London"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return HfTokenizer.from_inner(tokenizer_of("bert").backend_tokenizer)
+    return PreTrainedTokenizerFast.from_inner(tokenizer_of("bert").backend_tokenizer)
 
 
 def test_the_first_piece_of_a_word_has_its_label(tokenizer):
@@ -114,12 +114,14 @@ def test_mistakes_are_named(tokenizer):
     enc = tokenizer.encode(TEXTS)
     with pytest.raises(ValueError, match="p must be a probability, 0 … 1, got 15"):
         mask_tokens(enc, tokenizer, 15)
-    bare = HfTokenizer.from_inner(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    bare = PreTrainedTokenizerFast.from_inner(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     with pytest.raises(ValueError, match=r"neither \[MASK\] nor <mask>"):
         mask_tokens(enc, bare)
 
 
 def test_the_usual_mask_token_stands_in_where_none_is_named():
-    bare = HfTokenizer.from_inner(Tokenizer(models.WordLevel({"a": 0, "<mask>": 1}, unk_token="a")))
+    bare = PreTrainedTokenizerFast.from_inner(
+        Tokenizer(models.WordLevel({"a": 0, "<mask>": 1}, unk_token="a"))
+    )
     hidden, _ = mask_tokens(bare.encode(["a"] * 50), bare, 1.0, torch.Generator().manual_seed(0))
     assert (hidden.input_ids == 1).sum() > 30

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flodl.hf.__main__ import main
+from flodl.hf.auto import AutoModel, AutoModelForSequenceClassification
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.export import export_command
-from flodl.hf.families import AutoModel, AutoModelForSequenceClassification
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import load, make_synthetic, outputs_of_reference

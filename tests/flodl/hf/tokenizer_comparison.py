@@ -21,7 +21,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.random_strings import random_strings
 from tests.flodl.hf.tokenizer_material import (
     albert_file,
@@ -252,7 +252,7 @@ def differences(name: str, count: int, folder: Path) -> list[Difference]:
     """Everything in which a configuration differs from the reference on random texts."""
     configuration = configurations()[name]()
     directory = configuration.write(folder / name)
-    ours = HfTokenizer.from_pretrained(directory)
+    ours = PreTrainedTokenizerFast.from_pretrained(directory)
     theirs = configuration.reference(directory)
     texts = random_strings(count, SEED)
     pairs = list(zip(texts[: count // 5], texts[count // 5 : count // 5 * 2], strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flodl.ranks.settings import DdpRunConfig
-from flodl.setting import how, texts
+from flodl.setting import Settings, Whole, how, setting, texts, with_methods
 from flodl.train.builder import TrainerBuilder
 from flodl.train.settings.methods import PARTS
 from flodl.train.settings.records import LivePage
@@ -87,3 +87,41 @@ def test_a_later_call_wins_and_keywords_are_names_of_arguments() -> None:
     assert (plan.trace, plan.distributed.speed_hint) == (False, (1, 2.0))
     assert plan.live == LivePage(0, buttons=True)
     assert training().ddp({"max_grad_norm": 1.0}).max_grad_norm(2.0)._plan().max_grad_norm == 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added(Settings):
+    """Settings that somebody adds."""
+
+    patience: int = setting(3, Whole(0), takes="epochs", key="patience", auto=True)
+    """Epochs to wait. Longer waits cost time."""
+
+
+def test_a_new_setting_is_one_field() -> None:
+    @with_methods(Added)
+    class Builder:
+        def _set(self, name: str, value: object) -> Any:
+            return {name: value}
+
+    made: Any = Builder()
+    assert made.patience(epochs=5) == {"patience": 5}
+    assert made.patience.__doc__ == "Epochs to wait (default: 3). Longer waits cost time."
+    with pytest.raises(ValueError, match="patience=-1: it must be an integer of at least 0"):
+        made.patience(-1)
+    with pytest.raises(ValueError, match="patience=True: it must be an integer"):
+        Added(patience=True)
+
+
+def test_a_new_key_stands_behind_those_that_are_there() -> None:
+    old = 'class Ddp(Section):\n    old: int | None = None\n    """Old."""\n'
+    model = f"{old}\n    def check(self): ...\n"
+    [(name, key)] = settings.keys_of(Added)
+    assert settings.renewed(model, "Ddp", {name: key.in_model(name)}) == (
+        f"{old}    patience: AutoOrCount | None = None\n"
+        '    """Epochs to wait (default: 3, or `auto`). Longer waits cost time."""\n'
+        "\n    def check(self): ...\n"
+    )
+    assert key.in_arguments(name) == (
+        "    patience: str | None = "
+        "_option(completer=\"echo auto\", help='Epochs to wait; or auto [default: 3]')\n"
+    )

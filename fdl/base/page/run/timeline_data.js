@@ -193,9 +193,9 @@ class TimelineData {
     this.markTimes = this.marks.map((mark) => mark.t);
     for (const gpu of this.gpus) {
       gpu.idles = this.marks.filter((mark) => mark.k === "idle" && mark.dev === gpu.device);
-      gpu.share = gpu.used.map((used, index) => shareOf(used, gpu.total[index]));
+      gpu.share = gpu.used.map((used, index) => partOf(used, gpu.total[index]));
     }
-    if (this.ram) this.ramShare = this.ram.used.map((used, index) => shareOf(used, this.ram.total[index]));
+    if (this.ram) this.ramShare = this.ram.used.map((used, index) => partOf(used, this.ram.total[index]));
   }
 
   /** The sample nearest to a moment, or -1. */
@@ -212,7 +212,7 @@ function nearestOf(times, t) {
   return t - times[after - 1] < times[after] - t ? after - 1 : after;
 }
 
-function shareOf(used, total) {
+function partOf(used, total) {
   return used === null || !total ? null : (100 * used) / total;
 }
 

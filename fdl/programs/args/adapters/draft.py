@@ -11,7 +11,7 @@ import enum
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from fdl.manifest.argument_words import RESERVED_LONG, RESERVED_SHORT
+from fdl.manifest.words import RESERVED_LONG, RESERVED_SHORT
 from fdl.programs.parameters.document import document
 from fdl.programs.parameters.parameter import UNSET, Parameter, choice_text, is_flag_name, is_letter
 

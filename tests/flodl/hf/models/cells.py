@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.build import build
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
 from tests.later import transformers
 
 LABELS = 3
@@ -106,7 +106,7 @@ def ours(model: Any, kind: HeadKind, **fields: Any) -> Graph:
     config = AutoConfig.from_json_str(model.config.to_json_string())
     config = config.replace(**fields) if fields else config
     labels = model.config.num_labels
-    graph = build_graph(config, kind, num_labels=labels, pooler=has_pooler(model), device="cpu")
+    graph = build(config, kind, num_labels=labels, pooler=has_pooler(model), device="cpu")
     state, names = model.state_dict(), graph.state_dict(keep_vars=True)
     # A decoder that reads the encoder's table has it under a name of its own as well.
     second = {name for name in names.keys() - state.keys() if is_second(name, names)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flodl.hf import EncodedBatch, backbone_outputs
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.models.cells import FAMILIES, batch, counted, pair
 
@@ -40,7 +40,8 @@ def model_of(family, kind=HeadKind.BASE, **fields):
 
 def tensors_of(found):
     """All tensors of a result, one after the other."""
-    last, pooled, states, attentions = found
+    last, pooled = found.last_hidden_state, found.pooler_output
+    states, attentions = found.hidden_states, found.attentions
     return [last, *([] if pooled is None else [pooled]), *(states or ()), *(attentions or ())]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models.layout import Layout
+from flodl.hf.layers.layout import Layout
 from tests.flodl.hf.models.cells import CELLS, batch, output_of, pair, without_dropout
 
 FIELDS = {

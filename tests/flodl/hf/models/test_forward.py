@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.hf.config_json import AutoConfig, DebertaV2Config
+from flodl.hf.build import POOLER_OUTPUT, build
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs, set_unpad
+from flodl.hf.families import AutoConfig, DebertaV2Config
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph
-from flodl.hf.models.backbone import POOLER_OUTPUT
-from flodl.hf.models.deberta import relative_rows
+from flodl.hf.layers.relative import relative_rows
 from tests.flodl.hf.models.cells import (
     CELLS,
     FAMILIES,
@@ -379,7 +378,7 @@ def deberta():
         position_buckets=8, pos_att_type=("c2p", "p2c"), share_att_key=False,
         norm_rel_ebd=("layer_norm",),
     )  # fmt: skip
-    graph = build_graph(config, HeadKind.BASE, device="cpu", seed=3).eval()
+    graph = build(config, HeadKind.BASE, device="cpu", seed=3).eval()
     redraw(graph)
     return graph
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from flodl.hf.config_json import ModernBertConfig
+from flodl.hf.build import build
 from flodl.hf.encoder_model import set_unpad
+from flodl.hf.families import ModernBertConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.models import build_graph, local_attention
-from flodl.hf.models.local_attention import attend_in_blocks, within
+from flodl.hf.layers import attention
+from flodl.hf.layers.attention import attend_in_blocks, within
 from tests.flodl.hf.models.cells import (
     LABELS,
     batch,
@@ -142,15 +143,15 @@ def test_blocks_give_what_all_pairs_give(rows, length, window, block, masked):
 @pytest.mark.parametrize("kind", [HeadKind.TOKCLS, HeadKind.SEQCLS])
 @pytest.mark.parametrize("unpad", [True, False])
 def test_a_model_computes_long_rows_in_blocks(monkeypatch, lengths, kind, unpad):
-    monkeypatch.setattr(local_attention, "BLOCK", 8)
+    monkeypatch.setattr(attention, "BLOCK", 8)
     calls = []
-    real = local_attention.attend_in_blocks
+    real = attention.attend_in_blocks
 
     def counted_call(*parts, **options):
         calls.append(parts[0].shape)
         return real(*parts, **{"block": 8, **options})
 
-    monkeypatch.setattr(local_attention, "attend_in_blocks", counted_call)
+    monkeypatch.setattr(attention, "attend_in_blocks", counted_call)
     fields = {"layer_types": [FULL, NEAR, NEAR], **without_dropout("modernbert")}
     model, graph = pair("modernbert", kind, **fields)
     set_unpad(graph, unpad)
@@ -200,7 +201,7 @@ def test_new_weights_are_drawn_as_in_the_reference():
         intermediate_size=96, max_position_embeddings=64, pad_token_id=0, norm_bias=True,
         initializer_range=0.1, initializer_cutoff_factor=2.0,
     )  # fmt: skip
-    graph = build_graph(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
+    graph = build(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
     # The standard deviation that is left of a normal distribution cut at two of them.
     shrunk = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
     spreads = {
@@ -218,5 +219,5 @@ def test_new_weights_are_drawn_as_in_the_reference():
         count = values.numel()
         assert values.std().item() == pytest.approx(std * shrunk, rel=3 / math.sqrt(count)), name
     assert torch.equal(graph.get_parameter("model.final_norm.bias"), torch.zeros(64))
-    again = build_graph(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
+    again = build(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
     assert all(map(torch.equal, graph.parameters(), again.parameters()))

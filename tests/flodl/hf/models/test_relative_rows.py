@@ -2,7 +2,7 @@
 
 import torch
 
-from flodl.hf.models.deberta import relative_rows
+from flodl.hf.layers.relative import relative_rows
 from tests.rows import each_row
 
 

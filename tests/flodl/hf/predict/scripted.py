@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from flodl.hf.config_json import BertConfig
+from flodl.hf import BertForQuestionAnswering
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.predict.answer import QuestionAnswering
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.families import BertConfig
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 LONGEST = 512
 
@@ -24,7 +24,7 @@ def config(vocabulary: int) -> BertConfig:
     )
 
 
-class ScriptedQuestionAnswering(QuestionAnswering):
+class ScriptedQuestionAnswering(BertForQuestionAnswering):
     """Logits that depend on nothing but the token and its place in the row.
 
     Args:
@@ -33,15 +33,12 @@ class ScriptedQuestionAnswering(QuestionAnswering):
         scale: How far they are apart.
     """
 
-    def __init__(self, tokenizer: HfTokenizer, seed: int, scale: float = 2.0) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, scale: float = 2.0) -> None:
         generator = torch.Generator().manual_seed(seed)
         vocabulary = tokenizer.inner.get_vocab_size()
+        super().__init__(config(vocabulary), tokenizer=tokenizer)
         self.by_token = scale * torch.randn(vocabulary, 2, generator=generator)
         self.by_place = scale * torch.randn(LONGEST, 2, generator=generator)
-        self.graph = nn.Identity()
-        self.config = config(vocabulary)
-        self.labels: tuple[str, ...] = ()
-        self.tokenizer: HfTokenizer | None = tokenizer
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:  # noqa: ARG002
         return self.logits(enc.input_ids)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from flodl.hf.auto import AutoModelForQuestionAnswering
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForQuestionAnswering
 from flodl.hf.predict.answer import Answer, best_spans
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.scripted import ScriptedQuestionAnswering
 from tests.rows import each_row
@@ -21,8 +21,8 @@ WORDS = " ".join(SENTENCES).split()
 QUESTION = "Who met Charles?"
 
 
-def wrapped(family: str) -> HfTokenizer:
-    return HfTokenizer.from_inner(tokenizer_of(family).backend_tokenizer)
+def wrapped(family: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast.from_inner(tokenizer_of(family).backend_tokenizer)
 
 
 def brute_force(family, head, question, context, *, top_k, max_seq_len, doc_stride, **options):
@@ -213,7 +213,7 @@ def test_mistakes_are_named():
             head.answer_batch(pairs)
     with pytest.raises(TypeError, match=r"answer_batch\(\) takes a list of texts, got one string"):
         head.answer_batch("ab")
-    head.tokenizer = None
+    head._tokenizer = None
     with pytest.raises(TokenizerMissingError, match=r"answer\(\) needs a tokenizer"):
         head.answer(QUESTION, "the dog")
 

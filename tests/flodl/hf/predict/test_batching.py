@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from flodl.errors import StateError
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.families import (
+from flodl.hf.auto import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict import batching as module
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from tests.flodl.hf.predict.reference import SENTENCES, write

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForMaskedLM
 from flodl.hf.predict.fill_mask import MaskFill
 from tests.flodl.hf.predict.reference import pipeline, write
 

@@ -6,10 +6,10 @@ import pytest
 import tokenizers
 import torch
 
+from flodl.hf.auto import AutoModelForSequenceClassification
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForSequenceClassification
-from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 NAMES = {0: "joy", 1: "anger", 2: "fear", 3: "calm"}
@@ -154,7 +154,7 @@ def without_special_tokens():
     words = {"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 3}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return HfTokenizer.from_inner(inner)
+    return PreTrainedTokenizerFast.from_inner(inner)
 
 
 def test_texts_without_any_token_are_named(head):

@@ -7,9 +7,9 @@ import warnings
 import pytest
 import torch
 
+from flodl.hf.auto import AutoModelForTokenClassification
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.families import AutoModelForTokenClassification
 from flodl.hf.predict.tokens import Entity, Pieces, entities_of
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 

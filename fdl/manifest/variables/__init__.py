@@ -1,1 +1,0 @@
-"""Environment variables of a manifest: ``env:``, ``env_file:``, and ``${VAR}`` in values."""

@@ -1,1 +1,0 @@
-"""Values that the program of a command gets, where each comes from, and changing it there."""

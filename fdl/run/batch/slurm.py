@@ -1,0 +1,272 @@
+"""The ``slurm:`` key of a command -> what submitit asks ``sbatch`` for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.base import output
+from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.masking import KNOWN
+from fdl.base.secrets import redact_tokens
+from fdl.base.shell_words import join
+from fdl.base.signals import asked_by
+from fdl.manifest.node import origin
+from fdl.manifest.words import minutes
+from fdl.plan.redaction import redacted
+from fdl.run.batch.cluster import Cluster, Ended
+from fdl.run.batch.queue import FOLDER, GONE, Record, queued
+from fdl.run.batch.task import Task
+from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step
+
+if TYPE_CHECKING:
+    from fdl.base.global_flags import Work
+    from fdl.manifest.node import Node
+    from fdl.plan.planner import Host
+    from fdl.plan.value import Plan
+    from fdl.run.step import Watch, Where
+
+
+NOTICE_S = 90
+"""How long before its time limit a job is told to write a checkpoint."""
+
+_SAME = ("partition", "account", "qos", "constraint", "mem")
+_RENAMED = {"nodes": "nodes", "gpus": "gpus_per_node", "cpus": "cpus_per_task"}
+_REQUEUES = 10
+
+
+class Settings:
+    """What a job asks for.
+
+    Args:
+        plan: The plan of the command; ``plan.slurm`` has its settings, the strongest ones last.
+
+    Attributes:
+        nodes: How many machines take part.
+        requeues: How often a job that reached its time limit is queued again.
+        place: Where the settings stand, as ``file:line:column``; empty without any.
+        parameters: The settings as submitit names them.
+
+    Raises:
+        ManifestError: There is no time limit.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        found: dict[str, Node] = {}
+        for one in plan.slurm:
+            found.update(one.mapping)
+        self.place = origin(plan.slurm[-1], plan.root) if plan.slurm else ""
+        self.nodes = int(_plain(found.get("nodes")) or 1)
+        requeues = _plain(found.get("requeues"))
+        self.requeues = _REQUEUES if requeues is None else int(requeues)
+        self.parameters: dict[str, Any] = {
+            "job_name": "fdl-" + "-".join(plan.command),
+            "ntasks_per_node": 1,
+            "signal_delay_s": NOTICE_S,
+            # The cluster's own queue goes on with a job whose node has failed.
+            "additional_parameters": {"requeue": True},
+            # A machine that fails would leave the others waiting for it.
+            "srun_args": ["--kill-on-bad-exit=1"],
+        }
+        for key in _SAME:
+            if key in found:
+                self.parameters[key] = str(found[key].value)
+        for key, name in _RENAMED.items():
+            if key in found:
+                self.parameters[name] = found[key].value
+        limit = minutes(found["time"].value) if "time" in found else None
+        if limit is None:
+            # submitit would take five minutes, which no training expects.
+            raise ManifestError(
+                f"{self.place or plan.origin}: `fdl {' '.join(plan.command)}` has no time limit "
+                "for the cluster",
+                hint='add it to the manifest: slurm: {time: "4:00:00"}',
+            )
+        self.parameters["time"] = ceil(limit)
+        if "setup" in found:
+            self.parameters["setup"] = found["setup"].plain()
+        if "extra" in found:
+            extra = {name: node.value for name, node in found["extra"].mapping.items()}
+            self.parameters["additional_parameters"].update(extra)
+
+    def flags(self) -> list[str]:
+        """The settings as flags of ``sbatch``, for a dry run."""
+        named = {**self.parameters, **self.parameters["additional_parameters"]}
+        notice = named.pop("signal_delay_s")
+        for key in ("additional_parameters", "setup", "srun_args"):
+            named.pop(key, None)
+        flags = {key.replace("_", "-"): value for key, value in sorted(named.items())}
+        return [
+            *(f"--{key}" if value is True else f"--{key}={value}" for key, value in flags.items()),
+            f"--signal=USR1@{notice}",
+        ]
+
+
+def _plain(node: Node | None) -> Any:
+    return None if node is None else node.value
+
+
+def prepared(step: Step, env: str | None, place: Host, *, forced: bool) -> Step:
+    """A command that a node plans again, with those that it needs.
+
+    Raises:
+        FdlError: It cannot be a job.
+    """
+    settings_of(step.plan)
+    return step.replaced(words=words_of(step.words, env, place, forced=forced))
+
+
+def as_text(step: Step) -> str:
+    """What a dry run shows: what is submitted, and what the node runs."""
+    submitted = join(["sbatch", *settings_of(step.plan).flags()])
+    return f"{submitted}\n{join(['fdl', *step.words])}\n"
+
+
+def run_all(steps: Sequence[Step], where: Where, watch: Watch | None) -> list[Outcome]:
+    """Run a command as a job, or the runs of a sweep as a job array.
+
+    Args:
+        steps: The plans. Of a command the last one: the node runs what it needs.
+        where: How many run at the same time.
+        watch: Is told about the runs of a sweep; None for a command, whose logs are copied.
+
+    Returns:
+        The outcomes, in their order.
+
+    Raises:
+        FdlError: The cluster refuses them, or one of them is in the queue already.
+    """
+    steps = steps if watch else steps[-1:]
+    root, settings = steps[0].plan.root, settings_of(steps[0].plan)
+    cluster = Cluster(root, settings)
+    if watch:
+        _refuse_twice(steps, root)
+        for step in steps:
+            watch.begin(step)
+    names = [step.name if watch else join(redacted(step.plan).command) for step in steps]
+    records = [Record(name, step.directory) for name, step in zip(names, steps, strict=True)]
+    began = time.monotonic()
+    found = cluster.submit([_task(step, settings) for step in steps], records, where.at_once)
+    if watch:
+        first = found[0].job_id.partition("_")[0]
+        output.note(f"job {first}: {len(steps)} runs; Ctrl-C cancels them")
+    else:
+        job = found[0]
+        output.note(f"job {job.job_id}: fdl {names[0]}; its log is {job.paths.stdout}")
+        output.note("Ctrl-C cancels it; `fdl runs list` shows it in the queue")
+    outcomes: dict[int, Outcome] = {}
+
+    def note(place: int, state: str, code: int, number: int = 0) -> None:
+        took = time.monotonic() - began
+        outcomes[place] = Outcome(steps[place], state, code, took, "", number)
+        if watch:
+            watch.ended(outcomes[place])
+
+    def ended(place: int, how: Ended) -> None:
+        code = _code(found[place].job_id, how)
+        state = DONE if code == 0 else STOPPED if how.canceled else FAILED
+        if watch:
+            output.note(f"{steps[place].name}: {state}")
+        note(place, state, code)
+
+    try:
+        cluster.wait(found, ended)
+    except KeyboardInterrupt as stop:
+        number = asked_by(stop)
+        for place in range(len(steps)):
+            if place not in outcomes:
+                note(place, STOPPED, 128 + number, number)
+    return [outcomes[place] for place in range(len(steps))]
+
+
+def _task(step: Step, settings: Settings) -> Task:
+    row = {"folder": step.directory, "varied": dict(step.varied)} if step.directory else None
+    return Task(step.words, str(Path.cwd()), nodes=settings.nodes, row=row)
+
+
+def refuse(work: Work) -> None:
+    """Refuse flags that go with this machine only.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    if work.gpus_each:
+        raise UsageError(
+            "`--gpus-each` divides the GPUs of this machine, not those of a cluster",
+            hint="slurm: {gpus: 1}",
+        )
+    if work.search:
+        raise UsageError(
+            "`--search` chooses values by what finished runs have measured, and the jobs of an "
+            "array are submitted together",
+            hint="leave out `--on slurm`, or give the values: --each lr=1e-3,3e-3",
+        )
+    if work.jobs and not work.wants_sweep():
+        raise UsageError(
+            "`--on slurm` takes one command", hint="fdl --on slurm COMMAND, once for each"
+        )
+
+
+def away(place: Host) -> Host:
+    """Where a command is planned that another machine runs."""
+    return place.replaced(terminal=False, elsewhere=True)
+
+
+def settings_of(plan: Plan) -> Settings:
+    """What a job for a plan asks for.
+
+    Raises:
+        ManifestError: Several machines are asked for a shell command.
+    """
+    settings = Settings(plan)
+    if settings.nodes > 1 and plan.kind != "entry":
+        raise ManifestError(
+            f"{settings.place}: `nodes: {settings.nodes}` starts one torchrun on each machine, and "
+            f"`fdl {' '.join(plan.command)}` is a shell command",
+            hint="give the program as `entry`, or ask for one machine",
+        )
+    return settings
+
+
+def words_of(tokens: Sequence[str], env: str | None, place: Host, *, forced: bool) -> list[str]:
+    """The command line for a node, with the global flags that matter there.
+
+    Raises:
+        UsageError: It has a secret.
+    """
+    if KNOWN.texts(redact_tokens(tokens)) != list(tokens):
+        raise UsageError(
+            "the command line has a secret, and the files of a job would hold it in clear",
+            hint="pass it in a variable: `options: {api_key: ${API_KEY}}`, and `export API_KEY=…`",
+        )
+    flags = ["--env", env] if env else []
+    if not place.append:
+        flags.append("--no-append")
+    if forced:
+        flags.append("--force")
+    return [*flags, *tokens]
+
+
+def _refuse_twice(steps: Sequence[Step], root: str) -> None:
+    busy = {one.record.directory: one.id for one in queued(root) if one.record.directory}
+    for step in steps:
+        if step.directory in busy:
+            raise FdlError(
+                f"{step.name} is job {busy[step.directory]} in the queue of the cluster",
+                hint=f"wait for it, or cancel it: scancel {busy[step.directory]}",
+            )
+
+
+def _code(id: str, how: Ended) -> int:
+    """The exit code of a job; the reason is told if the cluster has ended it."""
+    if how.code is not None:
+        return how.code
+    if how.state == GONE:
+        log = f"{FOLDER}/*/{id}_0_log.err"
+        output.error(f"job {id} is {GONE}, and has left no result", f"cat {log}")
+    else:
+        output.error(f"job {id} was ended by the cluster: {how.state}", f"scontrol show job {id}")
+    return 130 if how.canceled else 1

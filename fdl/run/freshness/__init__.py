@@ -1,1 +1,0 @@
-"""Whether a command has to run again: its inputs and outputs by content, since the last success."""

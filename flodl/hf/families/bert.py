@@ -1,0 +1,111 @@
+"""BERT (Devlin et al., 2019): configuration, layers, names of weights and tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from torch import nn
+
+from flodl.graph import FlowBuilder
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.configs.fields import rate
+from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
+from flodl.hf.layers.embeddings import Embeddings
+from flodl.hf.layers.heads import Decoder, Named, Pooler, classifier
+from flodl.hf.layers.transformer_layer import Encoder
+from flodl.hf.text.files import TokenizerFiles, flag, reading
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+"""The special tokens by role."""
+WORD_PIECES: Final = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+"""Settings of tokenizers that cut words into pieces."""
+
+
+class BertConfig(EncoderConfig):
+    """BERT (https://arxiv.org/abs/1810.04805).
+
+    Attributes:
+        classifier_dropout: Dropout before the classifier; ``hidden_dropout_prob`` if the file has
+            no value.
+    """
+
+    model_type: ClassVar[str] = "bert"
+    prefix: ClassVar[str] = "bert"
+    class_prefix: ClassVar[str] = "Bert"
+
+    classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
+
+
+def _word_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
+    """BERT's and DistilBERT's tokenizer: words cut into pieces, from ``vocab.txt``.
+
+    Raises:
+        CheckpointFormatError: The vocabulary lacks its unknown token, or a setting is not a flag.
+    """
+    tk = need("tokenizers")
+    vocab = {token: index for index, token in enumerate(files.lines("vocab.txt"))}
+    where = files.where("vocab.txt")
+    if names["unk"] not in vocab:
+        raise CheckpointFormatError(f"{where} has no line {names['unk']!r}, its unknown token")
+    with reading(where):
+        tokenizer: Tokenizer = tk.Tokenizer(tk.models.WordPiece(vocab, unk_token=names["unk"]))
+    tokenizer.normalizer = tk.normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=flag(files, "tokenize_chinese_chars", True),
+        strip_accents=flag(files, "strip_accents", None),
+        lowercase=flag(files, "do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tk.decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def below_cls(config: EncoderConfig, table: int) -> nn.Module:
+    """The decoder of words of BERT, below ``cls``; its table may be narrower than the layers."""
+    decoder = Decoder(
+        (config.hidden_size, table),
+        config.vocab_size,
+        norm_eps=config.layer_norm_eps,
+        activate=config.hidden_act,
+        dense="transform.dense",
+        norm="transform.LayerNorm",
+    )
+    return Named("predictions", decoder)
+
+
+class Bert(Family[BertConfig]):
+    """BERT."""
+
+    config = BertConfig
+    decoders = ("cls.predictions.decoder",)
+    heads = ("cls",)
+    classifies_pooled = True
+    given_positions = True
+    tokenizer_class = "BertTokenizer"
+    inputs = (IDS, TYPES, MASK)
+    words = Words(("vocab.txt",), SPECIAL, _word_pieces, WORD_PIECES)
+
+    def embeddings(self, config: BertConfig) -> nn.Module:
+        """Words, positions and segments."""
+        return Embeddings(config, width=config.hidden_size)
+
+    def encoder(self, config: BertConfig) -> nn.Module:
+        """Layers with parameters of their own."""
+        return Encoder(config)
+
+    def pooler(self, config: BertConfig) -> nn.Module:
+        """A projection of the first token."""
+        return Pooler(config.hidden_size)
+
+    def row_classifier(self, flow: FlowBuilder, config: BertConfig, labels: int) -> None:
+        """A projection of the pooler's output."""
+        classifier(flow, config.hidden_size, labels, config.classifier_dropout)
+
+    def word_decoder(self, flow: FlowBuilder, config: BertConfig) -> None:
+        """A projection, then the table of words."""
+        flow.through(below_cls(config, config.hidden_size), name="cls")

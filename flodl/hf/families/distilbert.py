@@ -1,0 +1,122 @@
+"""DistilBERT (Sanh et al., 2019): configuration, layers and names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from torch import nn
+
+from flodl.graph import FlowBuilder
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.configs.fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
+from flodl.hf.errors import ConfigError
+from flodl.hf.families.family import Family
+from flodl.hf.layers.activations import activation
+from flodl.hf.layers.embeddings import Embeddings
+from flodl.hf.layers.heads import classifier, first_token
+from flodl.hf.layers.transformer_layer import Encoder, LayerNames
+
+_NAMES: Final = LayerNames(
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    out="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    output_norm="output_layer_norm",
+)
+
+_DISTILBERT_SPELLINGS: Final = (
+    ("dim", "hidden_size"),
+    ("n_layers", "num_hidden_layers"),
+    ("n_heads", "num_attention_heads"),
+)
+
+
+class DistilBertConfig(EncoderConfig):
+    """DistilBERT (https://arxiv.org/abs/1910.01108).
+
+    Its file uses other names: ``dim`` is ``hidden_size`` here, ``n_layers``
+    ``num_hidden_layers``, ``n_heads`` ``num_attention_heads``, ``hidden_dim``
+    ``intermediate_size``, ``dropout`` ``hidden_dropout_prob``, ``attention_dropout``
+    ``attention_probs_dropout_prob`` and ``activation`` ``hidden_act``. It has no segments. Its
+    ``layer_norm_eps`` is always 1e-12, even if the file gives another value.
+
+    Attributes:
+        qa_dropout: Dropout before the question-answering head.
+        seq_classif_dropout: Dropout in the sequence classifier.
+        sinusoidal_pos_embds: How new positions are initialised; no effect on loaded ones.
+    """
+
+    model_type: ClassVar[str] = "distilbert"
+    prefix: ClassVar[str] = "distilbert"
+    class_prefix: ClassVar[str] = "DistilBert"
+
+    vocab_size: int = whole(default=30522)
+    hidden_size: int = whole(default=768, most=WIDEST, key="dim", aliases=("hidden_size",))
+    num_hidden_layers: int = whole(
+        default=6, most=MOST_LAYERS, key="n_layers", aliases=("num_hidden_layers",)
+    )
+    num_attention_heads: int = whole(default=12, key="n_heads", aliases=("num_attention_heads",))
+    intermediate_size: int = whole(default=3072, most=WIDEST, key="hidden_dim")
+    max_position_embeddings: int = whole(default=512)
+    hidden_act: str = activation_name(default="gelu", key="activation")
+    hidden_dropout_prob: float = rate(default=0.1, key="dropout")
+    attention_probs_dropout_prob: float = rate(default=0.1, key="attention_dropout")
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-12
+    qa_dropout: float = rate(default=0.1)
+    seq_classif_dropout: float = rate(default=0.2)
+    sinusoidal_pos_embds: bool = flag(default=False)
+
+    def _check(self, data: Mapping[str, Any], origin: str) -> None:
+        for own, other in _DISTILBERT_SPELLINGS:
+            first, second = data.get(own), data.get(other)
+            if None not in (first, second) and first != second:
+                raise ConfigError(
+                    f"{origin}: {own!r} is {first!r:.40}, but {other!r}, which means the same, "
+                    f"is {second!r:.40}; remove the wrong one"
+                )
+
+
+class DistilBert(Family[DistilBertConfig]):
+    """DistilBERT, with the tokenizer of BERT."""
+
+    config = DistilBertConfig
+    encoder_name = "transformer"
+    decoders = ("vocab_projector",)
+    heads = ("pre_classifier", "vocab_layer_norm", "vocab_projector", "vocab_transform")
+
+    def embeddings(self, config: DistilBertConfig) -> nn.Module:
+        """Words and positions."""
+        return Embeddings(config, width=config.hidden_size, fixed_positions=True)
+
+    def encoder(self, config: DistilBertConfig) -> nn.Module:
+        """Layers with parameters of their own."""
+        return Encoder(config, _NAMES)
+
+    def row_classifier(self, flow: FlowBuilder, config: DistilBertConfig, labels: int) -> None:
+        """Two projections of the first token."""
+        width = config.hidden_size
+        flow.through(first_token)
+        flow.through(nn.Linear(width, width), name="pre_classifier").through(nn.ReLU())
+        classifier(flow, width, labels, config.seq_classif_dropout)
+
+    def token_dropout(self, config: DistilBertConfig) -> float:
+        """Dropout before a classifier of tokens."""
+        return config.hidden_dropout_prob
+
+    def span_finder(self, flow: FlowBuilder, config: DistilBertConfig) -> None:
+        """Dropout and a projection."""
+        flow.through(nn.Dropout(config.qa_dropout))
+        super().span_finder(flow, config)
+
+    def word_decoder(self, flow: FlowBuilder, config: DistilBertConfig) -> None:
+        """A projection, then the table of words."""
+        width = config.hidden_size
+        flow.through(nn.Linear(width, width), name="vocab_transform")
+        flow.through(activation(config.hidden_act))
+        flow.through(nn.LayerNorm(width, eps=config.layer_norm_eps), name="vocab_layer_norm")
+        flow.through(nn.Linear(width, config.vocab_size), name="vocab_projector")

@@ -1,0 +1,156 @@
+"""What a family of encoders says of itself; each file beside this one says it for one family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+from torch import nn
+
+from flodl.graph import FlowBuilder
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.errors import need
+from flodl.hf.layers.heads import classifier
+from flodl.hf.text.files import TokenizerFiles
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+C = TypeVar("C", bound=EncoderConfig)
+
+IDS: Final = "input_ids"
+MASK: Final = "attention_mask"
+TYPES: Final = "token_type_ids"
+
+
+def framed(files: TokenizerFiles, first: str, end: str, tokenizer: Tokenizer) -> Any:  # noqa: ARG001
+    """The step that puts special tokens around a text and around a pair."""
+    return template(tokenizer, first, end, between=1, second=1)
+
+
+def template(tokenizer: Tokenizer, first: str, end: str, *, between: int, second: int) -> Any:
+    """The same step, with a number of tokens between two texts and the segment of the second."""
+    return need("tokenizers").processors.TemplateProcessing(
+        single=[f"{first}:0", "$A:0", f"{end}:0"],
+        pair=[
+            *(f"{first}:0", "$A:0"),
+            *[f"{end}:0"] * between,
+            *(f"$B:{second}", f"{end}:{second}"),
+        ],
+        special_tokens=[(one, tokenizer.token_to_id(one)) for one in (first, end)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a tokenizer is made of the files of a vocabulary.
+
+    Attributes:
+        files: The files; the first one names the kind of vocabulary.
+        special: The special tokens by role, if no file names them.
+        build: Makes the tokenizer of the files and the special tokens, without these tokens.
+        settings: Settings of ``tokenizer_config.json`` that have an effect.
+        mask_takes_space: Whether the mask token includes the space before it.
+        framed_by_cls: Whether the first token also begins and the last token also ends a text.
+        frame: Makes the step that puts special tokens around texts.
+    """
+
+    files: tuple[str, ...]
+    special: Mapping[str, str]
+    build: Callable[[TokenizerFiles, Mapping[str, str]], Tokenizer]
+    settings: tuple[str, ...]
+    mask_takes_space: bool = False
+    framed_by_cls: bool = False
+    frame: Callable[[TokenizerFiles, str, str, Tokenizer], Any] = framed
+
+
+class Family(Generic[C]):
+    """One family: its layers, its heads, the names of its weights and its tokenizer.
+
+    What a family does not say is as in BERT.
+
+    Attributes:
+        config: Its configuration.
+        encoder_name: The name of the module with the layers.
+        table: The name of the table of words in the encoder.
+        decoders: Names of the output layers that may share the table of words.
+        heads: Further names of modules of heads.
+        finder: The module of a head that finds answers.
+        classifies_pooled: Whether a classifier of rows reads the pooler's output.
+        reads_segments: Whether segments are passed to the model, if it has a table of them.
+        given_positions: Whether positions are passed to the model.
+        offset_positions: Whether positions are counted from the one after the id of padding.
+        turns_by_position: Whether attention uses positions.
+        pads_see_all: Whether padding attends to all positions.
+        tokenizer_class: The tokenizer's class in transformers, if its models read segments.
+        inputs: What a call of that tokenizer returns.
+        words: The files of a vocabulary of this family; None if it always has a tokenizer.json.
+    """
+
+    config: type[C]
+    encoder_name = "encoder"
+    table = "embeddings.word_embeddings"
+    decoders: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+    finder = "qa_outputs"
+    classifies_pooled = False
+    reads_segments = True
+    given_positions = False
+    offset_positions = False
+    turns_by_position = False
+    pads_see_all = False
+    tokenizer_class: str | None = None
+    inputs: tuple[str, ...] = (IDS, MASK)
+    words: Words | None = None
+
+    def embeddings(self, config: C) -> nn.Module:
+        """The module that turns ids into vectors."""
+        raise NotImplementedError
+
+    def encoder(self, config: C) -> nn.Module:
+        """The module with all layers."""
+        raise NotImplementedError
+
+    def final_norm(self, config: C) -> nn.Module | None:  # noqa: ARG002
+        """A norm after the layers; None for no such norm."""
+        return None
+
+    def pooler(self, config: C) -> nn.Module | None:  # noqa: ARG002
+        """The pooler of an encoder; None for a family without one."""
+        return None
+
+    def averages(self, config: C) -> bool:  # noqa: ARG002
+        """Whether a classifier of rows reads all their tokens, not the first one."""
+        return False
+
+    def ties_always(self, config: C) -> bool:  # noqa: ARG002
+        """Whether the output layer has no table of its own, whatever the configuration says."""
+        return False
+
+    def row_classifier(self, flow: FlowBuilder, config: C, labels: int) -> None:
+        """Append the head for one answer per row: ``[B, labels]``.
+
+        Args:
+            flow: Ends at ``pooler_output [B, H]`` if :attr:`classifies_pooled`, else at the states.
+            config: The configuration.
+            labels: Number of classes.
+        """
+        raise NotImplementedError
+
+    def token_classifier(self, flow: FlowBuilder, config: C, labels: int) -> None:
+        """Append the head for one label per token: ``[B, S, labels]``."""
+        classifier(flow, config.hidden_size, labels, self.token_dropout(config))
+
+    def token_dropout(self, config: C) -> float:
+        """Dropout before a classifier of tokens."""
+        dropout: float = cast("Any", config).classifier_dropout
+        return dropout
+
+    def span_finder(self, flow: FlowBuilder, config: C) -> None:
+        """Append the head for the start and the end of an answer: ``[B, S, 2]``."""
+        flow.through(nn.Linear(config.hidden_size, 2), name=self.finder)
+
+    def word_decoder(self, flow: FlowBuilder, config: C) -> None:
+        """Append the head for the words at masks, ``[B, S, V]``; nothing is tied yet."""
+        raise NotImplementedError

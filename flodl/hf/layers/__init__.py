@@ -1,0 +1,1 @@
+"""Layers that several families share, and how tokens lie in a batch."""

@@ -1,0 +1,228 @@
+"""The names of tensors: in graphs, in checkpoints of the Hub, and the paths to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from fdl.base.suggest import distance
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.families import FAMILIES
+
+Rename = Callable[[str], str]
+
+_DECODERS = tuple(dict.fromkeys(name for one in FAMILIES.values() for name in one.decoders))
+# An output layer below a module of the head shares the bias of that module.
+_BIAS_ALIASES = {
+    f"{name}.bias": f"{name.removesuffix('decoder')}bias"
+    for name in _DECODERS
+    if name.endswith(".decoder")
+}
+_WORD_TABLES = {
+    f"{table}.weight": tuple(
+        dict.fromkeys(
+            f"{name}.weight"
+            for one in FAMILIES.values()
+            if one.table == table
+            for name in one.decoders
+        )
+    )
+    for table in {one.table: None for one in FAMILIES.values()}
+}
+"""The tables of words, each with the names of output layers that may share it."""
+_WEIGHT_ALIASES = frozenset(f"{name}.weight" for name in _DECODERS)
+
+_POOLER = re.compile(r"(?:^|\.)pooler\.(?:dense\.)?(?:weight|bias)$")
+_HARMLESS = re.compile(
+    r"(?:^|\.)(?:position_ids|token_type_ids)$"
+    r"|^cls\.seq_relationship\.|^sop_classifier\.|^mask_predictions\."
+)
+_IN_POOLER = re.compile(r"(?:^|\.)pooler\.")
+_HEADS = frozenset({"classifier", "qa_outputs"}.union(*(one.heads for one in FAMILIES.values())))
+_ENCODER = frozenset({"embeddings", "encoder", "final_norm", "layers", "pooler", "transformer"})
+_POSITIONS = ".position_embeddings.weight"
+
+
+def modern_key(key: str) -> str:
+    """The key with today's LayerNorm names: ``gamma`` and ``beta`` become weight and bias."""
+    if key.endswith("LayerNorm.gamma"):
+        return key.removesuffix("gamma") + "weight"
+    if key.endswith("LayerNorm.beta"):
+        return key.removesuffix("beta") + "bias"
+    return key
+
+
+def is_alias(key: str) -> bool:
+    """Whether the key is a second name: of a tied word table, or of an output layer's bias."""
+    return key in _BIAS_ALIASES or key in _WEIGHT_ALIASES
+
+
+def is_bias_alias(key: str) -> bool:
+    """Whether the key is the second name of the bias of an output layer."""
+    return key in _BIAS_ALIASES
+
+
+def decoder_bias(key: str) -> str | None:
+    """The bias beside a tied weight of an output layer, if the bias has a second name too."""
+    bias = key.removesuffix("weight") + "bias"
+    return bias if key in _WEIGHT_ALIASES and bias in _BIAS_ALIASES else None
+
+
+def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
+    """Other names under which a file may hold the tensor of a model's key.
+
+    Args:
+        key: A key of the model, other than an alias of the word table.
+        tied: Whether the output layer uses the word table.
+    """
+    if key in _BIAS_ALIASES:
+        return (_BIAS_ALIASES[key],)
+    for table, aliases in _WORD_TABLES.items():
+        if tied and f".{key}".endswith(f".{table}"):
+            return aliases
+    return tuple(alias for alias, name in _BIAS_ALIASES.items() if name == key)
+
+
+def is_prefixed(keys: Iterable[str], prefix: str) -> bool:
+    """Whether the encoder of these keys is below ``prefix``, as in every model with a head."""
+    start = prefix + "."
+    return any(key.startswith(start) for key in keys)
+
+
+def is_encoder_key(key: str, prefix: str) -> bool:
+    """Whether a model without a head has this tensor; a pooler counts as part of a head.
+
+    Args:
+        key: A key of the model.
+        prefix: Prefix of the encoder; empty for a model that is only an encoder.
+    """
+    return not _POOLER.search(key) and (not prefix or key.startswith(prefix + "."))
+
+
+def reconciling(expected: Collection[str], prefix: str) -> Rename:
+    """A rename that adds or removes the prefix of the encoder, as the model needs it.
+
+    Args:
+        expected: The keys of the model.
+        prefix: The prefix of the family: ``bert``.
+    """
+    start = prefix + "."
+    known = {*expected, *(name for key in expected for name in other_names(key, tied=True))}
+    below = {_top(key.removeprefix(start)) for key in expected if key.startswith(start)}
+    tops = {_top(key) for key in expected}
+
+    def rename(key: str) -> str:
+        key = modern_key(key)
+        bare = key.removeprefix(start)
+        if key in known:
+            return key
+        if bare == key:
+            return start + key if _top(key) in below else key
+        return bare if _top(bare) in tops else key
+
+    return rename
+
+
+def _top(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def arrange(sources: Iterable[str], rename: Rename) -> dict[str, str]:
+    """Rename the keys of a file.
+
+    Returns:
+        The new name -> the key of the file.
+
+    Raises:
+        CheckpointFormatError: Two keys would get the same name.
+    """
+    arranged: dict[str, str] = {}
+    for source in sources:
+        key = rename(source)
+        other = arranged.setdefault(key, source)
+        if other != source:
+            raise CheckpointFormatError(
+                f"{other} and {source} of the checkpoint are both names of {key}: "
+                "remove the one that is wrong"
+            )
+    return arranged
+
+
+def is_harmless(key: str, expected: Collection[str]) -> bool:
+    """Whether an unused key is usual in files of its family.
+
+    Usual are buffers of ids, heads that the model was not built with, poolers, and a table of
+    positions if the model has none.
+
+    Args:
+        key: The unused key, renamed.
+        expected: The keys of the model.
+    """
+    if _HARMLESS.search(key):
+        return True
+    if _IN_POOLER.search(key):
+        return not any(_IN_POOLER.search(name) for name in expected)
+    top = _top(key)
+    if top in _HEADS:
+        return not any(name.startswith(top + ".") for name in expected)
+    return key.endswith(_POSITIONS) and not any(name.endswith(_POSITIONS) for name in expected)
+
+
+def is_start_for(head: str, keys: Iterable[str], prefix: str) -> bool:
+    """Whether a file holds an encoder, perhaps with another head, and nothing of this head.
+
+    A file with a name that no model has is not one: that tensor may be part of the head.
+
+    Args:
+        head: The module of the head, such as ``qa_outputs``.
+        keys: Keys of the file.
+        prefix: Prefix of the encoder.
+    """
+    known = (_HEADS - {head}) | _ENCODER | {prefix}
+    return all(_top(key) in known or _HARMLESS.search(key) for key in keys)
+
+
+def keys_have_pooler(keys: Iterable[str]) -> bool:
+    """Whether one of the keys is the weight or bias of a pooler.
+
+    Such a key ends in ``pooler.dense.weight`` or ``pooler.weight`` (or ``bias``), with a whole
+    segment ``pooler``; a ``/`` counts as a dot.
+    """
+    return any(_POOLER.search(key.replace("/", ".")) for key in keys)
+
+
+def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple[str, str]]:
+    """For each missing key, the unused key with nearly the same name, if there is one.
+
+    Args:
+        missing: Keys of the model.
+        unused: Keys of the files, by their new names.
+
+    Returns:
+        Pairs of a missing key and an unused key of the files, at most two edits apart.
+    """
+    found = []
+    for key in missing:
+        ranked = [
+            (edits, source)
+            for name, source in unused.items()
+            if (edits := distance(key, name)) is not None
+        ]
+        if ranked:
+            found.append((key, min(ranked)[1]))
+    return found
+
+
+def prefix_of(missing: Iterable[str], unused: Iterable[str]) -> str:
+    """What stands before the name of every missing key in the files; empty if nothing does.
+
+    Wrappers put it there: ``module.`` of DistributedDataParallel, ``_orig_mod.`` of
+    ``torch.compile``.
+    """
+    wanted = list(missing)
+    given = list(unused)
+    found = {
+        next((one.removesuffix(key) for one in given if one.endswith(f".{key}")), "")
+        for key in wanted
+    }
+    return found.pop() if len(found) == 1 else ""
