@@ -68,17 +68,19 @@ Project = Callable[[Mapping[str, str]], Path]
 def pytest_configure(config: pytest.Config) -> None:
     """Keep everyday tests on the processor, also on a machine with a GPU."""
     config.pluginmanager.register(typed)
-    _fork_workers(config)
     if "gpu" in config.getoption("markexpr"):
         surroundings.show_devices()
-    elif Path("/dev/nvidiactl").exists():
+        return
+    if Path("/dev/nvidiactl").exists():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _fork_workers(config)
 
 
 def _fork_workers(config: pytest.Config) -> None:
     """Let the processes that run tests be forks: of one that has imported torch, for all of them.
 
-    Not where coverage is measured: it would not see what was imported before.
+    Not where coverage is measured: it would not see what was imported before. Nor for tests on a
+    GPU, which must not have been used before a fork.
     """
     if getattr(config.option, "tx", None) and not config.getoption("--cov", None):
         os.environ["PYTEST_XDIST_TESTRUNUID"] = config.option.testrunuid = uuid.uuid4().hex

@@ -13,6 +13,7 @@ programs share gets an interpreter of its own: see :func:`share_library_path`.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import json
@@ -45,6 +46,8 @@ for name in [one for one in sys.modules if one.partition(".")[0] in ("fdl", "flo
     del sys.modules[name]
 """
 """Begins a program that is about what an import of fdl or flodl does: they are imported again."""
+_SHARED = "PYTEST_XDIST_TESTRUNUID"
+"""Names the run, where several processes run its tests."""
 _MOST_INPUT = 32 << 10
 """Bytes that a pipe holds before anybody reads."""
 
@@ -144,9 +147,16 @@ class _Server:
             try:
                 self._channel.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
-                _start(address, imports, at_start)
+                process = _start(address, imports, at_start)
                 self._channel.connect(address)
+                if _SHARED not in os.environ:
+                    atexit.register(self._end, process)
             self._channel.send(b"client")
+
+    def _end(self, process: int) -> None:
+        """Wait until it has ended: it writes then what it has run, if that is measured."""
+        self._channel.close()
+        os.waitpid(process, 0)
 
     def start(
         self,
@@ -186,7 +196,7 @@ class _Server:
 
 def _folder(imports: str, at_start: AtStart) -> Path:
     """Where the interpreter can be asked: one for each run of tests, whichever process asks."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    run = os.environ.get(_SHARED) or str(os.getpid())
     asked = repr((sys.executable, _ROOT, imports, at_start)).encode()
     # Short: the address of a socket has 108 bytes at most.
     name = f"fork-{run[:16]}-{hashlib.sha256(asked).hexdigest()[:16]}"
@@ -208,7 +218,8 @@ def _alone(folder: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def _start(address: str, imports: str, at_start: AtStart) -> None:
+def _start(address: str, imports: str, at_start: AtStart) -> int:
+    """Start an interpreter that listens there; returns its process."""
     others = {name: value for name, value in os.environ.items() if not _is_read_at_start(name)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         Path(address).unlink(missing_ok=True)
@@ -216,7 +227,7 @@ def _start(address: str, imports: str, at_start: AtStart) -> None:
         listener.listen(64)
         listener.set_inheritable(True)
         program = f"IMPORTS = {imports!r}\nROOT = {_ROOT!r}\n{SERVER}"
-        os.posix_spawn(
+        return os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", program, str(listener.fileno())],
             {**others, **dict(at_start)},

@@ -37,6 +37,7 @@ class RunsPage:
     def __init__(self, catalog: Catalog, title: str) -> None:
         self._catalog = catalog
         self._title = title
+        self._pages: dict[Path, RunPage] = {}
 
     def answer(self, request: Request, closing: threading.Event) -> Answer | Iterator[bytes]:
         """The answer to a request that was let in.
@@ -60,7 +61,8 @@ class RunsPage:
             if found and rest == REPORT:
                 return _report(found[0].path)
             if found:
-                return RunPage(found[0].path).answer(request.below(f"/{rest}"), closing)
+                page = self._pages.setdefault(found[0].path, RunPage(found[0].path))
+                return page.answer(request.below(f"/{rest}"), closing)
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
 

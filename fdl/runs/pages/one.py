@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import time
+from collections import deque
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +31,6 @@ from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.step_files import Pieces, StepFiles
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Sequence
 
 TIMELINE = "timeline.json"
@@ -43,6 +46,7 @@ _SILENT_SECONDS = 15.0
 
 _EVENTS = {"run": "info", "epoch": "epoch", "finish": "complete"}
 _FACTS = ("progress", "ledger")
+_EVENTS_KEPT = 256
 
 
 class Line(NamedTuple):
@@ -69,6 +73,7 @@ class RunPage:
         self._folder = run / FOLDER
         self._acts = acts
         self._asked = asked
+        self._news = _News(run, self._facts)
 
     def answer(self, request: Request, closing: threading.Event) -> Answer | Iterator[bytes]:
         """The answer to a request that was let in.
@@ -143,22 +148,17 @@ class RunPage:
         lines = self._lines(0)
         place = after if not lines or after <= lines[-1].end else 0
         end = _end(lines)
-        news = _News(self._run)
         if info := _newest(lines, "run"):
             yield self._event(info, with_id=False)
-        silent = 0.0
-        ended = False
+        part, seen = self._news.join()
+        silent, ended = 0.0, False
         while True:
-            part = b""
-            for line in lines:
-                if line.end > place and (line.kind != "finish" or line is not end):
-                    part += self._event(line)
+            records = [line for line in lines if line.end > place and line is not end]
+            part = b"".join(map(self._event, records)) + part
             if end is not None:
                 closing.wait(_LOOK_SECONDS)  # curves and media have files of their own
-                yield part + b"".join(news.take(self._now())) + self._event(end)
+                yield part + self._news.after(seen)[0] + self._event(end)
                 return
-            place = max([place, *(line.end for line in lines)])
-            part += b"".join(news.take(self._facts()))
             silent = 0.0 if part else silent + _LOOK_SECONDS
             if not part and silent >= _SILENT_SECONDS:
                 part, silent = b": \n\n", 0.0
@@ -168,8 +168,10 @@ class RunPage:
                 return
             ended = closing.wait(_LOOK_SECONDS)
             self._asked()
+            place = max([place, *(line.end for line in lines)])
             lines = self._lines(place)
             end = _end(lines)
+            part, seen = self._news.after(seen)
 
     def _event(self, line: Line, *, with_id: bool = True) -> bytes:
         text = line.text
@@ -256,24 +258,64 @@ class Acts:
 
 
 class _News:
-    """What of a run has changed since the last look, apart from its records."""
+    """What of a run changes, apart from its records. It is read once for all readers of the page.
 
-    def __init__(self, run: Path) -> None:
+    A reader is a place among the newest events. One that has fallen too far behind has to come
+    again, as after a lost connection.
+
+    Args:
+        run: The folder of the run.
+        facts: Reads what is true now.
+    """
+
+    def __init__(self, run: Path, facts: Callable[[], dict[str, Any]]) -> None:
         self._run = run
-        self._told: dict[str, Any] = {}
+        self._facts = facts
+        self._lock = threading.Lock()
+        self._looked = -math.inf
+        self._newest: dict[str, bytes] = {}
+        self._events: deque[bytes] = deque(maxlen=_EVENTS_KEPT)
+        self._count = 0
         self._media = self._media_mark()
         self._places = _sizes(StepFiles.read(run))
 
-    def take(self, facts: dict[str, Any]) -> Iterator[bytes]:
-        """The events that tell of it."""
-        for name in (*_FACTS, "acts"):
-            if name in facts and self._told.get(name) != facts[name]:
-                self._told[name] = facts[name]
-                yield _event(name, json.dumps(facts[name]))
-        drawing = facts.get("drawing") or 0
-        if self._told.get("drawing") != drawing:
-            self._told["drawing"] = drawing
-            yield _event("drawing", json.dumps({"version": drawing}))
+    def join(self) -> tuple[bytes, int]:
+        """The events that tell a new reader what is true now, and its place."""
+        with self._lock:
+            self._look()
+            return b"".join(self._newest.values()), self._count
+
+    def after(self, place: int) -> tuple[bytes, int]:
+        """The events behind a place, and the place behind them.
+
+        Raises:
+            Refused: The reader has missed events that are no longer kept.
+        """
+        with self._lock:
+            self._look()
+            missed = self._count - place
+            if missed > len(self._events):
+                raise Refused(HTTPStatus.GONE, "the reader was too slow")
+            return b"".join(islice(self._events, len(self._events) - missed, None)), self._count
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS / 2:
+            return
+        self._looked = now
+        for event in self._changes():
+            self._events.append(event)
+            self._count += 1
+
+    def _changes(self) -> Iterator[bytes]:
+        facts = self._facts()
+        told = {name: facts[name] for name in (*_FACTS, "acts") if name in facts}
+        told["drawing"] = {"version": facts.get("drawing") or 0}
+        for name, fact in told.items():
+            event = _event(name, json.dumps(fact))
+            if self._newest.get(name) != event:
+                self._newest[name] = event
+                yield event
         if self._media != (mark := self._media_mark()):
             self._media = mark
             yield _event("media", "{}")

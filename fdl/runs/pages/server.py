@@ -331,8 +331,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, parts: Iterator[bytes]) -> None:
         self._head(HTTPStatus.OK, ("Content-Type", "text/event-stream"))
-        for part in parts:
-            self.wfile.write(part)
+        with suppress(Refused):
+            for part in parts:
+                self.wfile.write(part)
 
     def _head(self, status: HTTPStatus, *fields: tuple[str, str]) -> None:
         self.close_connection = True

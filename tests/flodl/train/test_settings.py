@@ -112,6 +112,15 @@ def test_a_new_setting_is_one_field() -> None:
         Added(patience=True)
 
 
+def test_without_a_source_there_are_methods_and_no_texts() -> None:
+    part = dataclass(frozen=True)(
+        type("Gone", (Settings,), {"__annotations__": {"n": int}, "n": setting(1, takes="n")})
+    )
+    part.__module__ = "sys"
+    assert texts(part) == {}
+    assert with_methods(part)(type("Builder", (), {})).n.__doc__ == ""
+
+
 def test_a_new_key_stands_behind_those_that_are_there() -> None:
     old = 'class Ddp(Section):\n    old: int | None = None\n    """Old."""\n'
     model = f"{old}\n    def check(self): ...\n"
