@@ -34,7 +34,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
-from flodl import files
+from fdl.base import files
 from flodl.checkpoint import (
     checkpoint_keys,
     load_checkpoint,

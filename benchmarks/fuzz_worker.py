@@ -49,7 +49,7 @@ class Case:
         self.type("--env", ENV, "list")
         self.type("--env", ENV, "config", "show")
         self.type("config", "show", "--json")
-        self.type("schema", "list", "--json")
+        self.type("self", "schema", "list", "--json")
         shown = self.type("config", "show")
         self.record["accepted"] = shown is not None
         self._read_again(shown)

@@ -45,7 +45,7 @@ from benchmarks.measure import (
 )
 from benchmarks.rows import Kept
 from benchmarks.ten_models_networks import networks
-from fdl.base.rewrite import put
+from fdl.base.files import put
 
 if TYPE_CHECKING:
     from torch import Tensor

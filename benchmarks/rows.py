@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import environment
-from fdl.base.rewrite import put
+from fdl.base.files import put
 
 Row = dict[str, Any]
 """What a benchmark keeps under one name. :func:`continued` knows ``where`` and ``dates``."""

@@ -90,7 +90,7 @@ ABILITIES: dict[str, dict[str, Check]] = {
     },
     "say which file makes a command run": {
         "dvc": Check("echo 1,3 >> raw.csv; dvc status", "raw.csv"),
-        "fdl": Check("echo 1,3 >> raw.csv; fdl why-run evaluate", "raw.csv"),
+        "fdl": Check("echo 1,3 >> raw.csv; fdl why --run evaluate", "raw.csv"),
     },
     "run commands in parallel": {
         "just": Check("printf '[parallel]\\nboth: lint test\\n' >> justfile; just both", "OK"),

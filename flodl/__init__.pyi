@@ -2,7 +2,6 @@ from . import (
     checkpoint as checkpoint,
     data as data,
     errors as errors,
-    files as files,
     graph as graph,
     hf as hf,
     log as log,

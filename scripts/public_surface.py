@@ -24,7 +24,7 @@ import fdl
 from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
 from fdl.scaffold.api_ref import Entry, Signature, public, scan
-from fdl.scaffold.api_ref.entries import FUNCTIONS
+from fdl.scaffold.api_ref.scan import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
@@ -40,7 +40,7 @@ FORMATS = {
     "plan of a command, `FDL_PLAN`": ("fdl/plan/value.py", "SCHEMA_VERSION"),
     "samples.ledger": ("flodl/ranks/ledger/sample_ledger.py", "MAGIC"),
     "steps": ("flodl/monitor/step_files.py", "VERSION"),
-    "steps.trace": ("flodl/train/observers/trace_file.py", "MAGIC"),
+    "steps.trace": ("fdl/base/step_trace.py", "MAGIC"),
 }
 """Format -> the file and the constant that give its version."""
 

@@ -18,11 +18,11 @@ import python_pages
 from fdl.base.output import Palette
 from fdl.cli.builtins import tree
 from fdl.cli.help import render
-from fdl.machine.diagnose.report import schema_as_json
+from fdl.machine.report import schema_as_json
 from fdl.manifest import json_schema as manifest
 from fdl.manifest.builtins import BUILTINS
 from fdl.plan.generate import FIELDS
-from fdl.programs.parameters.layout import label, notes
+from fdl.programs.parameters.parser import label, notes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 80

@@ -37,10 +37,10 @@ COMMANDS = {
     "fdl config show": [["config", "show", "train", "quick"]],
     "fdl config show (no command)": [["config", "show"]],
     "fdl why": [["why", "training.epochs", "train", "quick"]],
-    "fdl why-run": [["why-run", "train", "quick"], ["why-run", "count"]],
+    "fdl why --run": [["why", "--run", "train", "quick"], ["why", "--run", "count"]],
     "fdl plan": [["plan", "train"]],
     "fdl plan --simulate": [["plan", "train", "--simulate", "40,100", "--batches", "9"]],
-    "fdl schema list": [["schema", "list"]],
+    "fdl self schema list": [["self", "schema", "list"]],
     "fdl runs list": [["runs", "list"]],
     "fdl runs show": [["runs", "show", "FIRST"]],
     "fdl runs compare": [["runs", "compare", "FIRST", "SECOND"]],
@@ -49,12 +49,12 @@ COMMANDS = {
     "fdl runs note": [["runs", "note", "FIRST", "a note"]],
     "fdl sweep list": [["sweep", "list"]],
     "fdl libtorch list": [["libtorch", "list"]],
-    "fdl api-ref": [["api-ref", "Rng"]],
+    "fdl self api-ref": [["self", "api-ref", "Rng"]],
 }
 """Command -> calls of it, without ``--json``. Together they show each form of the document."""
 
 UNVERSIONED = {
-    *("fdl config show (no command)", "fdl libtorch list", "fdl schema list"),
+    *("fdl config show (no command)", "fdl libtorch list", "fdl self schema list"),
 }
 """Documents without ``schema_version``: they are arrays."""
 
@@ -159,7 +159,7 @@ def asked(name, folder):
     """The document of a command of :data:`PREPARATIONS`, in a folder of its own."""
     _, *words = name.split()
     folder.mkdir()
-    fdl = typed_in(folder, training_path(os.environ) if name == "fdl rehearse" else None)
+    fdl = typed_in(folder, training_path(os.environ) if name == "fdl plan --try" else None)
     with ExitStack() as stack:
         words, more = PREPARATIONS[name](folder, words, fdl, stack)
         done = fdl(*words, **more)
@@ -217,11 +217,11 @@ def verified(folder, words, _fdl, _stack):
 
 PREPARATIONS = {
     "fdl libtorch info": libtorch,
-    "fdl rehearse": rehearsal,
+    "fdl plan --try": rehearsal,
     "fdl runs import": imported,
     "fdl runs tell": told,
     "fdl sweep show": swept,
-    "fdl verify-run": verified,
+    "fdl runs verify": verified,
 }
 """Command -> what it needs beside a project with two runs; returns the words of the call."""
 
@@ -251,6 +251,6 @@ def test_every_command_prints_the_document_of_its_schema(printed):
 
 def test_every_command_with_json_is_described():
     with_json = {name for name, about in TABLE.items() if "json" in about.get("options", {})}
-    here = {name.removeprefix("fdl ") for name in {*COMMANDS, *PREPARATIONS}}
-    here -= {"--dry-run --json", "config show (no command)", "plan --simulate"}
+    here = {name.removeprefix("fdl ").partition(" --")[0] for name in {*COMMANDS, *PREPARATIONS}}
+    here -= {"--dry-run", "config show (no command)"}
     assert with_json == here | set(ELSEWHERE)

@@ -28,7 +28,7 @@ HEAVY = [
     "jinja2",
 ]
 
-DRAWN = {"fdl.base.tables", "fdl.base.layout_drawn"}
+DRAWN = {"fdl.base.tables"}
 """What of the base is drawn by rich."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fdl.base.global_flags import VALUED
 from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
-from fdl.manifest.builtins import BUILTINS, HIDDEN
+from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF
 from tests.pages import ROOT, pages
 from tests.rows import each_row
 
@@ -134,6 +134,7 @@ def mistakes(code: str, own: Set[str]) -> Iterator[str]:
         if words[0] not in own:
             yield f"`{words[0]}` is not a command"
         return
+    words = ["self", *words] if words[0] in OF_SELF else words
     name = words[0]
     if name not in TABLE:
         return

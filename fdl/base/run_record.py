@@ -6,13 +6,21 @@ says where (:func:`hand_over`). The first run directory of a program does so; la
 their own.
 
 Imported on the warm path: only ``os`` at module top.
+
+A training listens at a socket in a folder of its user, and ``run.json`` names it. That file may
+come from somebody else, so the name of the socket is also known from the path of the run alone.
 """
 
-# pathlib would double the start-up time of a warm command.
 # ruff: noqa: PTH100, PTH104, PTH108, PTH110, PTH113, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+    from pathlib import Path
 
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
 """Names the folder of its run to a program that ``fdl`` starts; it may write its metrics there."""
@@ -193,3 +201,66 @@ def _text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+def name_for(run: Path) -> str:
+    """The name of the socket of a run directory."""
+    import hashlib
+
+    return hashlib.sha256(os.fsencode(os.path.realpath(run))).hexdigest()[:16] + ".sock"
+
+
+def folder_names() -> tuple[str, str]:
+    """The names of the folders for sockets: in the run-time folder of the user, and elsewhere."""
+    return "flodl", f"flodl-{os.geteuid()}"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a path is a folder, no link, that only this user can use.
+
+    Raises:
+        OSError: There is nothing.
+    """
+    import stat
+
+    found = folder.lstat()
+    return (
+        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    )
+
+
+def is_named_for(run: Path, path: Path) -> bool:
+    """Whether a path is that of the socket which a training of this user makes for a run."""
+    named = path.name == name_for(run) and path.parent.name in folder_names()
+    return named and not path.is_symlink()
+
+
+def peer(channel: socket.socket) -> int | None:
+    """The user id of the other end; None if the system does not tell it.
+
+    Without it, the mode of the folder alone keeps other users out.
+    """
+    import socket
+    import struct
+
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    form = "iII"
+    data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
+    return int(struct.unpack(form, data)[1])
+
+
+RESUME = "--resume"
+
+
+def without_resume(words: Sequence[str]) -> list[str]:
+    """Words of a command line without the option and its value."""
+    kept: list[str] = []
+    follows = False
+    for word in words:
+        # A bare `--resume` has no value to leave out.
+        is_value = follows and not word.startswith("-")
+        follows = word == RESUME
+        if not (is_value or follows or word.startswith(f"{RESUME}=")):
+            kept.append(word)
+    return kept

@@ -33,7 +33,7 @@ def drop_messages() -> None:
 
 def failed(problem: OSError, *, silent: bool) -> int:
     """Report in one line what could not be written, and return the exit code."""
-    # A stream has no name. `fdl.base.rewrite.put` gives the name of a file.
+    # A stream has no name. `fdl.base.files.put` gives the name of a file.
     place = problem.filename or "to standard output"
     _give_up(sys.stdout.fileno())
     if isinstance(problem, BrokenPipeError):

@@ -1,9 +1,8 @@
-"""Python environments, found by their files: which one a project uses, and where its packages are.
+"""Programs and Python environments, found by their files.
 
-Imported when a command ends on a terminal: nothing beyond ``os`` and ``sys``.
+Imported on the warm path: nothing beyond ``os`` and ``sys``.
 """
 
-# pathlib would cost every command its start-up time.
 # ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH208
 from __future__ import annotations
 
@@ -13,6 +12,24 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def locate(name: str, path: str, cwd: str) -> str | None:
+    """The file behind a program name, or None.
+
+    Args:
+        name: The name as written. A bare name is looked up; a path is relative to ``cwd``.
+        path: The child's ``PATH``, which may differ from fdl's own.
+        cwd: The child's working directory. Relative and empty ``PATH`` entries start there.
+    """
+    if os.path.dirname(name):
+        candidates = [os.path.join(cwd, name)]
+    else:
+        candidates = [os.path.join(cwd, folder, name) for folder in path.split(os.pathsep)]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
 
 
 def project_prefix(directory: str, variables: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from fdl.plan.arguments import arguments
 from fdl.plan.generate import settings
 from fdl.plan.redaction import redacted
 from fdl.plan.value import Plan
-from fdl.programs.parameters.layout import argument_rows, option_tables, slots
+from fdl.programs.parameters.parser import argument_rows, option_tables, slots
 from fdl.programs.schema import failure, known
 from fdl.version import __version__
 
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fdl.base import layout_drawn as drawn
+    from fdl.base import tables as drawn
     from fdl.manifest.node import Node
     from fdl.manifest.select.project import Project
     from fdl.plan.value import Flag
@@ -127,7 +127,7 @@ def render(
             _front(front, project, level.description, rows, full=full)
         return front.render()
     # Only the first page starts as fast as a command.
-    from fdl.base.layout_drawn import Page as DrawnPage
+    from fdl.base.tables import Page as DrawnPage
 
     page = DrawnPage(palette, width)
     if help_.kind == RUN:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.base import regular
+from fdl.base import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def read_facts(folder: str) -> dict[str, str]:
 def read_text(file: str | Path) -> str:
     """The text of a file; empty if it cannot be read, or is not UTF-8."""
     try:
-        return regular.read_text(file)
+        return files.read_text(file)
     except (OSError, ValueError):
         return ""
 

@@ -29,10 +29,10 @@ from fdl.libtorch.sources import (
     address,
     local_archive,
     local_folder,
+    newest,
     official,
     package as python_package,
 )
-from fdl.libtorch.sources.local import newest
 
 _WHEEL_NAME = re.compile(r"torch-([\d.]+)(?:\+(\w+))?-")
 """Version and variant; on many platforms, and on PyPI, the name of a wheel has no variant."""

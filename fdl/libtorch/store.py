@@ -16,17 +16,19 @@ at all, even if a process is killed at any moment.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import tomllib
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError
-from fdl.base.regular import subfolders
+from fdl.base.files import inside, put, put_own, staging, subfolders
+from fdl.base.hardware.machine import read
+from fdl.base.output import note
 from fdl.libtorch.active import (
     FOLDER,
     KINDS,
@@ -40,9 +42,41 @@ from fdl.libtorch.active import (
     own_choice,
     read_facts,
 )
+from fdl.manifest.discover import EXAMPLES, NAMES, find
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+
+_CARGO = re.compile(r"^\s*(?:\[[^#\n]*dependencies\.)?(tch|torch-sys)\s*[\].=]", re.MULTILINE)
+_CMAKE = re.compile(r"^[^#\n]*\b(find_package\s*\(\s*Torch)\b", re.MULTILINE | re.IGNORECASE)
+_NAMED = re.compile(r"^[^#\n]*(libtorch)", re.MULTILINE | re.IGNORECASE)
+
+_SIGNS = {
+    "Cargo.toml": _CARGO,
+    "CMakeLists.txt": _CMAKE,
+    **dict.fromkeys((*NAMES, *EXAMPLES, *COMPOSE_FILES), _NAMED),
+}
+
+
+def needed_by(root: Path) -> str:
+    """The file that shows that the project in a folder uses libtorch; empty if none does."""
+    for name in (FOLDER, LOCK_FILE):
+        if os.path.lexists(root / name):
+            return name
+    for folder in ("", *_folders(root)):
+        for name, sign in _SIGNS.items():
+            if sign.search(read(root / folder / name)):
+                return (Path(folder) / name).as_posix()
+    return ""
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(one.name for one in entries if one.is_dir() and one.name[0] != ".")
+    except OSError:
+        return []
+
 
 HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
@@ -170,8 +204,6 @@ class Store:
 
     def _choose(self, text: str) -> None:
         """Write the user's own choice, because the store belongs to somebody else."""
-        from fdl.base.rewrite import put
-
         file = Path(own_choice(str(self.root)))
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -221,8 +253,6 @@ class Store:
         """
         from filelock import FileLock, Timeout
 
-        from fdl.base.output import note
-
         self._make(self.lock_file(name).parent)
         lock = FileLock(self.lock_file(name))
 
@@ -244,20 +274,14 @@ class Store:
         Unlike a process id, a lock works across all containers that share the folder, and it ends
         with its process.
         """
-        from filelock import FileLock
-
         parent = self._own(".staging")
         self._make(parent)
-        _sweep(parent)
-        folder = parent / uuid.uuid4().hex
-        lock = FileLock(folder.with_suffix(".lock"))
-        with _held(lock):
-            self._make(folder)
+        with ExitStack() as stack:
             try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-                Path(lock.lock_file).unlink(missing_ok=True)
+                folder = stack.enter_context(staging(parent))
+            except OSError as error:
+                raise _refused(parent, error) from None
+            yield folder
 
     def commit(self, staged: Path, id: str, facts: Mapping[str, str]) -> Variant:
         """Install a staged folder as the variant ``id``; it replaces an existing one.
@@ -298,12 +322,10 @@ class Store:
         Raises:
             LibtorchError: It cannot be written.
         """
-        with self.staging() as folder:
-            try:
-                (folder / file.name).write_text(text, encoding="utf-8")
-                (folder / file.name).replace(file)
-            except OSError as error:
-                raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
+        try:
+            put_own(self.root, file, text.encode())
+        except OSError as error:
+            raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
 
     def _own(self, *names: str) -> Path:
         """A path in the store at which fdl writes and deletes; a clone may have put a link there.
@@ -311,8 +333,6 @@ class Store:
         Raises:
             LibtorchError: A part of it is a link.
         """
-        from fdl.base.own_files import inside
-
         try:
             return Path(inside(self.folder, *names))
         except OSError as problem:
@@ -351,17 +371,6 @@ def _held(lock: BaseFileLock, acquire: Callable[[], object] | None = None) -> It
         lock.release()
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the staging folders whose process has ended."""
-    from filelock import FileLock, Timeout
-
-    for file in parent.glob("*.lock"):
-        # Another process may remove it too, or the folder may belong to another user.
-        with suppress(Timeout, OSError), FileLock(file, timeout=0):
-            shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-            file.unlink(missing_ok=True)
-
-
 def require_libtorch(folder: Path) -> None:
     """Check that a folder holds the libraries of libtorch.
 
@@ -388,8 +397,6 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
 
     Without any of these, or with ``use_global``, it is the user's store.
     """
-    from fdl.manifest.discover import find
-
     if not use_global:
         above = [Path(start).absolute(), *Path(start).absolute().parents]
         for holds in (_has_active, _has_lock, _depends_on_flodl):

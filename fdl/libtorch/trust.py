@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fdl.base.errors import LibtorchError
 from fdl.base.output import note
 from fdl.libtorch.active import LOCK_FILE
-from fdl.libtorch.fetch import ALGORITHMS, Algorithm, Digest
+from fdl.libtorch.archive import ALGORITHMS, Algorithm, Digest
 from fdl.libtorch.store import Store
 
 _VERSION = 1

@@ -1,23 +1,106 @@
-"""Tell people about a newer version: one request a day, one line, and never a wait.
+"""Our installed packages, and a newer version: one request a day, one line, and never a wait.
 
 A command that ends on a terminal shows what the request of the day before has found, and starts
 the next one in the background. The file that keeps the answer says by its time when was asked.
 Anything else about packages is pip's.
+
+What is installed is read off the file names of ``site-packages``: ``importlib.metadata`` would cost
+every command its start-up time.
 """
 
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
 from __future__ import annotations
 
 import os
 import sys
 import time
 
+from fdl.base.light_record import Record
+from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
+from fdl.base.venv import listed, project_prefix, site_packages
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from fdl.cli.prepass import Invocation
+
+OWN_NAME = "flodl"
+"""The distribution that brings ``fdl``."""
+
+_SUFFIX = ".dist-info"
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+class Package(Record):
+    """One installed distribution.
+
+    Attributes:
+        name: Normalised name: ``flodl-hf``.
+        version: Installed version.
+        prefix: Folder of the environment that holds it.
+        is_own: Whether it is the one that this process runs from.
+    """
+
+    name: str
+    version: str
+    prefix: str
+    is_own: bool = False
+
+
+def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
+    """Our own distribution, then what the project's environment holds of the family.
+
+    That environment is looked for from the directory of the command up.
+    """
+    own = Package(OWN_NAME, __version__, sys.prefix, is_own=True)
+    prefix = project_prefix(directory, variables)
+    same_place = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+    others = [
+        Package(name, version, prefix)
+        for name, version in _distributions(prefix)
+        if not (same_place and name == OWN_NAME)
+    ]
+    return [own, *others]
+
+
+def upgrade_command() -> str:
+    """What to type to upgrade this fdl: the command of the tool that installed it."""
+    code = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if os.path.basename(code) not in ("site-packages", "dist-packages"):
+        return join(["git", "-C", code, "pull"])
+    if os.path.isfile(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return f"uv tool upgrade {OWN_NAME}"
+    if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return f"pipx upgrade {OWN_NAME}"
+    if _made_by_uv(sys.prefix):
+        return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
+    return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
+
+
+def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
+    """Name and version of the installed packages whose name is ours or begins with it."""
+    for folder in site_packages(prefix):
+        for entry in listed(folder):
+            if not entry.endswith(_SUFFIX):
+                continue
+            stem, _, version = entry.removesuffix(_SUFFIX).partition("-")
+            name = stem.lower().replace("_", "-").replace(".", "-")
+            ours = name == OWN_NAME or name.startswith(f"{OWN_NAME}-")
+            if ours and _LETTERS.issuperset(name) and version[:1].isdigit():
+                yield name, version
+
+
+def _made_by_uv(prefix: str) -> bool:
+    """Environments of uv say so in their configuration, and hold no pip."""
+    try:
+        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as stream:
+            return any(line.partition("=")[0].strip() == "uv" for line in stream)
+    except (OSError, ValueError):
+        return False
+
 
 OPT_OUT = "FDL_NO_UPDATE_CHECK"
 """The variable that switches the check off."""
@@ -28,7 +111,7 @@ _DAY_SECONDS = 24 * 60 * 60
 _PATIENCE_SECONDS = 10.0
 
 # Their output is read by programs, or is itself about the version.
-_SILENT = ("__complete", "autocomplete", "completions", "install", "version")
+_SILENT = ("__complete", "self", "completions", "install", "version")
 
 
 def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None:
@@ -66,7 +149,7 @@ def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> 
 
 def _daily(file: str) -> None:
     from fdl.base import output
-    from fdl.base.rewrite import put
+    from fdl.base.files import put
 
     try:
         if not os.path.exists(file):  # noqa: PTH110
@@ -80,7 +163,7 @@ def _daily(file: str) -> None:
         # A time in the future is what a corrected clock leaves behind.
         if 0 <= time.time() - os.stat(file).st_mtime < _DAY_SECONDS:  # noqa: PTH116
             return
-        with open(file, encoding="utf-8") as stream:  # noqa: PTH123
+        with open(file, encoding="utf-8") as stream:
             latest = stream.read()
         # Noted before it starts: a check that fails is not repeated by every command.
         os.utime(file)
@@ -96,7 +179,6 @@ def news(latest: str) -> str:
     """One line about a newer release and how to install it; empty if there is none."""
     from packaging.version import InvalidVersion, Version
 
-    from fdl.machine.installed import upgrade_command
     from fdl.version import __version__
 
     try:
@@ -122,7 +204,7 @@ def _start(file: str) -> None:
         # project's, which could not be removed on Windows while a process runs there.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "fdl.machine.update", file, ADDRESS],
-            cwd=os.path.dirname(file), stdin=quiet, stdout=quiet, stderr=quiet,  # noqa: PTH120
+            cwd=os.path.dirname(file), stdin=quiet, stdout=quiet, stderr=quiet,
             start_new_session=True, creationflags=flags,
         )  # fmt: skip
     except OSError:
@@ -136,7 +218,7 @@ def main(file: str, address: str) -> None:
     import httpx2
     from packaging.version import Version
 
-    from fdl.base.rewrite import put
+    from fdl.base.files import put
     from fdl.version import __version__
 
     agent = {"User-Agent": f"fdl/{__version__}"}

@@ -5,34 +5,27 @@ Imported on the warm path: names only. Each command is a Typer function in a mod
 """
 
 PANELS = {
-    "Project": ("init", "adopt", "add", "list", "check", "config", "why", "schema"),
-    "Runs": ("runs", "plan", "rehearse", "sweep", "why-run", "verify-run"),
+    "Project": ("init", "adopt", "add", "list", "check", "config", "why"),
+    "Runs": ("plan", "runs", "sweep"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
-    "Models": ("flodl-hf", "ddp-bench", "api-ref", "docs", "skill"),
-    "Shell": ("install", "completions", "autocomplete"),
+    "Models": ("flodl-hf", "ddp-bench", "docs"),
+    "About fdl": ("self",),
 }
 """Heading on the help page -> the built-in commands below it."""
 
 BUILTINS = tuple(name for names in PANELS.values() for name in names)
 """All built-in commands, in the order of the help page."""
 
-HIDDEN = ("help", "version", "__complete")
+OF_SELF = ("install", "completions", "skill", "api-ref")
+"""Commands of the group ``self`` that work without its name, too."""
+
+HIDDEN = ("help", "version", "__complete", *OF_SELF)
 """Names that work but are not listed."""
 
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = (
-    "adopt",
-    "check",
-    "docs",
-    "verify-run",
-    "why-run",
-    "plan",
-    "rehearse",
-    "sweep",
-    *PROGRAMS,
-)
+YIELDING = ("adopt", "check", "docs", "plan", "sweep", *PROGRAMS)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

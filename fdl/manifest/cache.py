@@ -105,7 +105,7 @@ def store(
     import json
     from contextlib import suppress
 
-    from fdl.base.own_files import put_own
+    from fdl.base.files import put_own
 
     node, layers, removed = content
     files: dict[str, int] = {}

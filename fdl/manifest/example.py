@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from fdl.base import output
 from fdl.base.errors import ManifestError
-from fdl.base.rewrite import put
+from fdl.base.files import put
 from fdl.manifest.discover import Found
 from fdl.manifest.node import dotted
 from fdl.manifest.source import shown

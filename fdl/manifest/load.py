@@ -242,7 +242,7 @@ def keep_schema(manifest: str) -> None:
     if "".join(_lines(target)) != as_json():
         from contextlib import suppress
 
-        from fdl.base.own_files import put_own
+        from fdl.base.files import put_own
         from fdl.manifest.cache import make_folder
 
         with suppress(OSError):

@@ -201,7 +201,7 @@ class _Tail:
 
     def _see(self) -> tuple[str, str]:
         # A command that is right does not pay for the import.
-        from fdl.programs.parameters.layout import slots
+        from fdl.programs.parameters.parser import slots
 
         words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
         return " ".join(words), self._page

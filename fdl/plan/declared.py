@@ -118,7 +118,7 @@ class Given:
         try:
             values, sources = Parser(parameters).parse(words, environ)
         except RefusedError as problem:
-            from fdl.programs.parameters.layout import slots
+            from fdl.programs.parameters.parser import slots
 
             typed = level.typed(name)
             usage = " ".join([typed, "[OPTIONS]", *slots(parameters)])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.errors import FdlError, ManifestError, UsageError
-from fdl.base.rewrite import rewrite
+from fdl.base.files import rewrite
 from fdl.base.secrets import is_secret_name
 from fdl.manifest.example import copied
 from fdl.manifest.inspect.document import explanation, terminal_columns

@@ -28,7 +28,7 @@ from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spe
 from fdl.plan.planner import Planner
 from fdl.plan.spelling import Spelling
 from fdl.plan.value import Plan
-from fdl.programs.parameters.typed import typed, typed_values
+from fdl.programs.parameters.parser import typed, typed_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

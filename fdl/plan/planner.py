@@ -267,7 +267,7 @@ class Planner(Record):
             for name, value in host_variables(self.root, {**shell, **plan.env}).items():
                 plan.set(Variable(name, value, "libtorch/.active"))
         if plan.kind == "entry" and plan.argv[0] == "python":
-            from fdl.base.which import locate
+            from fdl.base.venv import locate
 
             if locate("python", path, plan.cwd) is None:
                 plan.argv[0] = sys.executable

@@ -14,7 +14,7 @@ from fdl.base.secrets import REDACTED, is_secret
 from fdl.plan.spelling import Spelling, output_keys
 from fdl.plan.value import Recording
 from fdl.programs.parameters.parameter import choice_text
-from fdl.programs.parameters.typed import typed, typed_values
+from fdl.programs.parameters.parser import typed, typed_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

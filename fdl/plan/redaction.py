@@ -8,7 +8,7 @@ Imported on the warm path of presets, which are announced, and of help.
 
 from __future__ import annotations
 
-from fdl.base.masking import KNOWN, PLAN_VARIABLE
+from fdl.base.masking import KNOWN, PLAN_VARIABLE, masked_script, secrets_of_script
 from fdl.base.secrets import (
     REDACTED,
     SHORTEST,
@@ -17,7 +17,6 @@ from fdl.base.secrets import (
     is_secret,
     redact_tokens,
 )
-from fdl.base.shell_secrets import masked_script, secrets_of_script
 from fdl.base.shell_words import join
 from fdl.manifest.node import Variable
 from fdl.plan.value import Flag, Plan

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.errors import FdlError
+from fdl.base.units import duration
 from fdl.plan.torchrun import LAUNCHER
 from fdl.run.program import Watcher, marked
 from fdl.runs.causes import kind_of
-from fdl.runs.code_copy import copy_code
-from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
-from fdl.runs.text import duration
+from fdl.runs.recipe import Recipe, copy_code, recipe_of, shown, swapped
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fdl.runs.cause import Cause
+    from fdl.runs.acts import Cause
     from fdl.runs.diff import Verdict
     from fdl.runs.trace import Trace
 

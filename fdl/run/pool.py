@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.base.hardware import Gpu, nvidia
-from fdl.base.hardware.visibility import VARIABLE as DEVICES_VARIABLE, restrict
+from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE, restrict
 from fdl.base.masking import KNOWN
 from fdl.base.signals import handled
 from fdl.run.lines import LONGEST, last_state, write_all
@@ -234,7 +234,7 @@ def _summarize(outcomes: Sequence[Outcome]) -> None:
     if output.is_quiet():
         return
     from fdl.base.tables import table
-    from fdl.runs.text import duration
+    from fdl.base.units import duration
 
     rows = [
         (

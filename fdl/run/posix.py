@@ -11,7 +11,7 @@ import time
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.base.which import locate
+from fdl.base.venv import locate
 from fdl.run.program import Watcher, cannot_start, deliver, marked
 
 TYPE_CHECKING = False

@@ -14,9 +14,8 @@ import time
 from contextlib import suppress
 
 from fdl.base import output, run_record
+from fdl.base.files import put_own, read_own, subfolders
 from fdl.base.masking import KNOWN, HandedDown
-from fdl.base.own_files import put_own, read_own
-from fdl.base.regular import subfolders
 from fdl.base.run_record import (
     CODE,
     CONFIG,

@@ -6,18 +6,23 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from rich.filesize import decimal
 from rich.text import Text
 
 from fdl.base.errors import FdlError
-from fdl.base.numbers import in_json
 from fdl.base.tables import headed, table
+from fdl.base.units import (
+    duration,
+    format_duration,
+    format_metric as number,
+    in_json,
+    printable,
+    size_text,
+)
 from fdl.runs import acts
-from fdl.runs.compare import plain
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
-from fdl.runs.settings import Setting, settings
-from fdl.runs.text import best_value, duration, epochs, number, printable
+from fdl.runs.quantity import plain
+from fdl.runs.run import Setting, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +30,37 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from fdl.runs.metrics import Best
+    from fdl.run.batch.queue import Queued
+    from fdl.runs.metrics import Best, Metric
     from fdl.runs.run import Run
+
+
+def queue(jobs: Sequence[Queued]) -> Table:
+    """One row per job in the queue of a cluster."""
+    rows = [
+        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
+        for one in jobs
+    ]
+    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
+
+
+def best_value(run: Run, metric: Metric) -> str:
+    """The best value of a metric with its epoch; empty if the run did not measure it."""
+    best = run.metrics.best(metric)
+    return f"{number(best.value)} ({run.metrics.unit} {best.epoch})" if best else ""
+
+
+def epochs(run: Run) -> str:
+    """The number of epochs; empty if none are known."""
+    return (
+        "" if run.problem or (run.metrics.unit != "epoch" and not run.epochs) else str(run.epochs)
+    )
+
+
+def measured(metrics: Mapping[str, float]) -> str:
+    """Metrics in one line."""
+    return "  ".join(f"{name}={number(value)}" for name, value in metrics.items())
+
 
 _ABSENT = "-"
 _BEST_MARK = "*"
@@ -118,7 +152,7 @@ def page(run: Run, resume: str = "") -> Group:
     config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
     facts_of_machine = environment(run).items()
     rows = [(name, _measured(name, value)) for name, value in facts_of_machine if value != ""]
-    files = [(name, decimal(count)) for name, count in run.files()]
+    files = [(name, size_text(count)) for name, count in run.files()]
     sections: list[tuple[str, Sequence[tuple[str, ...]], Sequence[int]]] = [
         ("", [fact for fact in facts if fact[1]], ()),
         ("Metrics:", _metric_rows(run), (1,)),
@@ -137,7 +171,7 @@ def page(run: Run, resume: str = "") -> Group:
 def _measured(name: str, value: object) -> str:
     """A fact about a machine; its memory in words."""
     if isinstance(value, int) and name.rpartition(".")[2] == "memory":
-        return decimal(value)
+        return size_text(value)
     return shown(value)
 
 
@@ -295,3 +329,60 @@ def require_several(runs: Sequence[Run]) -> None:
         raise FdlError(
             "two of these names mean the same run", hint="`fdl runs list` prints all names"
         )
+
+
+def rehearsal_page(result: Mapping[str, Any]) -> Group:
+    """What a training will need: the phases, then the estimates.
+
+    Args:
+        result: The document that the Trainer wrote.
+    """
+    rows = [
+        (str(one["name"]), format_duration(one["seconds"]), size_text(int(one["peak_bytes"])))
+        for one in result["phases"]
+    ]
+    sections = [
+        ("Rehearsed:", table(_facts(result), wrap=(1,))),
+        ("Phases, last step:", table([("", "time", "peak memory"), *rows], right=(1, 2))),
+        ("Estimates:", table(_estimates(result), wrap=(1,))),
+    ]
+    if result.get("failed_in"):
+        failure = [(f"in {result['failed_in']}", printable(str(result["error"])))]
+        sections.insert(0, ("Failed:", table(failure, wrap=(1,))))
+    return headed([one for one in sections if rows or one[0] in ("Failed:", "Rehearsed:")])
+
+
+def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    size, batches = result["batch_size"], result["batches"]
+    each = f"{size} samples" if size is not None else "made by the data"
+    return [
+        ("device", printable(str(result["device"]))),
+        ("parameters", f"{result['parameters']:,}"),
+        ("batches", f"{each}; {result['largest']}"),
+        ("epoch", f"{batches:,} batches" if batches is not None else "its length is unknown"),
+    ]
+
+
+def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("memory", f"{size_text(result['peak_bytes'])} of {size_text(result['available_bytes'])}")
+    ]
+    rows.append(("largest batch size", _largest(result)))
+    if result["epoch_seconds"] is not None:
+        rows.append(("time per epoch", f"about {duration(result['epoch_seconds'])}"))
+        total = duration(result["total_seconds"])
+        rows.append((f"{result['epochs']} epochs", f"about {total}"))
+    if result["run_bytes"] is not None:
+        rows.append(("run directory", f"about {size_text(result['run_bytes'])}"))
+    return rows
+
+
+def _largest(result: Mapping[str, Any]) -> str:
+    largest, size, batches = (
+        result[name] for name in ("largest_batch_size", "batch_size", "batches")
+    )
+    if largest is None:
+        return "unknown: a step needs little memory"
+    if batches is not None and largest >= size * batches:
+        return "the whole data set fits"
+    return f"about {largest:,} samples, in 90 % of the memory"

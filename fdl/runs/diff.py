@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from fdl.runs.acts import left_out
-from fdl.runs.cause import Cause
+from fdl.base.units import printable
+from fdl.runs.acts import Cause, left_out
 from fdl.runs.causes import CONTENT, causes, likely
+from fdl.runs.difference import changed_samples, named
 from fdl.runs.find import shortened
-from fdl.runs.text import printable
 from fdl.runs.trace import coverage, first_difference, read_trace
-from fdl.runs.trace_content import changed_samples, named
 
 if TYPE_CHECKING:
     from fdl.runs.run import Run

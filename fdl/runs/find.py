@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.regular import subfolders
+from fdl.base.files import subfolders
+from fdl.base.suggest import did_you_mean
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric
 from fdl.runs.run import Run, damaged, flaw, read
@@ -244,14 +245,10 @@ def unmeasured(metric: Metric, runs: Sequence[Run]) -> UsageError:
             f"no run has a finite `{metric.name}`: it is nan or infinite in all epochs",
             hint="name another metric, or the run: `fdl runs list` shows both",
         )
-    from fdl.base.suggest import nearest
-
     names = dict.fromkeys(name for run in runs for name in run.metrics.names)
-    close = nearest(metric.name, names)
-    hint = f"they measured: {', '.join(names)}" if names else "none has finished an epoch"
-    return UsageError(
-        f"no run measured `{metric.name}`", hint=f"did you mean `{close}`?" if close else hint
-    )
+    others = f"they measured: {', '.join(names)}" if names else "none has finished an epoch"
+    hint = did_you_mean(metric.name, names, others)
+    return UsageError(f"no run measured `{metric.name}`", hint=hint)
 
 
 def _none(places: Sequence[Path]) -> FdlError:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from fdl.base.numbers import in_json
 from fdl.base.tables import TROUBLE, table
-from fdl.runs.compare import plain
+from fdl.base.units import duration, format_metric as number, in_json, printable
+from fdl.runs.describe import best_value, epochs, measured
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
-from fdl.runs.quantity import BEST, FACT, LAST, SETTING, Known, Quantity
+from fdl.runs.quantity import BEST, FACT, LAST, SETTING, Known, Quantity, plain
 from fdl.runs.run import DAMAGED, DEAD, RUNNING
-from fdl.runs.text import best_value, duration, epochs, measured, number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,15 +8,28 @@ import json
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.errors import UsageError
-from fdl.base.own_files import read_own
+from fdl.base.files import open_own, read_own
 from fdl.base.run_record import METRIC_LINES
-from fdl.runs.json_file import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+_MAX_BYTES = 16 << 20
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None if no object can be read."""
+    try:
+        with open_own(file) as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        content = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")

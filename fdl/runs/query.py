@@ -25,8 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from fdl.base.errors import UsageError
-from fdl.runs.compare import Text, compare, constant, found_in
-from fdl.runs.quantity import Quantity, quoted
+from fdl.runs.quantity import Quantity, Text, compare, constant, found_in, quoted
 from fdl.runs.run import LISTED_STATES
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.regular import open_bytes, subfolders
+from fdl.base.files import open_bytes, subfolders
 from fdl.base.secrets import REDACTED, is_secret
+from fdl.base.suggest import did_you_mean
 from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, Statement, parse, stated
 
 TYPE_CHECKING = False
@@ -68,8 +69,6 @@ def explain(path: str, asked: str) -> list[Field]:
     ]
     found = found or [field for _, field in known if field.name.startswith(f"{asked}.")]
     if not found:
-        from fdl.base.suggest import did_you_mean
-
         names = [field.name for _, field in known]
         every = f"it records: {', '.join(names) or 'nothing'}"
         raise UsageError(f"{where} records no `{asked}`", hint=did_you_mean(asked, names, every))

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from fdl.base.errors import FdlError
-from fdl.base.resume_option import RESUME, without_resume
+from fdl.base.run_record import RESUME, without_resume
 from fdl.base.secrets import REDACTED
 from fdl.base.shell_words import join
+from fdl.manifest.discover import find_in
 from fdl.manifest.select.level import PRESET
 from fdl.plan.planner import Planner, here
 from fdl.plan.torchrun import read
@@ -47,9 +48,6 @@ def _project_of(run: Run, root: str, around: Project | None) -> Project | None:
 
     The record may come from somebody else, so a project that is not around the run is not read.
     """
-    from fdl.manifest.discover import find_in
-    from fdl.manifest.select.project import Project
-
     if around is not None and os.path.realpath(root) == os.path.realpath(around.directory):
         return around
     if not run.path.resolve().is_relative_to(os.path.realpath(root)):
@@ -104,8 +102,6 @@ def _typed_for_fdl(
 
 def _words_for_fdl(started: _Started, project: Project) -> list[str] | None:
     """The words after ``fdl``; None if no command of the project starts this program."""
-    from fdl.manifest.select.project import Project
-
     for env in dict.fromkeys([project.env, None, *project.environments()]):
         chosen = ["--env", env] if env else []
         there = Project(project.found, env)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import FdlError, ManifestError
 from fdl.manifest.node import origin
-from fdl.runs.clean import Rule
 from fdl.runs.find import default_folder, levels
 from fdl.runs.metrics import Metric
-from fdl.runs.prune import KeepBest, Surplus, choose, surplus
+from fdl.runs.prune import KeepBest, Rule, Surplus, choose, surplus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

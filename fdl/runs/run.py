@@ -2,20 +2,197 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.base.errors import FdlError
-from fdl.runs.json_file import read_json
-from fdl.runs.metrics import Metrics
-from fdl.runs.notes import Notes, read as read_notes
-from fdl.runs.process import is_gone
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import open_own, put_own, rewrite
+from fdl.base.masking import KNOWN
+from fdl.base.run_record import boot_id, host, started_ticks, status
+from fdl.runs.metrics import Metrics, read_json
 
 if TYPE_CHECKING:
-    from fdl.runs.settings import Setting
+    from collections.abc import Iterable
+
+
+def is_gone(record: dict[str, Any]) -> bool:
+    """Whether a run with the state ``running`` cannot be running: its process has ended.
+
+    If this cannot be known (another machine, a container, an older record), the answer is no.
+
+    Args:
+        record: A run's ``run.json``. It may hold ``pid``, ``host``, ``boot_id`` and
+            ``process_started``, the process's start in clock ticks since the machine's start.
+    """
+    pid = record.get("pid")
+    if not isinstance(pid, int) or pid <= 0 or record.get("host") != host():
+        return False
+    boot, here = record.get("boot_id"), boot_id()
+    if boot and here and boot != here:
+        return True
+    if not _exists(pid):
+        return True
+    began, now = record.get("process_started"), started_ticks(pid)
+    # Another process may have the same number by now.
+    return isinstance(began, int) and now is not None and began != now
+
+
+def _exists(pid: int) -> bool:
+    if os.name == "nt":
+        # On Windows, signal 0 would end the process.
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # another user's
+    # An ended process that its parent has not yet reaped.
+    return status(pid)[:1] != ["Z"]
+
+
+NOTES = "notes.json"
+
+_TAG = re.compile(r"[^\W_][\w.+-]*")
+_TIME = re.compile(r"\d{4}-\d\d")
+
+
+class Notes(NamedTuple):
+    """What people wrote about a run."""
+
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+def read_notes(folder: Path) -> Notes:
+    """The notes of a run; empty without a readable file."""
+    content = read_json(folder / NOTES) or {}
+    tags, note = content.get("tags"), content.get("note")
+    listed = tags if isinstance(tags, list) else []
+    return Notes(
+        tuple(dict.fromkeys(tag for tag in listed if isinstance(tag, str))),
+        note if isinstance(note, str) else "",
+    )
+
+
+def require_tag(word: str) -> str:
+    """Return ``word`` if it can be a tag.
+
+    Raises:
+        UsageError: It has other characters, or looks like a run.
+    """
+    if not _TAG.fullmatch(word) or word == "last" or _TIME.match(word):
+        raise UsageError(
+            f"`{word}` is neither a run nor a tag",
+            hint="a tag has letters, digits and . _ + - only, and is not a time or `last`",
+        )
+    return word
+
+
+def change(
+    folder: Path,
+    *,
+    add: Iterable[str] = (),
+    remove: Iterable[str] = (),
+    note: str | None = None,
+) -> Notes:
+    """Change the notes of a run in one step.
+
+    Args:
+        folder: The run.
+        add: Tags to add behind the others.
+        remove: Tags to remove; those that it does not have are ignored.
+        note: The new note; empty removes it, None keeps it.
+
+    Returns:
+        The notes of the run from now on.
+
+    Raises:
+        FdlError: The file is damaged, has changed meanwhile or cannot be written.
+    """
+    file = folder / NOTES
+    old, content = _content(file)
+    before = read_notes(folder)
+    gone = set(remove)
+    after = Notes(
+        tuple(tag for tag in dict.fromkeys((*before.tags, *add)) if tag not in gone),
+        before.note if note is None else note,
+    )
+    if after == before:
+        return after
+    content.update(tags=KNOWN.texts(list(after.tags)), note=KNOWN.text(after.note))
+    new = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    if old is not None:
+        rewrite(file, old, new, name=str(file))
+        return after
+    try:
+        put_own(folder, file, new)
+    except OSError as problem:
+        raise FdlError(
+            f"{file} cannot be written: {problem.strerror}",
+            hint=f"check the permissions of {folder}",
+        ) from None
+    return after
+
+
+def _content(file: Path) -> tuple[bytes | None, dict[str, Any]]:
+    """The bytes of the file and its object, whose unknown keys are kept."""
+    try:
+        with open_own(file) as stream:
+            old = stream.read()
+    except FileNotFoundError:
+        return None, {}
+    except OSError as problem:
+        raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
+    content = read_json(file)
+    if content is None:
+        raise FdlError(
+            f"{file} is damaged: it is not a JSON object",
+            hint="restore it from a copy, or remove the file",
+        )
+    return old, content
+
+
+class Setting(NamedTuple):
+    """One recorded value of a run, without secrets, and its origin."""
+
+    value: object
+    origin: str
+
+
+def settings(run: Run) -> dict[str, Setting]:
+    """The run's configuration: name of the program's argument -> value, without its secrets.
+
+    Raises:
+        FdlError: Its ``config.json`` cannot be read.
+    """
+    from fdl.runs.resolved import recorded
+
+    return {
+        name: Setting(field.value, field.top.place or field.top.source)
+        for name, field in recorded(str(run.path)).items()
+    }
+
+
+def variables(run: Run) -> dict[str, Setting] | None:
+    """The variables that the manifest gave a run: name -> value, without its secrets.
+
+    None if the run was recorded without them.
+    """
+    found = run.record.get("variables")
+    if not isinstance(found, dict):
+        return None
+    return {
+        str(name): Setting(str(one.get("value", "")), str(one.get("origin", "")))
+        for name, one in found.items()
+        if isinstance(one, dict)
+    }
+
 
 RECORD = "run.json"
 CONFIG = "config.json"
@@ -156,8 +333,6 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Setting]:
         """Its configuration, without its secrets; empty if it cannot be read."""
-        from fdl.runs.settings import settings
-
         try:
             return settings(self)
         except FdlError:

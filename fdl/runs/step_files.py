@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from fdl.base.own_files import is_name, open_own
-from fdl.runs.json_file import read_json
+from fdl.base.files import is_name, open_own
+from fdl.runs.metrics import read_json
 
 FOLDER = "steps"
 _INDEX = "index.json"

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from fdl.runs.difference import Coverage, Difference, What, at_step, epoch_of
-from fdl.runs.trace_content import contents
+from fdl.runs.difference import Coverage, Difference, What, at_step, contents, epoch_of
 from fdl.runs.trace_file import Trace, TraceError, read_trace
 
 __all__ = [

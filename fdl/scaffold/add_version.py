@@ -17,10 +17,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdl.base.errors import ScaffoldError
-from fdl.machine.installed import packages
-from fdl.scaffold import add_pyproject
+from fdl.machine.update import packages
+from fdl.scaffold import add_requirement
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
-from fdl.scaffold.project import is_released
+from fdl.scaffold.render import is_released
 from fdl.version import __version__
 
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
@@ -133,7 +133,7 @@ def _of_requirements_txt(root: Path) -> list[Requirement]:
     except (OSError, ValueError):
         return []
     urls = (f"{NAME} @ {url}" for url in _EGG.findall(text))
-    return parse_all([*(line for _, line in add_pyproject.lines(text)), *urls])
+    return parse_all([*(line for _, line in add_requirement.lines(text)), *urls])
 
 
 def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:

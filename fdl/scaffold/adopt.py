@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import ScaffoldError
-from fdl.base.rewrite import put
+from fdl.base.files import put
 from fdl.base.shell_words import join
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.check import check

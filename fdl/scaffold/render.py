@@ -3,14 +3,103 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fdl.base.errors import ScaffoldError
+from fdl.base.files import staging
+from fdl.libtorch.catalog import artifacts, default_version
+from fdl.libtorch.layout import WHEELS
+
+
+class Mode(Enum):
+    """How a project runs."""
+
+    MOUNTED = "mounted"
+    """In containers that mount the libtorch of the project."""
+    DOCKER = "docker"
+    """In containers that contain everything."""
+    NATIVE = "native"
+    """With the Python and the torch of the machine."""
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether commands run in Docker."""
+        return self is not Mode.NATIVE
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The folders of ``templates/`` for such a project."""
+        return ("project", "containers") if self.has_containers else ("project",)
+
+
+def from_flags(*, docker: bool, native: bool, mounts_libtorch: bool) -> Mode:
+    """The mode that the flags choose; without any it is native.
+
+    Raises:
+        ScaffoldError: The flags contradict each other.
+    """
+    if native and (docker or mounts_libtorch):
+        flag = "--docker" if docker else "--mount-libtorch"
+        raise ScaffoldError(
+            f"`{flag}` and `--native` exclude each other; nothing was written",
+            hint="leave out one of them",
+        )
+    if mounts_libtorch:
+        return Mode.MOUNTED
+    return Mode.DOCKER if docker else Mode.NATIVE
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+# Containers run Linux on every host.
+_PLATFORM = "linux-x86_64"
+
+
+def check_name(name: str) -> None:
+    """Refuse a project name that is not suitable as a folder or package name.
+
+    Raises:
+        ScaffoldError: The name is empty or has characters other than letters, digits, ``-``, ``_``.
+    """
+    if not _NAME.match(name):
+        raise ScaffoldError(
+            f"`{name}` is not a project name: use letters, digits, `-` and `_` only",
+            hint="for example: fdl init my-model",
+        )
+
+
+def is_released(version: str) -> bool:
+    """Whether an index has a version of flodl, so that a project can be pinned to it."""
+    return "dev" not in version and "+" not in version
+
+
+def values(name: str, mode: Mode, version: str) -> Values:
+    """All values that templates may use; a released ``version`` of flodl becomes a pin."""
+    torch = default_version()
+    cuda = artifacts(torch, _PLATFORM)[-1]
+    # Package names begin and end with a letter or digit. Image names have no capitals and no two
+    # signs in a row.
+    distribution = name.strip("-_") or "project"
+    return {
+        "name": name,
+        "distribution": distribution,
+        "image": re.sub(r"[-_]+", "-", distribution).lower(),
+        "requirement": f"flodl[train]=={version}" if is_released(version) else "flodl[train]",
+        "containers": mode.has_containers,
+        "mounted": mode is Mode.MOUNTED,
+        "baked": mode is Mode.DOCKER,
+        "cpu_dockerfile": "Dockerfile.cpu" if mode is Mode.DOCKER else "Dockerfile",
+        "torch": torch,
+        "cuda_version": cuda.cuda or "",
+        "cuda_variant": cuda.variant,
+        "wheels": WHEELS,
+    }
+
 
 Values = Mapping[str, str | bool]
 """The values that templates may use."""
@@ -50,17 +139,11 @@ def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
         ScaffoldError: The target exists, or its parent cannot be written.
     """
     refuse_existing(target)
-    staging = None
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        written = _fill(layers, staging, values)
-        staging.chmod(0o777 & ~_umask())
-        staging.rename(target)
-    except BaseException as error:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
-        if not isinstance(error, OSError):
-            raise
+        with staging(target.parent) as folder:
+            written = _fill(layers, folder, values)
+            folder.rename(target)
+    except OSError as error:
         # Another process may have created it meanwhile.
         refuse_existing(target)
         raise ScaffoldError(

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fdl.base.masking import KNOWN
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
+from flodl.checkpoint.disk import Disk
 from flodl.checkpoint.forms import (
     DTYPES,
     FORMS,
@@ -52,7 +53,6 @@ from flodl.checkpoint.header import (
 from flodl.checkpoint.names import filed, qualify
 from flodl.checkpoint.sharded import local_part
 from flodl.errors import CheckpointError
-from flodl.files import Disk
 
 FORMAT = "fdl"
 VERSION = 3

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from fdl.base.files import replacing
 from flodl.checkpoint.container import (
     VERSION,
     Container,
@@ -24,7 +25,6 @@ from flodl.checkpoint.container import (
 from flodl.checkpoint.header import PREFIX_BYTES
 from flodl.checkpoint.legacy import MAGIC, read_legacy
 from flodl.errors import CheckpointError
-from flodl.files import replacing
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_LEVEL = 6
@@ -47,7 +47,7 @@ def config_sidecar(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Replace a file atomically and durably, see :func:`flodl.files.replacing`.
+    """Replace a file atomically and durably, see :func:`fdl.base.files.replacing`.
 
     Missing parent folders are created; a name ending in ``.gz`` gives a compressed file.
 

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from fdl.base.units import format_bytes
 from flodl.data.adapters import stays_in_memory
 from flodl.data.budget import Memory, host_memory, memory_of
 from flodl.data.cache import CachedFeed, SampleStore
@@ -141,7 +142,7 @@ def _resident(
         raise _too_large(size, memory.budget(), len(source), device)
     verbose(
         "the data set needs {} on {} and does not fit there: streaming it",
-        _mebibytes(size),
+        format_bytes(size),
         device,
     )
     return None
@@ -154,11 +155,7 @@ def _too_large(needed: int, budget: int, n: int, device: torch.device) -> DataEr
         else "this process' part of half of the available memory"
     )
     return DataError(
-        f"the data set needs {_mebibytes(needed)} on {device} ({n:,} samples) and {limit} is "
-        f"{_mebibytes(budget)}; stream it (leave out streaming=False), free some memory, use "
+        f"the data set needs {format_bytes(needed)} on {device} ({n:,} samples) and {limit} is "
+        f"{format_bytes(budget)}; stream it (leave out streaming=False), free some memory, use "
         "fewer samples, or store them in a smaller dtype"
     )
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"

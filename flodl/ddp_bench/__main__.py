@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from pydantic import field_validator
 
 from fdl.base import output
+from fdl.base.files import write_text
 from fdl.programs.args import DdpArgs, option
 from flodl import log
 from flodl.ddp_bench.baselines import TOLERANCE, compare, failures, read_baselines, save_baselines
@@ -24,7 +25,6 @@ from flodl.ddp_bench.request import ALL, Request, cells_of, chosen, ensure_data
 from flodl.ddp_bench.summary import FiledRun, read_folder, summarise
 from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.errors import DataError
-from flodl.files import write_text
 from flodl.ranks.launch.launcher import detect
 from flodl.ranks.settings import DdpRunConfig, settings_of
 

@@ -10,10 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, final
 
+from fdl.base.files import write_text
 from flodl.ddp_bench.analyze import worse_by
 from flodl.ddp_bench.records import RunRecord
 from flodl.errors import DataError
-from flodl.files import write_text
 
 TOLERANCE = 0.15
 _ALONE = "solo-0"

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Self, final
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
+from fdl.base.files import replace_text
 from flodl.errors import DataError
-from flodl.files import replace_text
 
 METRICS = "metrics.json"
 LOG = "training.log"

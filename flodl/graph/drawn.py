@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.graph.base import GraphBase
 
 Engine = Literal["layered", "dot"]

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from fdl.base.files import write_text
 from fdl.base.page_assets import RUN_PAGE
 from fdl.base.suggest import nearest
-from flodl.files import write_text
 from flodl.graph.history import Point
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
@@ -101,7 +101,7 @@ def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[
 
 
 def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: float) -> str:
-    from flodl.monitor.formats import format_duration, format_eta, format_metric
+    from fdl.base.units import format_duration, format_eta, format_metric
 
     parts = [f"epoch {epoch}"]
     for name, point in points.items():

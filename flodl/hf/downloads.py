@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fdl.base.units import size_text
 from flodl.hf.output_files import COMPANIONS
 from flodl.hf.source import CONFIG, INDEX, PICKLES, WEIGHTS
 from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TOKENIZER
@@ -14,7 +15,6 @@ _SHARDS: Mapping[str, re.Pattern[str]] = {
     INDEX: re.compile(r"model-\d+-of-\d+\.safetensors"),
     PICKLES[1]: re.compile(r"pytorch_model-\d+-of-\d+\.bin"),
 }
-_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,6 @@ class Download:
             f"downloading {self.repo}: {count}, {size_text(self.size)}, from {self.endpoint} to "
             f"{self.cache}"
         )
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for people, in powers of 1000 as on the pages of the Hub."""
-    unit, name = next((one for one in _UNITS if size >= one[0]), (1, "bytes"))
-    return f"{size / unit:.{1 if size < 10 * unit and unit > 1 else 0}f} {name}"
 
 
 Kind = tuple[str, str]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from fdl.base.files import replacing
 from flodl.checkpoint import checkpoint_metadata, config_sidecar
 from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
-from flodl.files import replacing
 from flodl.graph import Graph
 from flodl.hf.build import build
 from flodl.hf.configs.base import json_text

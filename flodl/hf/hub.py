@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+from fdl.base.files import write_text
 from flodl import log
-from flodl.files import write_text
 from flodl.hf import hub_errors
 from flodl.hf.downloads import PICKLED, SAFETENSORS, Download, needed
 from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline, need

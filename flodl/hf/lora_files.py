@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from fdl.base.files import replace_text, replacing
 from flodl import log
 from flodl.errors import CheckpointError, StateError
-from flodl.files import replace_text, replacing
 from flodl.graph.selection import Spot, select
 from flodl.hf.errors import (
     CheckpointFormatError,

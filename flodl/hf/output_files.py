@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.hf.source import Checkpoint
 
 # The file is named after the family of the model; these are all families it was ever made for.

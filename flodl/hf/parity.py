@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import need
 from flodl.hf.head_kind import HeadKind

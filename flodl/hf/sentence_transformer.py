@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from flodl.files import replace_text
+from fdl.base.files import replace_text
 from flodl.graph import Graph
 from flodl.hf.device import known_device
 from flodl.hf.encoded import EncodedBatch

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fdl.base.files import staging
 from flodl.hf.auto import class_of
 from flodl.hf.errors import need
 from flodl.hf.export import save_model
@@ -80,9 +80,7 @@ def write_tiny_model(
     vocabulary = _vocabulary(special.values(), words)
     config = _config(family, head, special, len(vocabulary))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
-        whole = Path(staging) / target.name
-        whole.mkdir()
+    with staging(target.parent) as whole:
         tokenizer = _tokenizer(whole, vocabulary, special)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -1,12 +1,12 @@
 """Monitor a run: a monitor emits records, sinks show or store them; a ledger accounts for time."""
 
-from flodl.monitor.drawing import Drawable as Drawable
-from flodl.monitor.formats import (
+from fdl.base.units import (
     format_bytes as format_bytes,
     format_duration as format_duration,
     format_eta as format_eta,
     format_metric as format_metric,
 )
+from flodl.monitor.drawing import Drawable as Drawable
 from flodl.monitor.jsonl import JsonlSink as JsonlSink
 from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
 from flodl.monitor.media import (

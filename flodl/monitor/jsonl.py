@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from flodl.files import replace_text
+from fdl.base.files import replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.sinks import TextFileSink
 

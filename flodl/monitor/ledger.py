@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, final
 
-from flodl.monitor.formats import format_duration
+from fdl.base.units import format_duration
 
 
 class Account(StrEnum):

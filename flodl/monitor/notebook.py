@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import final
 
-from flodl.monitor.formats import format_duration, format_metric
+from fdl.base.units import format_duration, format_metric
 from flodl.monitor.records import EpochRecord, Finish, RunInfo
 
 _CURVES = 6

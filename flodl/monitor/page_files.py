@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-from flodl.files import replace_text
+from fdl.base.files import replace_text
 from flodl.monitor.jsonl import JsonlSink
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, finite, to_json
 from flodl.monitor.step_progress import StepProgress

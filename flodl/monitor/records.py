@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, final, get_args
 
-from fdl.base.numbers import in_json
+from fdl.base.units import in_json
 from flodl.monitor.resources import ResourceSample
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]

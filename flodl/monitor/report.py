@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import final
 
+from fdl.base.files import replace_text
 from fdl.base.page_assets import RUN_PAGE
-from flodl.files import replace_text
 from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.media.store import KEPT, MediaStore

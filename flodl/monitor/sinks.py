@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
-from flodl import log
-from flodl.files import append_text, replace_text
-from flodl.monitor.formats import (
+from fdl.base.files import append_text, replace_text
+from fdl.base.units import (
     format_bytes,
     format_duration,
     format_eta,
     format_metric,
     printable,
 )
+from flodl import log
 from flodl.monitor.records import EpochRecord, Finish, RunInfo
 from flodl.monitor.resources import ResourceSample
 

@@ -24,7 +24,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from flodl.files import append_bytes, replace_text
+from fdl.base.files import append_bytes, replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.series import thinned
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flodl.monitor.formats import format_metric
+from fdl.base.units import format_metric
 from flodl.monitor.media.classification import normalized
 from flodl.monitor.media.png import encode_png
 from flodl.monitor.media.records import (

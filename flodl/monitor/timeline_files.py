@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fdl.base.files import write_text
 from fdl.base.page_assets import RUN_PAGE
 from flodl.errors import DataError
-from flodl.files import write_text
 from flodl.monitor.records import finite, to_json
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from fdl.base.files import replace_text
 from flodl.device import select_device
-from flodl.files import replace_text
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json

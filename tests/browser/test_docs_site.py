@@ -46,7 +46,7 @@ def test_the_site_describes_the_python_names_and_finds_them(site):
     trainer = (site / "reference/api/train.html").read_text(encoding="utf-8")
     assert 'id="flodl.Trainer.builder"' in trainer
     index = (site / "search/search_index.json").read_text(encoding="utf-8")
-    for word in ("flodl.Trainer.builder", "keep_best", "fdl rehearse"):
+    for word in ("flodl.Trainer.builder", "keep_best", "fdl plan --try"):
         assert word in index, word
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fdl.base.errors import ScaffoldError
-from fdl.scaffold.add_playground import playground
+from fdl.scaffold.add import playground
 from tests.fdl.terminal import Terminal
 
 PYPROJECT = """\

@@ -99,8 +99,8 @@ def test_the_application_runs_the_commands_of_a_project(folder):
             2,
             [
                 "error: invalid value `tcsh` for `<shell>` -- allowed: bash, zsh, fish",
-                "Usage: fdl completions [<shell>]",
-                "see fdl completions --help",
+                "Usage: fdl self completions [<shell>]",
+                "see fdl self completions --help",
             ],
         ),
         (
@@ -126,7 +126,7 @@ def test_the_application_runs_the_commands_of_a_project(folder):
             2,
             [
                 "error: missing required argument <field>",
-                "Usage: fdl why [OPTIONS] <field> [<command>...]",
+                "Usage: fdl why [OPTIONS] [<field>] [<command>...]",
                 "see fdl why --help",
             ],
         ),
@@ -259,7 +259,7 @@ def test_the_default_version_in_the_help_is_that_of_the_catalog():
 @pytest.mark.parametrize(
     ("command", "modules"),
     [
-        ("schema manifest", {"schema"}),
+        ("self schema manifest", {"self", "schema"}),
         ("runs list", {"runs", "runs_group", "runs_list"}),
         ("runs tail --help", set()),
     ],

@@ -1,4 +1,4 @@
-"""`fdl verify-run` and `fdl ddp-bench`: programs of flodl behind names of fdl."""
+"""`fdl runs verify` and `fdl ddp-bench`: programs of flodl behind names of fdl."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def python(project, tmp_path):
     ],
 )
 def test_a_run_is_named_as_everywhere_and_the_exit_code_passed_on(fdl, tmp_path, words, expected):
-    done = fdl("verify-run", *words)
+    done = fdl("runs", "verify", *words)
     assert done.exit == 4, done.err
     flag, module, path, *rest = done.out.splitlines()
     assert (flag, module) == ("-m", "flodl.train.run.verify")
@@ -44,17 +44,17 @@ def test_a_run_is_named_as_everywhere_and_the_exit_code_passed_on(fdl, tmp_path,
 
 @pytest.mark.usefixtures("python")
 def test_a_run_that_is_not_there_starts_nothing(fdl):
-    done = fdl("verify-run", "nope")
+    done = fdl("runs", "verify", "nope")
     assert (done.exit, done.out) == (2, "")
     assert "no run is called `nope`" in done.err
 
 
 def test_a_dry_run_shows_the_program(python, fdl):
-    done = fdl("-n", "verify-run", ONE)
+    done = fdl("-n", "runs", "verify", ONE)
     assert done.exit == 0
     assert "-m flodl.train.run.verify" in done.out
-    assert done.out == fdl("verify-run", ONE, "-n").out
-    assert json.loads(fdl("-n", "--json", "verify-run", ONE).out)["argv"][0] == str(python)
+    assert done.out == fdl("runs", "verify", ONE, "-n").out
+    assert json.loads(fdl("-n", "--json", "runs", "verify", ONE).out)["argv"][0] == str(python)
 
 
 needs_bench = pytest.mark.skipif(not BENCH.exists(), reason="this flodl has no bench")
@@ -124,7 +124,7 @@ def test_completion_of_a_plan_is_that_of_the_command(project, fdl):
 
 
 @pytest.mark.usefixtures("forked_venv")
-@pytest.mark.parametrize("name", ["ddp-bench", "plan", "verify-run"])
+@pytest.mark.parametrize("name", ["ddp-bench", "plan", "sweep"])
 def test_a_project_s_own_command_of_the_name_is_stronger(project, fdl, name):
     project(
         {

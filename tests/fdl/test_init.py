@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.scaffold.project import is_released
+from fdl.scaffold.render import is_released
 from fdl.version import __version__
 from tests.fdl.terminal import Terminal
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from fdl.cli.entry import main
-from fdl.scaffold.project import is_released
+from fdl.scaffold.render import is_released
 from fdl.version import __version__
 
 FILES = [".gitignore", "README.md", "fdl.yml", "main.py", "pyproject.toml"]

@@ -448,23 +448,23 @@ def test_an_unchanged_file_is_not_read_again(project, fdl):
     assert told(fdl("t")) == ["t runs: big changed"]
 
 
-# why-run ------------------------------------------------------------------------------------
+# why --run ----------------------------------------------------------------------------------
 
 
 def test_why_run_explains_without_running(project, fdl):
     folder = project(CHAIN)
-    fresh = fdl("why-run", "train")
+    fresh = fdl("why", "--run", "train")
     assert fresh.out.splitlines() == [
         "fdl prepare  will run  it has not run here yet",
         "fdl train    will run  an input does not exist yet, and `fdl prepare` runs before",
     ]
     assert not (folder / ".fdl/state").exists()
     fdl("train")
-    lines = fdl("why-run", "train").out.splitlines()
+    lines = fdl("why", "--run", "train").out.splitlines()
     assert lines[0].startswith("fdl prepare  will skip  inputs unchanged since ")
     assert lines[1].startswith("fdl train    will skip  inputs unchanged since ")
     project({"data/x.csv": "2\n"})
-    changed = fdl("why-run", "--json", "train")
+    changed = fdl("why", "--run", "--json", "train")
     document = json.loads(changed.out)
     assert document["schema_version"] == 1
     assert document["commands"] == [
@@ -487,9 +487,9 @@ def test_why_run_explains_without_running(project, fdl):
 def test_why_run_takes_arguments_environments_and_force(project, fdl):
     project({"fdl.yml": "commands: {t: {run: echo, inputs: fdl.yml}}", "fdl.ci.yml": "{}"})
     fdl("t", "--", "a")
-    assert "will skip" in fdl("why-run", "t", "--", "a").out
-    assert "will run" in fdl("why-run", "ci", "t", "--", "a").out
-    assert "--force" in fdl("--force", "why-run", "t", "--", "a").out
+    assert "will skip" in fdl("why", "--run", "t", "--", "a").out
+    assert "will run" in fdl("why", "--run", "ci", "t", "--", "a").out
+    assert "--force" in fdl("--force", "why", "--run", "t", "--", "a").out
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_why_run_takes_arguments_environments_and_force(project, fdl):
 )
 def test_why_run_of_nothing_is_refused(project, fdl, words, code, message):
     project(CHAIN)
-    done = fdl("why-run", *words)
+    done = fdl("why", "--run", *words)
     assert (done.exit, done.out) == (code, "")
     assert message in done.err
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.base.own_files import inside, is_name, open_own, own
-from fdl.runs.code_changes import changed_code
+from fdl.base.files import inside, is_name, open_own, own
+from fdl.runs.causes import changed_code
 from fdl.runs.run import read
 from tests.fdl.run_directory.trails import trail
 
@@ -139,18 +139,23 @@ def test_no_cache_is_written_through_a_link_to_a_file(clone, fdl, outside):
     (clone / ".fdl/state/count.json").symlink_to(outside / "precious")
     for words in (["count"], ["count"], ["train"], ["train", "--help"], ["--help"]):
         assert fdl(*words).exit == 0
-    assert fdl("schema", "refresh", "train").exit == 0
-    assert fdl("schema", "clear").exit in (0, 1)
+    assert fdl("self", "schema", "refresh", "train").exit == 0
+    assert fdl("self", "schema", "clear").exit in (0, 1)
 
 
 @pytest.mark.parametrize("name", [".fdl", ".fdl/state", "train/.fdl", "train/.fdl/schema-cache"])
 def test_no_cache_is_written_or_cleared_through_a_link_to_a_folder(clone, fdl, outside, name):
     (clone / name).parent.mkdir(parents=True, exist_ok=True)
     (clone / name).symlink_to(outside)
-    for words in (["count"], ["train"], ["train", "--help"], ["schema", "refresh", "train"]):
+    for words in (
+        ["count"],
+        ["train"],
+        ["train", "--help"],
+        ["self", "schema", "refresh", "train"],
+    ):
         assert fdl(*words).exit == 0
-    assert fdl("schema", "list").exit == 0
-    assert fdl("schema", "clear").exit == 0
+    assert fdl("self", "schema", "list").exit == 0
+    assert fdl("self", "schema", "clear").exit == 0
 
 
 # Runs --------------------------------------------------------------------------------------------

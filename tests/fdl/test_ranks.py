@@ -135,7 +135,7 @@ def test_a_mistake_in_known_arguments_is_reported_once_and_starts_no_rank(
             """,
         }
     )
-    assert fdl("schema", "refresh").exit == 0
+    assert fdl("self", "schema", "refresh").exit == 0
     done = fdl("two", *words)
     assert done.exit != 0
     assert done.err.count(f"error: `fdl two`: {said}") == 1
@@ -169,7 +169,7 @@ def test_every_field_reaches_a_program_that_declares_the_flags(project, fdl):
         }
     )
     # The program has been asked: now fdl knows that it takes the launch's own flags as well.
-    assert fdl("schema", "refresh").exit == 0
+    assert fdl("self", "schema", "refresh").exit == 0
     assert "--simulate-ms" in fdl("p", "--help").out
     done = fdl("p")
     assert done.exit == 0, done.err
@@ -541,5 +541,5 @@ def test_a_new_project_trains_in_two_ranks_and_the_record_proves_it(fdl):
     done = fdl("train", "quick", "--ranks", "2", "--epochs", "1", "--live", "0", cwd="demo")
     assert done.exit == 0, done.err
     assert done.out.count("on held-out digits") == 1
-    proved = fdl("verify-run", "--json", cwd="demo")
+    proved = fdl("runs", "verify", "--json", cwd="demo")
     assert proved.exit == 0, proved.out + proved.err

@@ -1,4 +1,4 @@
-"""`fdl rehearse`: what a training will need, before it is started in earnest."""
+"""`fdl plan --try`: what a training will need, before it is started in earnest."""
 
 import json
 
@@ -73,7 +73,7 @@ def training(project):
 
 
 def test_a_training_is_tried_and_leaves_nothing(training, fdl):
-    done = fdl("rehearse", "train", "plain")
+    done = fdl("plan", "--try", "train", "plain")
     assert done.exit == 0, done.err
     assert "prepared\n" in done.out
     for word in ("forward", "backward", "optimizer", "evaluation", "checkpoint"):
@@ -86,7 +86,7 @@ def test_a_training_is_tried_and_leaves_nothing(training, fdl):
 
 @pytest.mark.usefixtures("training")
 def test_the_document_has_what_the_page_shows(fdl):
-    done = fdl("rehearse", "--json", "train", "--lr", "0.5")
+    done = fdl("plan", "--try", "--json", "train", "--lr", "0.5")
     # The lines of the program are on stderr.
     found = json.loads(done.out)
     assert (found["schema_version"], found["version"], found["batches"]) == (1, 1, 4)
@@ -94,7 +94,7 @@ def test_the_document_has_what_the_page_shows(fdl):
 
 
 def test_the_first_error_ends_it_with_its_phase(training, fdl):
-    done = fdl("rehearse", "train", "--fail")
+    done = fdl("plan", "--try", "train", "--fail")
     assert done.exit == 1
     assert "Failed:\n  in the evaluation  ZeroDivisionError" in done.out
     assert "ZeroDivisionError" in done.err
@@ -102,11 +102,11 @@ def test_the_first_error_ends_it_with_its_phase(training, fdl):
 
 
 def test_what_would_run_in_earnest_is_refused(training, fdl):
-    done = fdl("rehearse", "hello")
+    done = fdl("plan", "--try", "hello")
     assert (done.exit, done.out) == (2, "")
     assert "`fdl hello` would really run: its program does not use flodl" in done.err
     (training / "train/main.py").write_text("print('no training')  # flodl\n")
-    silent = fdl("rehearse", "train")
+    silent = fdl("plan", "--try", "train")
     assert silent.exit == 1
     assert "`fdl train` ended without a training" in silent.err
-    assert "no command is given" in fdl("rehearse").err
+    assert "no command is given" in fdl("plan", "--try").err

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from fdl.base.errors import FdlError
-from fdl.base.rewrite import put, rewrite
+from fdl.base.files import put, rewrite
 
 
 def mode(file):

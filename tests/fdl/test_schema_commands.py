@@ -346,19 +346,19 @@ def test_a_failure_is_remembered_until_something_changes(project, fdl):
 def test_clearing_one_command_deletes_its_schema_and_empty_folders(project, fdl):
     folder = project({**QUICK_FILES, "fdl.yml": "commands: {train: , other: }",
                       "other/fdl.yml": MANIFEST, "other/main.py": ANSWERING})  # fmt: skip
-    assert fdl("schema", "refresh").exit == 0
-    shown = fdl("schema", "clear", "train", "-n")
+    assert fdl("self", "schema", "refresh").exit == 0
+    shown = fdl("self", "schema", "clear", "train", "-n")
     assert (shown.exit, shown.out) == (0, f"would delete {CACHE}\n")
     assert (folder / CACHE).exists()
-    done = fdl("schema", "clear", "train")
+    done = fdl("self", "schema", "clear", "train")
     assert (done.exit, done.out) == (0, f"deleted {CACHE}\n")
     assert not (folder / "train/.fdl").exists()
     assert (folder / "other/.fdl/schema-cache/other.json").exists()
-    again = fdl("schema", "clear", "train")
+    again = fdl("self", "schema", "clear", "train")
     assert (again.exit, again.out, again.err) == (0, "", "no schema is cached for `train`\n")
     assert fdl("train", "d").exit == 0
-    assert fdl("schema", "refresh", "train").exit == 0
-    assert fdl("schema", "clear").exit == 0
+    assert fdl("self", "schema", "refresh", "train").exit == 0
+    assert fdl("self", "schema", "clear").exit == 0
     # The cache of the manifest itself is not a schema's business.
     assert sorted(path.name for path in (folder / "train/.fdl").iterdir()) == [
         ".gitignore",
@@ -376,8 +376,8 @@ def test_the_list_tells_fresh_stale_failed_and_orphaned_schemas_apart(project, f
         files[f"jobs/{name}/main.py"] = ANSWERING
     folder = project(files)
     (folder / "jobs/c/main.py").write_text("# FdlArgs\nraise SystemExit(1)")
-    assert fdl("schema", "list", "--json").out == "[]\n"
-    assert fdl("schema", "refresh").exit == 1
+    assert fdl("self", "schema", "list", "--json").out == "[]\n"
+    assert fdl("self", "schema", "refresh").exit == 1
     orphan = folder / "gone/.fdl/schema-cache/gone.json"
     skipped = folder / "node_modules/x/.fdl/schema-cache/x.json"
     for file in (orphan, skipped):
@@ -385,7 +385,7 @@ def test_the_list_tells_fresh_stale_failed_and_orphaned_schemas_apart(project, f
         file.write_text("{}")
     edited = folder / "jobs/b/main.py"
     touched(edited, edited.read_text() + "# edited")
-    listed = fdl("schema", "list", "--json")
+    listed = fdl("self", "schema", "list", "--json")
     assert (listed.exit, listed.err) == (0, "")
     rows = json.loads(listed.out)
     assert {row.pop("source") for row in rows} == {"program"}
@@ -397,11 +397,14 @@ def test_the_list_tells_fresh_stale_failed_and_orphaned_schemas_apart(project, f
         {"name": "c", "path": "jobs/c/.fdl/schema-cache/c.json", "status": "failed"},
         {"name": "up d", "path": "jobs/d/.fdl/schema-cache/d.json", "status": "fresh"},
     ]
-    assert fdl("schema", "refresh", "b").exit == 0
-    assert fdl("schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
-    assert fdl("schema", "clear", "up", "d").exit == 0
+    assert fdl("self", "schema", "refresh", "b").exit == 0
+    assert (
+        fdl("self", "schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
+    )
+    assert fdl("self", "schema", "clear", "up", "d").exit == 0
     statuses = {
-        row["name"]: row["status"] for row in json.loads(fdl("schema", "list", "--json").out)
+        row["name"]: row["status"]
+        for row in json.loads(fdl("self", "schema", "list", "--json").out)
     }
     assert statuses == {"a": "fresh", "b": "fresh", "c": "failed"}
     assert not (folder / "gone/.fdl").exists()
@@ -424,11 +427,11 @@ def test_the_list_says_where_each_schema_came_from_and_its_age(project, fdl):
             "silent/fdl.yml": "entry: echo",
         }
     )
-    assert fdl("schema", "refresh", "answers").exit == 0
+    assert fdl("self", "schema", "refresh", "answers").exit == 0
     assert fdl("declared").exit == 0
     day_before = (folder / "written/fdl.yml").stat().st_mtime - 24 * 3600
     os.utime(folder / "written/fdl.yml", (day_before, day_before))
-    rows = [line.split("  ") for line in fdl("schema", "list").out.splitlines()]
+    rows = [line.split("  ") for line in fdl("self", "schema", "list").out.splitlines()]
     rows = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert [(row[0], row[1], row[2]) for row in rows] == [
         ("answers", "fresh", "program answered"),
@@ -455,10 +458,10 @@ def test_refreshing_everything_asks_only_those_that_can_be_expected_to_answer(pr
     tool.write_text("#!/bin/sh\necho '{\"strict\": true}'\n")
     tool.chmod(0o755)
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    shown = fdl("schema", "refresh", "-n", env={"PATH": path})
+    shown = fdl("self", "schema", "refresh", "-n", env={"PATH": path})
     assert asked(folder / "train") == []
     assert f"would run, in {folder}/slow: uv run main.py --fdl-schema\n" in shown.out
-    done = fdl("schema", "refresh", env={"PATH": path})
+    done = fdl("self", "schema", "refresh", env={"PATH": path})
     assert done.exit == 1
     assert done.out.splitlines() == [
         "fdl train: 1 argument, 3 options",
@@ -467,10 +470,10 @@ def test_refreshing_everything_asks_only_those_that_can_be_expected_to_answer(pr
     assert "silent: not asked, because its program does not mention `FdlArgs`" in done.err
     assert "error: broken/fdl.yml:" in done.err
     assert asked(folder / "silent") == []
-    assert fdl("schema", "refresh", "train").exit == 0
-    assert fdl("schema", "refresh", "silent").exit == 1
+    assert fdl("self", "schema", "refresh", "train").exit == 0
+    assert fdl("self", "schema", "refresh", "silent").exit == 1
     assert asked(folder / "silent") == ["ran"]
-    none = fdl("schema", "refresh", "nope")
+    none = fdl("self", "schema", "refresh", "nope")
     assert (none.exit, none.err) == (0, "no program to ask: `nope` names none\n")
 
 
@@ -482,7 +485,7 @@ def test_help_that_only_reads_an_example_writes_nothing(project, fdl):
 
 
 def test_bare_schema_is_its_help(fdl):
-    assert "Usage: fdl schema" in fdl("schema").out
+    assert "Usage: fdl self schema" in fdl("self", "schema").out
 
 
 def test_completion_of_clear_offers_caches_whose_manifest_is_gone(project, fdl):
@@ -490,6 +493,8 @@ def test_completion_of_clear_offers_caches_whose_manifest_is_gone(project, fdl):
     cache = folder / "gone/.fdl/schema-cache/gone.json"
     cache.parent.mkdir(parents=True)
     cache.write_text("{}")
-    assert fdl("__complete", "bash", "--", "schema", "clear", "").out == "train\ngone\n"
-    assert fdl("__complete", "bash", "--", "schema", "refresh", "").out == "train\n"
-    assert fdl("schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
+    assert fdl("__complete", "bash", "--", "self", "schema", "clear", "").out == "train\ngone\n"
+    assert fdl("__complete", "bash", "--", "self", "schema", "refresh", "").out == "train\n"
+    assert (
+        fdl("self", "schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
+    )

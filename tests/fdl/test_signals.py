@@ -342,7 +342,7 @@ commands:
         ("SIGTERM", ["swept", "--each", "lr=1,2"]),
         ("SIGINT", ["swept", "--each", "lr=1,2"]),
         ("SIGHUP", ["swept", "--each", "lr=1,2"]),
-        ("SIGTERM", ["rehearse", "train"]),
+        ("SIGTERM", ["plan", "--try", "train"]),
     ],
 )
 def test_after_a_signal_nothing_starts_even_if_the_program_ends_with_0(project, name, words):

@@ -223,7 +223,7 @@ def test_an_option_of_fdl_stands_before_the_command(light_fdl, words, hint):
 
 def test_an_option_of_fdl_stands_before_the_environment_too(demo, light_fdl):
     (demo / "train/fdl.ci.yml").write_text("training: {epochs: 2}\n")
-    for line in (["schema", "refresh", "train"], ["--version"]):
+    for line in (["self", "schema", "refresh", "train"], ["--version"]):
         light_fdl(*line)
         done = light_fdl("ci", "train", "--dry-run")
         assert "the command: fdl --dry-run --env ci train\n" in done.err

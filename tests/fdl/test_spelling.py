@@ -279,7 +279,7 @@ def with_subcommands(project, fdl):
         # The interpreter that has fdl, as an installed project has it.
         text = (folder / "fdl.yml").read_text().replace("python", sys.executable)
         (folder / "fdl.yml").write_text(text)
-        assert fdl("schema", "refresh").exit == 0
+        assert fdl("self", "schema", "refresh").exit == 0
         return folder
 
     return made
@@ -302,7 +302,7 @@ def test_a_typed_subcommand_comes_before_the_generated_options(project, fdl):
     )
     file = folder / "t/fdl.yml"
     file.write_text(file.read_text().replace("PYTHON", sys.executable))
-    assert fdl("schema", "refresh").exit == 0
+    assert fdl("self", "schema", "refresh").exit == 0
     assert planned(fdl, "t", "fit", "--max_epochs", "3") == [
         *("train.py", "--seed", "7", "fit", "--max_epochs", "3")
     ]

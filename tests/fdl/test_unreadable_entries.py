@@ -277,8 +277,8 @@ def test_schemas_and_commands(hostile, fdl):
     lone = hostile / "other" / ".fdl" / "schema-cache"
     lone.mkdir(parents=True)
     spoil(lambda name: lone / f"{name}.json")
-    listed(fdl, "schema", "list")
-    listed(fdl, "schema", "list", "--json")
+    listed(fdl, "self", "schema", "list")
+    listed(fdl, "self", "schema", "list", "--json")
     assert "train" in listed(fdl, "list")
     assert "train" in listed(fdl, "__complete", "bash", "--", "tr")
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import fdl.machine.installed
+import fdl.machine.update
 from fdl import __version__
 from fdl.base.terminal import is_set
-from fdl.machine.installed import packages, upgrade_command
-from fdl.machine.update import news
+from fdl.machine.update import news, packages, upgrade_command
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
 from tests.waiting import wait_for
@@ -309,11 +308,11 @@ def test_the_upgrade_command_is_that_of_the_tool_that_installed(tmp_path, monkey
     (prefix / mark).write_text("home = /usr/bin\nuv = 0.9.1\n")
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setattr(
-        fdl.machine.installed, "__file__", f"{prefix}/lib/site-packages/fdl/machine/installed.py"
+        fdl.machine.update, "__file__", f"{prefix}/lib/site-packages/fdl/machine/update.py"
     )
     assert upgrade_command() == typed.replace("PREFIX", str(prefix))
 
 
 def test_a_checkout_is_upgraded_with_git():
-    code = Path(fdl.machine.installed.__file__).parents[2]
+    code = Path(fdl.machine.update.__file__).parents[2]
     assert upgrade_command() == f"git -C {code} pull"

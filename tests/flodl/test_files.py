@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import flodl.files
+import fdl.base.files
+from fdl.base.files import remove_leftovers, replacing, staging
 from flodl import RunDirectory, Trainer
 from flodl.checkpoint import save_checkpoint_file
-from flodl.files import remove_leftovers, replacing, staging
 
 # Loads the module alone: torch would take seconds.
 WRITER = """
@@ -39,7 +39,7 @@ with files.replacing(target) if sys.argv[2] == "file" else files.staging(target)
 @contextmanager
 def writing(kind, target):
     """Another process in the midst of writing; killed at the end of the block at the latest."""
-    command = [sys.executable, "-c", WRITER, flodl.files.__file__, kind, str(target)]
+    command = [sys.executable, "-c", WRITER, fdl.base.files.__file__, kind, str(target)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "begun\n"
         try:

@@ -70,13 +70,13 @@ def unbroken(typed: Typed) -> str:
 
 
 def verified(person: Person, name: str = "last") -> dict[str, Any]:
-    """What `fdl verify-run` says of a run, for programs."""
-    found: dict[str, Any] = json.loads(person.run(f"fdl verify-run {name} --json").out)
+    """What `fdl runs verify` says of a run, for programs."""
+    found: dict[str, Any] = json.loads(person.run(f"fdl runs verify {name} --json").out)
     return found
 
 
 def assert_every_sample_was_trained_once(person: Person) -> None:
-    said = person.type("fdl verify-run last").text
+    said = person.type("fdl runs verify last").text
     assert "proven (complete)" in said
     assert f"{EPOCHS} of {EPOCHS} complete" in said
     found = verified(person)
@@ -122,7 +122,7 @@ def test_without_restarts_the_message_names_the_command_that_finishes_it(
     assert re.search(r"the last checkpoint is runs/train/\S+/last\.fdl", unbroken(ended))
 
     # What was trained is kept: whole epochs, and a part of the next one.
-    said = owner.type("fdl verify-run last").text
+    said = owner.type("fdl runs verify last").text
     assert f"of {EPOCHS} complete" in said
     left = verified(owner)
     assert left["proven"]

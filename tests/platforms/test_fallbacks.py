@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fdl.base import run_record
-from fdl.runs import tell
+from fdl.runs import follow
 from flodl.device import select_device
 from flodl.train.run import run_records
 from tests.waiting import wait_for
@@ -86,7 +86,7 @@ def test_a_stop_reaches_all_processes_of_a_command_without_proc(project_of_comma
 def test_an_act_on_a_training_says_that_there_are_no_unix_sockets(monkeypatch, tmp_path):
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(OSError, match="this system has no Unix sockets"):
-        tell._connected(tmp_path / "some.sock", None)
+        follow._connected(tmp_path / "some.sock", None)
 
 
 @pytest.mark.parametrize("ended", [False, True])

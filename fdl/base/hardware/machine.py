@@ -1,17 +1,113 @@
-"""The machine without its GPUs: processor, memory, containers and build tools."""
+"""The machine without its GPUs: processor, memory, containers and build tools.
+
+Programs are asked one question, within a limited time.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.base.hardware.ask import ask
-from fdl.base.hardware.container import in_container, in_wsl, read
-from fdl.base.hardware.facts import System
+from fdl.base.hardware import System
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a program.
+
+    Attributes:
+        code: Its exit code; None if it took too long and was ended.
+        text: Its output on stdout.
+    """
+
+    code: int | None
+    text: str
+
+
+def ask(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    patience: float,
+    folders: Sequence[str] = (),
+) -> Answer | None:
+    """Run a program and return its answer; None if there is no such program, or it cannot be run.
+
+    It is searched in the PATH of ``environ``, then in ``folders``, and has ``patience`` seconds.
+    """
+    path = os.pathsep.join([environ.get("PATH", os.defpath), *folders])
+    program = shutil.which(argv[0], path=path)
+    if program is None:
+        return None
+    # A file, because a pipe stays open as long as any child process of the program lives.
+    with tempfile.TemporaryFile() as out:
+        try:
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        code: int | None
+        try:
+            code = process.wait(patience)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+        out.seek(0)
+        return Answer(code, out.read().decode(errors="replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the program and its children, if they still run."""
+    if process.poll() is not None:
+        return
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)
+
+
+_MARKS = (".dockerenv", "run/.containerenv")
+_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|/lxc")
+
+
+def in_container(root: Path) -> bool:
+    """Whether this process runs in a container."""
+    return any((root / mark).exists() for mark in _MARKS) or bool(
+        _CGROUP.search(read(root / "proc/self/cgroup"))
+    )
+
+
+def in_wsl(root: Path) -> bool:
+    """Whether the kernel is that of the Windows Subsystem for Linux."""
+    return "microsoft" in read(root / "proc/sys/kernel/osrelease").lower()
+
+
+def read(file: Path) -> str:
+    """The text of one of the kernel's files; empty if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 _TOOLS = ("nvcc", "cmake", "ninja", "git", "gcc", "g++", "cc", "python3", "uv")
 

@@ -6,6 +6,7 @@ Imported on the warm path of help and completion: Typer is not loaded for them.
 from __future__ import annotations
 
 from fdl.cli.builtins.table import TABLE
+from fdl.manifest.builtins import OF_SELF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def find(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that name a built-in command, and the words behind them."""
+    """The words that name a built-in command, and the words behind them.
+
+    The hidden spelling ``fdl install`` is ``fdl self install``.
+    """
+    tokens = ["self", *tokens] if tokens[0] in OF_SELF else tokens
     depth = 1
     while depth < len(tokens) and " ".join(tokens[: depth + 1]) in TABLE:
         depth += 1
@@ -26,7 +31,8 @@ def find(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
 def children(names: Sequence[str]) -> list[str]:
     """The commands of a group, in order; nothing for a command that is not a group."""
     start = f"{' '.join(names)} "
-    return [name.removeprefix(start) for name in TABLE if name.startswith(start)]
+    below = (name.removeprefix(start) for name in TABLE if name.startswith(start))
+    return [name for name in below if " " not in name]
 
 
 def document(names: Sequence[str]) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def summary(*names: str) -> str:
 
 def usage(names: Sequence[str]) -> str:
     """Its usage line: ``fdl libtorch install [OPTIONS] [<variant>]``."""
-    from fdl.programs.parameters.layout import slots
+    from fdl.programs.parameters.parser import slots
 
     known = schema(names)
     options = ["[OPTIONS]"] if known.options else []

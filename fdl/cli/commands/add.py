@@ -13,9 +13,14 @@ import typer
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.commands.verb import Call, DryRun, Group, Verb
-from fdl.scaffold.add_install import Installation, installation
-from fdl.scaffold.add_mode import choose
-from fdl.scaffold.add_playground import FOLDER, Playground, playground as make_playground
+from fdl.scaffold.add import (
+    FOLDER,
+    Installation,
+    Playground,
+    choose,
+    installation,
+    playground as make_playground,
+)
 from fdl.scaffold.add_requirement import EXTRAS
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ The module of a command is imported when its name is typed. So is that of a comm
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,11 +15,11 @@ from typer.main import get_command
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.builtins.tree import children, document, find, is_open, schema, summary, usage
+from fdl.cli.commands.verb import in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
 from fdl.programs.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
-    from fdl.cli.commands.verb import Group
     from fdl.cli.prepass import Invocation
     from fdl.plan.planner import Host
     from fdl.programs.parameters.contract import Schema
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 # What its parser refuses. Typer exports this class of click under no name of its own.
 _Refused: type[Exception] = typer.BadParameter.__bases__[0]
 
-_IN_A_MODULE_OF = {
-    "autocomplete": "completions", "ddp-bench": "bundled", "flodl-hf": "bundled",
-}  # fmt: skip
+_IN_A_MODULE_OF = dict.fromkeys(PROGRAMS, "bundled")
 
 
 class Builtins(TyperGroup):
@@ -45,8 +42,7 @@ class Builtins(TyperGroup):
         if cmd_name not in BUILTINS:
             return None
         module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
-        verbs: Group = import_module(f"fdl.cli.commands.{module}").verbs
-        return verbs.built(cmd_name) if cmd_name in verbs.names() else verbs.as_command()
+        return in_module(module, cmd_name)
 
 
 app = typer.Typer(cls=Builtins, add_completion=False)
@@ -88,7 +84,7 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
     group: Any = get_command(app)
     try:
         call = Call(invocation, host)
-        with group.make_context("fdl", list(invocation.tokens), obj=call) as context:
+        with group.make_context("fdl", [*names, *tail], obj=call) as context:
             code: int = group.invoke(context)
     except RefusedError as problem:
         return _refuse(names, str(problem))
@@ -103,8 +99,8 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
 def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
     """Print a help page from the table; no module of a command is imported for it."""
     from fdl.base.layout import Row, terminal_width
-    from fdl.base.layout_drawn import Page
-    from fdl.programs.parameters.layout import argument_rows, option_tables
+    from fdl.base.tables import Page
+    from fdl.programs.parameters.parser import argument_rows, option_tables
 
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.usage(usage(names))

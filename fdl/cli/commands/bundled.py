@@ -216,7 +216,7 @@ def _refuse(unknown: Selection) -> int:
 
 def _page(bundled: Level, own: Level | None) -> str:
     """The list of commands: those of the project, with their places, and those of flodl."""
-    from fdl.base.layout_drawn import Page
+    from fdl.base.tables import Page
 
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.title(bundled.typed(), bundled.description)

@@ -11,9 +11,9 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.cli.commands.verb import Call, Group, Json, Verb
-from fdl.machine.diagnose.assemble import assemble
-from fdl.machine.diagnose.survey import survey
-from fdl.machine.diagnose.text import render
+from fdl.machine.facts import survey
+from fdl.machine.findings import assemble
+from fdl.machine.report import render
 from fdl.manifest.select.project import locate
 
 verbs = Group()

@@ -15,6 +15,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.cli.commands.verb import Group, Verb
+from fdl.runs.follow import show
 
 ADDRESS = "127.0.0.1"
 
@@ -39,8 +40,6 @@ def docs(
     Raises:
         FdlError: The site is not built, the folder has no site, or the port cannot be used.
     """
-    from fdl.runs.browser import show
-
     with serve(path or _of_checkout(), port) as server:
         url = f"http://{ADDRESS}:{server.server_port}/"
         output.write(sys.stdout, f"{url}\n")

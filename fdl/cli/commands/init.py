@@ -14,11 +14,18 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.cli.commands.add import STEPS, report
 from fdl.cli.commands.verb import DryRun, Group, Verb
-from fdl.machine.diagnose import environment
-from fdl.scaffold.add_playground import FOLDER, playground
-from fdl.scaffold.mode import Mode, from_flags
-from fdl.scaffold.project import check_name, is_released, values
-from fdl.scaffold.render import list_files, refuse_existing, render
+from fdl.machine import facts
+from fdl.scaffold.add import FOLDER, playground
+from fdl.scaffold.render import (
+    Mode,
+    check_name,
+    from_flags,
+    is_released,
+    list_files,
+    refuse_existing,
+    render,
+    values,
+)
 from fdl.version import __version__
 
 if TYPE_CHECKING:
@@ -98,7 +105,7 @@ def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
     """The step before the first training, with its purpose; none if torch is there."""
     if mode in _FIRST:
         yield _FIRST[mode]
-    elif environment.find(target, os.environ).torch is None:
+    elif facts.find(target, os.environ).torch is None:
         yield _TORCH
 
 

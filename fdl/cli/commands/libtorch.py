@@ -12,6 +12,8 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.shell_words import join
+from fdl.base.units import size_text
 from fdl.cli.commands.libtorch_build import Global, Torch, build
 from fdl.cli.commands.libtorch_check import check
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
@@ -221,12 +223,12 @@ def prune(
     dry_run: DryRun = False,
 ) -> int:
     """Remove incomplete downloads that cannot be continued or are older than 30 days."""
-    from fdl.libtorch.prune import prune
+    from fdl.libtorch.install import prune
 
     found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
-    for name, size in found:
+    for name, count in found:
         output.write(
-            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size / 1e6:.1f} MB\n"
+            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size_text(count)}\n"
         )
     if not found:
         output.note("there is nothing to remove")
@@ -266,7 +268,6 @@ def exec_(
         LibtorchError: None is in use.
         FdlError: The program cannot be started; the exit code is that of a shell.
     """
-    from fdl.base.shell_words import join
     from fdl.libtorch.usage import exports, variables
 
     if not command:

@@ -11,12 +11,13 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import BuildError, UsageError
+from fdl.base.terminal import ask
 from fdl.cli.commands.verb import Complete, DryRun
+from fdl.libtorch.store import locate
 
 if TYPE_CHECKING:
-    from fdl.libtorch.architectures import Architecture
-    from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request
-    from fdl.libtorch.build.tools import Tools
+    from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request, Tools
+    from fdl.libtorch.catalog import Architecture
     from fdl.libtorch.store import Store
 
 
@@ -55,9 +56,7 @@ def build(
         FdlError: The arguments make no sense, no back end can be used, or the build failed.
     """
     from fdl.libtorch.build.execute import installed
-    from fdl.libtorch.build.plan import plan, render
-    from fdl.libtorch.build.tools import find_tools
-    from fdl.libtorch.store import locate
+    from fdl.libtorch.build.plan import find_tools, plan, render
     from fdl.libtorch.usage import exports
 
     wanted = _wanted(docker=docker, native=native)
@@ -93,9 +92,8 @@ def _wanted(*, docker: bool, native: bool) -> BackEnd | None:
 
 
 def _request(archs: str | None, torch: str | None, jobs: int, repository: str | None) -> Request:
-    from fdl.libtorch.architectures import parse
     from fdl.libtorch.build.plan import REPOSITORY, Request
-    from fdl.libtorch.catalog import default_version
+    from fdl.libtorch.catalog import default_version, parse
 
     return Request(
         archs=parse(archs) if archs is not None else _archs_of_gpus(),
@@ -114,7 +112,7 @@ def _address(repository: str) -> str:
 def _archs_of_gpus() -> tuple[Architecture, ...]:
     """The architectures of the GPUs that programs may use, or of all when none is visible."""
     from fdl.base.hardware import nvidia
-    from fdl.libtorch.architectures import Architecture
+    from fdl.libtorch.catalog import Architecture
 
     found = nvidia(os.environ)
     archs = {Architecture(*gpu.capability) for gpu in found.counted}
@@ -128,7 +126,7 @@ def _archs_of_gpus() -> tuple[Architecture, ...]:
 
 
 def _back_end(wanted: BackEnd | None, found: Tools) -> BackEnd:
-    from fdl.libtorch.build.back_end import choose, docker_problem, require_linux
+    from fdl.libtorch.build.plan import choose, docker_problem, require_linux
 
     require_linux(sys.platform)
     return choose(wanted, found, lambda: docker_problem(os.environ), _ask)
@@ -136,7 +134,7 @@ def _back_end(wanted: BackEnd | None, found: Tools) -> BackEnd:
 
 def _likely(wanted: BackEnd | None, found: Tools) -> BackEnd:
     """What a dry run shows: nobody is asked, and nothing has to be there."""
-    from fdl.libtorch.build.back_end import docker_problem
+    from fdl.libtorch.build.plan import docker_problem
 
     if wanted is not None:
         return wanted
@@ -144,15 +142,13 @@ def _likely(wanted: BackEnd | None, found: Tools) -> BackEnd:
 
 
 def _ask() -> BackEnd:
-    from fdl.base.terminal import ask
-
     answer = ask("Build in Docker, or natively with the tools of this machine? [D/n] ") or ""
     return "native" if answer.lower() in ("n", "native", "natively") else "docker"
 
 
 def _build(planned: BuildPlan, store: Store, found: Tools) -> None:
     from fdl.libtorch.build.execute import execute, remarks
-    from fdl.libtorch.build.tools import nvcc_version
+    from fdl.libtorch.build.plan import nvcc_version
 
     for remark in remarks(planned, store):
         output.warning(remark)

@@ -11,6 +11,8 @@ import typer
 from fdl.base import output
 from fdl.cli.commands.libtorch_build import Global
 from fdl.cli.commands.verb import Complete, Json
+from fdl.libtorch.active import is_id
+from fdl.libtorch.store import locate
 
 if TYPE_CHECKING:
     from fdl.base.hardware import Gpu, Nvidia
@@ -40,8 +42,7 @@ def check(
         FdlError: There is no such variant or folder, or it has no libraries.
     """
     from fdl.libtorch.prove import facts_of
-    from fdl.libtorch.prove.render import document, text
-    from fdl.libtorch.prove.report import examine
+    from fdl.libtorch.prove.report import document, examine, text
 
     gpus, nvidia = _gpus(archs)
     folder, variant = _target(target, everywhere=everywhere)
@@ -55,9 +56,6 @@ def check(
 
 def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
     """The folder to read, and the id of the variant where it is one."""
-    from fdl.libtorch.active import is_id
-    from fdl.libtorch.store import locate
-
     store = locate(str(Path.cwd()), os.environ, use_global=everywhere)
     if wanted is None:
         variant = store.required()
@@ -70,7 +68,7 @@ def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
 def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
     """The GPUs to judge for: those that were named, else this machine's with their driver."""
     from fdl.base.hardware import nvidia
-    from fdl.libtorch.prove.verdict import cards_of
+    from fdl.libtorch.prove.facts import cards_of
 
     if archs is not None:
         return cards_of(archs), None

@@ -11,6 +11,7 @@ import typer
 from fdl.base import output
 from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.shell_words import join
+from fdl.base.units import printable
 from fdl.cli.commands.verb import Call, Group, Json, Verb
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.node import relative, texts
@@ -113,6 +114,4 @@ def _script(entry: Entry) -> str:
 
 def _printable(text: str) -> str:
     """One line, in which nothing steers the terminal."""
-    from fdl.runs.text import printable
-
     return printable(" ".join(text.split()))

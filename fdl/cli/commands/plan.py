@@ -1,19 +1,26 @@
-"""``fdl plan``: what a command would start, on which devices, and with which settings."""
+"""``fdl plan``: what a command would start, with which settings, and what it would need."""
 
 from __future__ import annotations
 
+import json as json_
 import sys
-from typing import TYPE_CHECKING, Annotated
+import tempfile
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fdl.base import output
-from fdl.base.errors import UsageError
-from fdl.cli.commands.verb import Group, Json, Open
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.streams import stdout_as_stderr
+from fdl.cli.commands.verb import Call, Group, Json, Open
 
 if TYPE_CHECKING:
-    from fdl.cli.commands.verb import Call
+    from fdl.manifest.select.project import Project
     from fdl.plan.inspect import Command
+    from fdl.plan.value import Plan
+    from fdl.run.step import Step
 
 verbs = Group()
 
@@ -22,6 +29,13 @@ GHOST = "flodl.ranks.simulate"
 
 _SIMULATION = "Simulation"
 _USAGE = "fdl plan train --simulate 40,100"
+_TRIAL = "fdl plan --try train quick"
+
+VARIABLE = "FLODL_REHEARSE"
+"""Tells the Trainer of flodl to rehearse, and where to write the result."""
+
+SCHEMA_VERSION = 1
+"""Of the result of ``--try``."""
 
 
 def _milliseconds(text: str | None) -> str | None:
@@ -67,14 +81,24 @@ def plan(
             help="Number of epochs (default: from the manifest)", rich_help_panel=_SIMULATION
         ),
     ] = None,
+    tries: Annotated[
+        bool,
+        typer.Option(
+            "--try", help="Train two steps, and report memory, time per epoch and the first errors"
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Show what a command would start, on which devices and with which settings.
 
     It starts nothing. With --simulate, it prints a prediction. Words after `--` go to the command.
 
+    With --try, it tries a training in a minute. It trains two steps with the largest batches,
+    evaluates and writes a checkpoint, on one device. No run directory stays. Commands that the
+    training needs run first. The program must use `Trainer.builder` of flodl.
+
     Returns:
-        0; with ``--simulate`` the exit code of the prediction.
+        0; with ``--simulate`` the exit code of the prediction, with ``--try`` that of the program.
 
     Raises:
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
@@ -82,9 +106,13 @@ def plan(
     """
     from fdl.plan.inspect import resolved
 
+    lengths = {"epochs": epochs, "batches": batches}
+    if tries:
+        if simulate is not None:
+            raise UsageError("--try and --simulate exclude each other", hint=_TRIAL)
+        return _try(ctx.obj, _with_own(command or [], lengths), json=json)
     if not command:
         raise UsageError("no command is given", hint="fdl plan train --ranks 2")
-    lengths = {"epochs": epochs, "batches": batches}
     if simulate is not None:
         return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
     if sync_ms is not None:
@@ -143,3 +171,93 @@ def _training(command: Command, field: str) -> int | None:
     """A whole number of the command's ``training`` settings, or None."""
     found = [one.value for one in command.fields if one.path == ("training", field)]
     return found[0] if found and isinstance(found[0], int) else None
+
+
+def _try(call: Call, typed: list[str], *, json: bool) -> int:
+    """Two steps, an evaluation and a checkpoint of a training, measured.
+
+    Returns:
+        0, or the exit code of the program.
+
+    Raises:
+        FdlError: The words name no training, or the program has no Trainer.
+    """
+    project, words = call.behind_environment(typed)
+    if not words:
+        raise UsageError("no command is given", hint=_TRIAL)
+    steps = _steps(call, project, words)
+    plan = steps[-1].plan
+    _check(plan)
+    with tempfile.TemporaryDirectory(prefix="fdl-rehearsal-") as folder:
+        file = Path(folder) / "rehearsal.json"
+        # Of a program that prints, too, stdout holds the one document.
+        with stdout_as_stderr() if json else nullcontext():
+            code = _run(steps, plan, file, call)
+        result = _read(file)
+    if result is None and not code:
+        raise FdlError(
+            f"`fdl {' '.join(plan.command)}` ended without a training: its program did not call "
+            "`Trainer.builder(…).run()`",
+            hint="fdl plan --help",
+        )
+    if result is None:
+        return code
+    if json:
+        text = json_.dumps({"schema_version": SCHEMA_VERSION, **result}, indent=2) + "\n"
+        output.write(sys.stdout, text)
+    else:
+        from fdl.runs.describe import rehearsal_page as page
+
+        output.show(page(result))
+    return code
+
+
+def _steps(call: Call, project: Project, words: list[str]) -> list[Step]:
+    from fdl.run.chain import steps_of
+
+    # As on another machine: fdl itself starts no ranks.
+    steps = steps_of(project, words, call.here().replaced(elsewhere=True))
+    output.warnings(project.untold())
+    return steps
+
+
+def _check(plan: Plan) -> None:
+    """Refuse what would train in earnest.
+
+    Raises:
+        UsageError: The command is not a program with flodl, or runs in a container.
+    """
+    from fdl.plan.heap import uses_flodl
+
+    typed = f"fdl {' '.join(plan.command)}"
+    if plan.kind != "entry" or not uses_flodl(plan):
+        raise UsageError(
+            f"`{typed}` would really run: its program does not use flodl",
+            hint="`fdl plan --try` needs an `entry` whose script trains with `Trainer.builder`",
+        )
+    if plan.service:
+        raise UsageError(
+            f"`{typed}` runs in the container `{plan.service}`, and a rehearsal does not",
+            hint=f"start a shell in the container and type: {_TRIAL}",
+        )
+
+
+def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
+    from fdl.run.execute import execute, start
+    from fdl.run.step import Where
+
+    work = call.invocation.work
+    where = Where(at_once=work.jobs or 0, gpus_each=work.gpus_each, follows=True)
+    if (needed := steps[:-1]) and (code := execute(needed, where)):
+        return code
+    plan.env[VARIABLE] = str(file)
+    plan.record = None
+    return start(plan)[0]
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    with suppress(OSError, ValueError):
+        found = json_.loads(file.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return None

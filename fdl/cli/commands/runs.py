@@ -13,6 +13,7 @@ verbs = Group(
         "compare": "runs_look",
         "open": "runs_look",
         "tail": "runs_look",
+        "verify": "runs_look",
         "ui": "runs_look",
         "diff": "runs_look",
         "import": "runs_write",

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl.base import output
-from fdl.base.errors import UsageError
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.terminal import ask
+from fdl.base.units import printable, size_text
 from fdl.cli.commands.verb import Call, Complete
+from fdl.manifest.select.project import locate
 from fdl.runs.find import choose, folders, shortened
+from fdl.runs.prune import remove
+from fdl.runs.quantity import Known
+from fdl.runs.query import matches, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +71,6 @@ def places(call: Call, named: Sequence[Path] | None) -> list[Path]:
 
 def project_folders(call: Call) -> list[Path]:
     """The folders of runs of the project around here, or the usual one."""
-    from fdl.manifest.select.project import locate
-
     return folders(call.project() if locate() else None)
 
 
@@ -78,8 +82,6 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
     """
     if condition is None or not runs:
         return runs
-    from fdl.runs.quantity import Known
-    from fdl.runs.query import matches, parse
 
     meant = parse(condition, Known(runs))
     return [run for run in runs if matches(meant, run)]
@@ -103,17 +105,14 @@ def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
         runs: The runs.
         remarks: For each run, what else to know before it is deleted.
     """
-    from rich.filesize import decimal
-
     from fdl.base.tables import table
-    from fdl.runs.text import printable
 
     sizes = [run.bytes for run in runs]
     rows = [
-        [printable(str(shortened(run.path))), run.state, decimal(count)]
+        [printable(str(shortened(run.path))), run.state, size_text(count)]
         for run, count in zip(runs, sizes, strict=True)
     ]
-    rows.append([counted(len(runs)), "", decimal(sum(sizes))])
+    rows.append([counted(len(runs)), "", size_text(sum(sizes))])
     if any(remarks):
         rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
     output.show(table(rows, right=(2,)))
@@ -122,16 +121,11 @@ def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
 
 def agreed(question: str) -> bool:
     """Ask on the terminal; no without one."""
-    from fdl.base.terminal import ask
-
     return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
 
 
 def remove_all(runs: Sequence[Run]) -> int:
     """Delete runs; return 1 if one cannot be deleted, else 0."""
-    from fdl.base.errors import FdlError
-    from fdl.runs.clean import remove
-
     code = removed = 0
     for run in runs:
         try:

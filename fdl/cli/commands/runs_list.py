@@ -11,8 +11,12 @@ from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.commands.runs_group import Places, State, Where, only_where, places, print_json
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
+from fdl.manifest.select.project import locate
 from fdl.runs.find import by_metric, shortened, survey, unmeasured
 from fdl.runs.metrics import Metric
+from fdl.runs.prune import require_state
+from fdl.runs.quantity import Known, listed, sorted_by
+from fdl.runs.run import LISTED_STATES
 
 if TYPE_CHECKING:
     from fdl.run.batch.queue import Queued
@@ -67,9 +71,6 @@ def list_(
     if limit is not None and limit < 1:
         raise UsageError(f"--limit takes 1 or more, not {limit}")
     if state:
-        from fdl.runs.clean import require_state
-        from fdl.runs.run import LISTED_STATES
-
         state = require_state(state, LISTED_STATES)
     searched = places(ctx.obj, path)
     runs = survey(searched)
@@ -86,7 +87,7 @@ def list_(
         output.write(sys.stdout, as_csv(runs, wanted))
         return 0
     if waiting:
-        from fdl.runs.text import queue
+        from fdl.runs.describe import queue
 
         output.show(queue(waiting))
     elif not runs:
@@ -107,7 +108,6 @@ def _columns(runs: list[Run], named: list[str] | None) -> list[Quantity]:
     """The columns that were asked for; names are separated by commas."""
     if not named or not runs:
         return []
-    from fdl.runs.quantity import Known, listed
 
     known = Known(runs)
     return [known.resolve(word) for part in named for word in listed(part)]
@@ -118,8 +118,6 @@ def _ordered(
 ) -> tuple[list[Run], Metric | None]:
     """The runs in the order that was asked for, and the metric of ``--best``."""
     if sort and runs:
-        from fdl.runs.order import sorted_by
-
         return sorted_by(sort, runs), None
     metric = Metric.parse(best) if best else None
     if metric and runs:
@@ -171,8 +169,6 @@ def _show(
 
 def _queued(call: Call) -> list[Queued]:
     """The jobs of the project around here that a cluster has in its queue."""
-    from fdl.manifest.select.project import locate
-
     if locate() is None:
         return []
     from fdl.run.batch.queue import queued

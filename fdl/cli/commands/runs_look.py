@@ -1,4 +1,4 @@
-"""``fdl runs show``, ``compare``, ``diff``, ``open``, ``tail``, ``ui``: look into runs."""
+"""``fdl runs show``, ``compare``, ``diff``, ``open``, ``tail``, ``ui`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 
 verbs = Group()
+
+_PROOF = "flodl.train.run.verify"
+_LEDGER = "samples.ledger"
 
 
 @verbs.command("show", cls=Verb)
@@ -109,7 +112,7 @@ def open_(
             f"{shortened(found.path)} has no {REPORT}: {why}",
             hint=f"fdl runs show {found.name}",
         )
-    from fdl.runs.browser import show
+    from fdl.runs.follow import show
 
     path = report.resolve()
     if print or not show(path, os.environ):
@@ -139,9 +142,9 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
+    from fdl.base.units import printable
     from fdl.runs import follow as follower
     from fdl.runs.run import read
-    from fdl.runs.text import printable
 
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
@@ -183,7 +186,7 @@ def ui(
     Raises:
         FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
     """
-    from fdl.runs.browser import show
+    from fdl.runs.follow import show
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
     from fdl.runs.pages.server import PageServer
@@ -217,7 +220,7 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     Raises:
         FdlError: The file cannot be written.
     """
-    from fdl.base.rewrite import put
+    from fdl.base.files import put
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.document import whole
 
@@ -305,7 +308,7 @@ def _require_consent(plan: Search) -> None:
     """
     from fdl.base.terminal import has_yes
     from fdl.cli.commands.runs_group import agreed
-    from fdl.runs.code_copy import repository
+    from fdl.runs.recipe import repository
 
     here = Path.cwd()
     top = (repository(here) or here).resolve()
@@ -320,3 +323,45 @@ def _require_consent(plan: Search) -> None:
             "nothing was started: the records of the runs say what is executed",
             hint="look at the lines above, then type: fdl -y runs diff A B --bisect",
         )
+
+
+@verbs.command("verify", cls=Verb)
+def verify(
+    ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
+) -> int:
+    """Prove that a run trained every sample once per epoch.
+
+    The exit code is 0 if it is proved, 1 if not, and 2 if the run has no record of samples.
+
+    Returns:
+        0 where it is proved, 1 where it is not, 2 where it cannot be read.
+
+    Raises:
+        FdlError: The word means no run, or Python cannot be started.
+    """
+    from fdl.cli.commands.bundled import start
+
+    found = chosen(ctx.obj, run)
+    if not dry_run:
+        _require_ledger(found)
+    arguments = [str(found.path), *(["--json"] if json else [])]
+    return start(ctx.obj, "runs verify", _PROOF, arguments, dry_run=dry_run)
+
+
+def _require_ledger(run: Run) -> None:
+    """Refuse a run that cannot have a sample ledger, with exit code 2.
+
+    Raises:
+        FdlError: It was trained on one device.
+    """
+    record = run.record
+    # Anything but a complete record of one process is for flodl to explain.
+    alone = "launched_ranks" in record and record["launched_ranks"] in (None, 1)
+    if (run.path / _LEDGER).exists() or "ledger" in record or not alone:
+        return
+    raise FdlError(
+        f"{shortened(run.path)} has no sample ledger: it was trained on one device, and only a "
+        "training in several processes writes one",
+        hint="name a run of several processes: fdl runs verify RUN",
+        exit_code=2,
+    )

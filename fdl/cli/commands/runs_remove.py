@@ -25,6 +25,7 @@ from fdl.cli.commands.runs_group import (
 )
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Verb
 from fdl.runs.find import choose, search, shortened
+from fdl.runs.prune import Rule, continued_by
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def rm(
     Raises:
         FdlError: A word means no run, a run is running, or one cannot be removed.
     """
-    from fdl.runs.prune import continued_by
-
     if not runs:
         raise UsageError("no run is named", hint="fdl runs rm NAME")
     searched = project_folders(ctx.obj)
@@ -121,8 +120,6 @@ def clean(
     Raises:
         FdlError: Nothing says which runs go, or one cannot be removed.
     """
-    from fdl.runs.clean import Rule
-
     rule = Rule(keep, older_than, state)
     runs = rule.choose(search(places(ctx.obj, path)), datetime.now().astimezone())
     if not runs:
@@ -176,7 +173,7 @@ def prune(
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
     from fdl.runs import prune as pruning
-    from fdl.runs.clean import Rule
+    from fdl.runs.prune import Rule
 
     best = pruning.keep_best(keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
@@ -262,29 +259,26 @@ def _counted(found: list[Surplus]) -> str:
 
 def _show(found: list[Surplus]) -> None:
     """Print the checkpoints with their sizes, and the sum."""
-    from rich.filesize import decimal
-
     from fdl.base.tables import table
-    from fdl.runs.text import printable
+    from fdl.base.units import printable, size_text
 
     rows = [
         (
             printable(str(shortened(one.run.path))),
             ", ".join(one.names),
-            decimal(one.bytes),
+            size_text(one.bytes),
             f"{one.kept} stays: to resume from" if one.kept else "",
         )
         for one in found
     ]
-    total = decimal(sum(one.bytes for one in found))
+    total = size_text(sum(one.bytes for one in found))
     output.show(table([*rows, (_counted(found), "", total, "")], right=(2,)))
     sys.stdout.flush()
 
 
 def _remove(found: list[Surplus]) -> int:
     """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    from rich.filesize import decimal
-
+    from fdl.base.units import size_text
     from fdl.runs.prune import remove_checkpoints
 
     freed = removed = code = 0
@@ -300,5 +294,5 @@ def _remove(found: list[Surplus]) -> int:
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
-    output.note(f"removed {counted(removed, 'checkpoint')}, {decimal(freed)} freed")
+    output.note(f"removed {counted(removed, 'checkpoint')}, {size_text(freed)} freed")
     return code

@@ -13,12 +13,11 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.cli.commands.runs_group import OneRun, chosen, counted, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
-from fdl.runs.notes import change, require_tag
+from fdl.runs.run import change, require_tag
 
 if TYPE_CHECKING:
     from fdl.runs.importing.foreign import Foreign
-    from fdl.runs.notes import Notes
-    from fdl.runs.run import Run
+    from fdl.runs.run import Notes, Run
 
 
 verbs = Group()
@@ -132,7 +131,7 @@ def tell(
     Raises:
         FdlError: The run is over or cannot be reached, it refuses, or no step has ended in time.
     """
-    from fdl.runs.tell import parse, tell as tell_run
+    from fdl.runs.follow import parse, tell as tell_run
 
     if timeout <= 0:
         raise UsageError(f"--timeout takes more than 0 seconds, not {timeout:g}")
@@ -210,7 +209,7 @@ def _document(run: Foreign, path: Path, what: str) -> dict[str, object]:
 
 def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     from fdl.base.tables import table
-    from fdl.runs.text import printable
+    from fdl.base.units import printable
 
     if not done:
         return

@@ -1,4 +1,4 @@
-"""``fdl schema``: what fdl knows about the arguments of programs, and of its own manifest."""
+"""``fdl self schema``: what fdl knows about the arguments of programs, and of its own manifest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
+from fdl.base.units import duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.manifest.node import relative
 from fdl.plan.probe import agree, invites
@@ -57,10 +58,9 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         output.print_json([one._asdict() for one in found])
         return 0
     if not found:
-        output.note("no schema is known; `fdl schema refresh` asks the project's programs")
+        output.note("no schema is known; `fdl self schema refresh` asks the project's programs")
     else:
         from fdl.base.tables import table
-        from fdl.runs.text import duration
 
         rows = [
             (one.name, one.status, _ORIGINS[one.source], f"{duration(one.age_s)} ago", one.path)
@@ -142,7 +142,7 @@ def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> i
             if not wanted and not _expected_to_answer(one.level):
                 output.note(
                     f"{name}: not asked, because its program does not mention `FdlArgs`; "
-                    f"`fdl schema refresh {name}` asks it anyway"
+                    f"`fdl self schema refresh {name}` asks it anyway"
                 )
                 continue
             refresh_one(one.level, call.host, dry_run=dry_run)

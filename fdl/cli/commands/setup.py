@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
-from fdl.base.questions import Questions
+from fdl.base.terminal import Questions
 from fdl.cli.commands.verb import Call, DryRun, Group, Verb
 from fdl.libtorch.store import locate
+from fdl.machine import setup as carry_out
 from fdl.machine.self_install import link, look, path_hint
-from fdl.machine.setup import report
-from fdl.machine.setup.execute import execute
-from fdl.machine.setup.facts import gather
-from fdl.machine.setup.plan import plan
+from fdl.machine.setup import execute
+from fdl.machine.setup_plan import gather, plan
 
 verbs = Group()
 
@@ -43,8 +42,8 @@ def setup(
     questions = Questions(on=not (non_interactive or call.yes or dry_run))
     store = locate(str(Path.cwd()), os.environ)
     facts = gather(store, os.environ)
-    output.show(report.machine(facts), "")
-    for problem, remedy in report.troubles(facts):
+    output.show(carry_out.machine(facts), "")
+    for problem, remedy in carry_out.troubles(facts):
         output.warning(problem, remedy)
     found = plan(facts, questions, os.environ, force=force)
     for note in found.notes:
@@ -52,14 +51,14 @@ def setup(
     if found.hint:
         output.hint(found.hint)
     title = "Would do:" if dry_run else "Steps:"
-    output.show(report.steps(found, title), "")
+    output.show(carry_out.steps(found, title), "")
     if dry_run:
         return 0
     sys.stdout.flush()
     failed = execute(found, store, facts.nvidia, os.environ)
     if failed:
         output.warning(f"{failed} of {len(found.steps)} steps failed; the warnings above say why")
-    output.show(report.following(found))
+    output.show(carry_out.following(found))
     _offer_install(questions)
     return 0
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl.base import output
+from fdl.base.units import duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
+from fdl.manifest.select.project import Project
+from fdl.runs.find import shortened
 
 if TYPE_CHECKING:
     from fdl.run.sweeps.store import Sweep
@@ -68,7 +71,6 @@ def resume(
     Raises:
         FdlError: There is no such sweep, or another process runs it.
     """
-    from fdl.manifest.select.project import Project
     from fdl.run.sweeps import execute
     from fdl.run.sweeps.request import Request
 
@@ -89,7 +91,6 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
     """
     from fdl.base.tables import table
     from fdl.run.sweeps.store import STATES, find
-    from fdl.runs.find import shortened
 
     sweeps = find(_call(ctx).project())
     if json:
@@ -119,7 +120,7 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
         FdlError: The word means no sweep.
     """
     from fdl.base.tables import table
-    from fdl.runs.text import duration, measured
+    from fdl.runs.describe import measured
 
     sweep = _chosen(_call(ctx), name)
     if json:

@@ -191,6 +191,12 @@ class Program(Verb):
         return []
 
 
+def in_module(module: str, name: str) -> Any:
+    """The command or the group of a name, from a module of this package."""
+    verbs: Group = import_module(f"fdl.cli.commands.{module}").verbs
+    return verbs.built(name) if name in verbs.names() else verbs.as_command()
+
+
 class Group(typer.Typer):
     """The commands of one module, or of a group of several modules.
 
@@ -217,7 +223,7 @@ class Group(typer.Typer):
     def built(self, name: str) -> Any:
         """The command of a name."""
         if module := self._modules.get(name):
-            return import_module(f"fdl.cli.commands.{module}").verbs.built(name)
+            return in_module(module, name)
         alone = typer.Typer(add_completion=False)
         alone.registered_commands = [one for one in self.registered_commands if one.name == name]
         return get_command(alone)

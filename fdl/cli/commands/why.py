@@ -1,45 +1,98 @@
-"""``fdl why``: every place that has a say in one value, and which one wins."""
+"""``fdl why``: what sets a value, and whether a command would run."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
+from fdl.base.errors import ManifestError, UsageError
+from fdl.cli.builtins.tree import schema
+from fdl.cli.commands.runs_group import project_folders
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
+from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.runs.find import choose, search
+from fdl.runs.metrics import BEST_OF
+from fdl.runs.resolved import split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.run.step import Step
 
 verbs = Group()
+
+
+SCHEMA_VERSION = 1
+
+_WORDS = {True: "will run", False: "will skip", None: "may run"}
 
 
 @verbs.command("why", cls=Open)
 def why(
     ctx: typer.Context,
     field: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="`training.lr`, `commands.test.run`, `env.HF_HOME`, or `RUN:training.lr` of a run "
             "or checkpoint"
         ),
         Complete("fields"),
-    ],
+    ] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(help="Explain it for this command, as you type it: `train quick`"),
     ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Explain whether a command would run or be skipped: `fdl why --run train`",
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Explain one value: every place that sets it, and which one wins.
 
+    With --run, it explains whether a command would run or be skipped. The commands that it needs
+    come first. Nothing starts.
+
     Raises:
-        FdlError: Nothing sets it, or what it stands in cannot be read.
+        FdlError: Nothing sets it, or what it stands in cannot be read. Or the words name nothing
+            that runs, or an input does not exist.
     """
+    if run:
+        words = [field, *(command or [])] if field else []
+        output.write(sys.stdout, _about_run(ctx.obj, words, as_json=json))
+        return 0
+    if field is None:
+        raise RefusedError("missing required argument <field>")
     from fdl.cli import answers
 
     asked = _with_path(ctx.obj, field)
     output.write(sys.stdout, answers.why(ctx.obj, asked, command or [], as_json=json))
     return 0
+
+
+def _about_run(call: Call, typed: list[str], *, as_json: bool) -> str:
+    """Whether a command and those that it needs would run, and why."""
+    from fdl.run.chain import steps_of
+
+    if typed and typed[0].startswith("-"):
+        Parser(schema(["why"]).parameters).parse(typed[:1], {})
+    project, words = call.behind_environment(typed)
+    if not words:
+        raise UsageError("no command is given", hint="fdl why --run train")
+    verdicts = _verdicts(steps_of(project, words, call.here()), force=call.invocation.work.force)
+    output.warnings(project.warnings)
+    if as_json:
+        return _as_json(verdicts)
+    from fdl.base.tables import table
+
+    rows = [(f"fdl {step.name}", _WORDS[runs], why) for step, runs, why in verdicts]
+    return output.drawn(table(rows, styles=("cyan",), wrap=(2,)))
 
 
 def _with_path(call: Call, asked: str) -> str:
@@ -48,18 +101,49 @@ def _with_path(call: Call, asked: str) -> str:
     Raises:
         FdlError: The name means no run, or several.
     """
-    from fdl.runs.metrics import BEST_OF
-    from fdl.runs.resolved import split
-
     word, colon, field = asked.rpartition(":")
     is_best = word.startswith(BEST_OF)
     if not colon or not word or (not is_best and split(asked) is not None):
         return asked
-    from fdl.cli.commands.runs_group import project_folders
-    from fdl.runs.find import choose, search
 
     places = project_folders(call)
     # The key of a manifest may have a colon, so that only the name of a run is a run.
     if is_best or word == "last" or any(run.name.startswith(word) for run in search(places)):
         return f"{choose(word, places).path}:{field}"
     return asked
+
+
+def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | None, str]]:
+    """Every step with whether it runs, and why; None where that depends on an earlier step."""
+    verdicts: list[tuple[Step, bool | None, str]] = []
+    for step in steps:
+        if step.rule is None:
+            continue
+        first = [
+            one.name for one, runs, _ in (verdicts[n] for n in step.needs) if runs is not False
+        ]
+        try:
+            verdict = step.rule.judge(forced=force and step.asked)
+        except ManifestError:
+            if not first:
+                raise
+            why = f"an input does not exist yet, and `fdl {first[0]}` runs before"
+            verdicts.append((step, True, why))
+            continue
+        if first and not verdict.runs:
+            why = f"`fdl {first[0]}` runs before, and may change its inputs"
+            verdicts.append((step, None, why))
+        else:
+            verdicts.append((step, verdict.runs, verdict.reason))
+    return verdicts
+
+
+def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "commands": [
+            {"command": step.plan.command, "asked": step.asked, "runs": runs, "reason": why}
+            for step, runs, why in verdicts
+        ],
+    }
+    return output.json_text(document)

@@ -12,7 +12,7 @@ import os
 
 from fdl.base.errors import FdlError
 from fdl.cli.complete.offer import OTHERWISE, Offer, add_global
-from fdl.manifest.builtins import BUILTINS, HIDDEN, PROGRAMS, RESERVED
+from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF, PROGRAMS, RESERVED
 from fdl.manifest.select.level import PATH, PRESET
 
 TYPE_CHECKING = False
@@ -148,7 +148,7 @@ class _Place:
     def _is_built_in(self, word: str) -> bool:
         from fdl.manifest.select.environment import steps_back
 
-        return word in BUILTINS and not steps_back(word, self._base, self._tokens[1:])
+        return word in (*BUILTINS, *OF_SELF) and not steps_back(word, self._base, self._tokens[1:])
 
     def _take_environment(self, built_in: Collection[str] = ()) -> None:
         """Use the environment that the first word names, unless there is a command of that name."""
@@ -214,6 +214,8 @@ class _Place:
             self._add_bundled(names[0], tail, current)
             return
         parameters = tree.schema(names).parameters
+        if names == ["why"] and "--run" in tail:
+            parameters = tuple(one for one in parameters if one.kind == "option" or one.variadic)
         Arguments(parameters, self._look).add(self._offer, tail, current)
         if tree.is_open(names) and self._known is not None and not self._offer.value_due:
             # The words of a command follow the other arguments.

@@ -233,7 +233,7 @@ def run_states(_asked: Asked) -> Values:
 
 def run_acts(asked: Asked) -> Values:
     """What a running training can be told."""
-    from fdl.runs.tell import PLAIN
+    from fdl.runs.follow import PLAIN
 
     if asked.before and asked.before[-1] == "set":
         return []
@@ -285,7 +285,7 @@ SOURCES: dict[str, Source] = {
     "torch-versions": torch_versions,
     "variants": variants,
 }
-"""Name in :class:`~fdl.programs.args.annotations.Complete` -> where the values come from."""
+"""Name in :class:`~fdl.programs.args._fields.Complete` -> where the values come from."""
 
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:

@@ -8,21 +8,107 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fdl.base.errors import UsageError
+from fdl.base.errors import BuildError, UsageError
 from fdl.base.shell_words import join, quote
 from fdl.libtorch.active import read_text
-from fdl.libtorch.architectures import Architecture
-from fdl.libtorch.build.tools import NEEDS, Tools
+from fdl.libtorch.catalog import Architecture, parse
 from fdl.libtorch.store import Store
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
+
+NEEDS = {
+    "nvcc": ("nvcc",),
+    "cmake": ("cmake",),
+    "python3": ("python3",),
+    "git": ("git",),
+    "gcc or cc": ("gcc", "cc"),
+}
+"""The tools of a native build, and the programs that provide each. Ninja is not listed: if the
+machine has none, it comes with the Python packages."""
+
+_PATIENCE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools that a native build finds.
+
+    Attributes:
+        path: ``PATH``, followed by the CUDA toolkit of ``CUDA_HOME`` or ``CUDA_PATH``.
+        missing: The missing tools.
+        has_ninja: Whether ninja is available.
+    """
+
+    path: str
+    missing: tuple[str, ...]
+    has_ninja: bool
+
+
+def find_tools(environ: Mapping[str, str]) -> Tools:
+    """Look for the tools of a native build."""
+    homes = [environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+    toolkits = (os.path.join(home, "bin") for home in homes)  # noqa: PTH118
+    path = os.pathsep.join(filter(None, (environ.get("PATH", ""), *toolkits)))
+    missing = [
+        tool
+        for tool, names in NEEDS.items()
+        if not any(shutil.which(name, path=path) for name in names)
+    ]
+    return Tools(path, tuple(missing), has_ninja=shutil.which("ninja", path=path) is not None)
+
+
+def nvcc_version(found: Tools, archs: Sequence[Architecture]) -> str:
+    """The CUDA version of the native compiler, after a check that it supports the architectures.
+
+    Raises:
+        BuildError: It does not support them, or does not work. A build would fail only after hours.
+    """
+    release = re.search(r"release (\d+\.\d+)", _ask_nvcc(found, "--version"))
+    if release is None:
+        raise BuildError(
+            "`nvcc --version` names no CUDA release", hint="reinstall the CUDA toolkit"
+        )
+    listed = re.findall(r"compute_(\d+)(\d[af]?)\b", _ask_nvcc(found, "--list-gpu-arch"))
+    known = {f"{major}.{minor}" for major, minor in listed}
+    unknown = [str(one) for one in archs if str(one).removesuffix("+PTX").rstrip("af") not in known]
+    if known and unknown:
+        spelled = " ".join(map(str, parse(" ".join(known))))
+        raise BuildError(
+            f"nvcc of CUDA {release[1]} ({shutil.which('nvcc', path=found.path)}) cannot compile "
+            f"for {', '.join(unknown)}; it knows {spelled}",
+            hint="build in a container: fdl libtorch build --docker; or put another CUDA toolkit "
+            "first on PATH",
+        )
+    return release[1]
+
+
+def _ask_nvcc(found: Tools, question: str) -> str:
+    program = shutil.which("nvcc", path=found.path) or "nvcc"
+    try:
+        answer = subprocess.run(
+            [program, question],
+            env={**os.environ, "PATH": found.path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise BuildError(
+            f"`{program} {question}` failed: {problem}", hint="reinstall the CUDA toolkit"
+        ) from None
+    return answer.stdout
+
 
 BackEnd = Literal["docker", "native"]
 
@@ -349,3 +435,82 @@ def _value(name: str, step: Step) -> str:
     if name == "PATH":
         return f'{quote(step.env[name].partition(os.pathsep)[0])}:"$PATH"'
     return quote(step.env[name])
+
+
+_DOCKER_PATIENCE_S = 15
+
+_INSTALL = (
+    "install Docker, or the missing tools; the CUDA toolkit brings nvcc, the packages of your "
+    "system the others (`build-essential cmake git python3` on Debian and Ubuntu)"
+)
+
+
+def docker_problem(environ: Mapping[str, str]) -> str:
+    """Why Docker cannot build an image here; empty if it can."""
+    program = shutil.which("docker", path=environ.get("PATH", ""))
+    if program is None:
+        return "there is no docker"
+    argv = [program, "version", "--format", "{{.Server.Version}}"]
+    try:
+        answer = subprocess.run(
+            argv,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_DOCKER_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not answer within {_PATIENCE_S} s"
+    except OSError as problem:
+        return f"{program}: {problem.strerror}"
+    if answer.returncode == 0:
+        return ""
+    words = answer.stderr.strip().splitlines()
+    return words[-1] if words else f"`docker version` failed with exit code {answer.returncode}"
+
+
+def require_linux(platform: str) -> None:
+    """Check that the platform is Linux: macOS has no CUDA, and the container is a Linux one.
+
+    Raises:
+        BuildError: The system is not Linux.
+    """
+    if platform != "linux":
+        raise BuildError(
+            f"libtorch for GPUs is built on Linux, and this is {platform}",
+            hint="on Windows, build inside WSL2; or install what there is: fdl libtorch install",
+        )
+
+
+def choose(
+    wanted: BackEnd | None,
+    found: Tools,
+    problem: Callable[[], str],
+    ask: Callable[[], BackEnd],
+) -> BackEnd:
+    """Choose the back end: the wanted one, else one that can be used.
+
+    ``problem`` returns the result of :func:`docker_problem`. It is called if the choice depends on
+    it, and ``ask`` if both back ends can be used.
+
+    Raises:
+        BuildError: The requested back end cannot be used, or none can.
+    """
+    if wanted == "native":
+        if found.missing:
+            raise BuildError(f"a native build lacks {', '.join(found.missing)}", hint=_INSTALL)
+        return "native"
+    trouble = problem()
+    if not trouble:
+        return "docker" if wanted or found.missing else ask()
+    if wanted or found.missing:
+        lacks = "" if wanted else f", and a native build lacks {', '.join(found.missing)}"
+        raise BuildError(
+            f"Docker cannot be used: {trouble}{lacks}",
+            hint="start or install Docker, or build without it: fdl libtorch build --native"
+            if wanted
+            else _INSTALL,
+        )
+    return "native"

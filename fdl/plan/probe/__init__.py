@@ -87,7 +87,7 @@ def agree(level: Level) -> None:
     """Remember that the user lets fdl ask the programs of this project."""
     from contextlib import suppress
 
-    from fdl.base.own_files import put_own
+    from fdl.base.files import put_own
     from fdl.manifest.cache import make_folder
 
     with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -15,12 +16,60 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.layout import Page, Row
+from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.args._fields import check_together, is_marked, parameter
 from fdl.programs.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
 from fdl.programs.parameters import document
 from fdl.programs.parameters.document import plain
 from fdl.programs.parameters.parameter import Parameter, collapsed_last, help_word
-from fdl.programs.parameters.parser import Parser, RefusedError, Source
+from fdl.programs.parameters.parser import (
+    Parser,
+    RefusedError,
+    Source,
+    argument_rows,
+    option_tables,
+    slots,
+)
+
+if TYPE_CHECKING:
+    from fdl.base.output import Palette
+
+
+def usage(program: str, parameters: Sequence[Parameter]) -> str:
+    """How a program is called: ``python main.py [OPTIONS] <data>``."""
+    return " ".join([program, "[OPTIONS]", *slots(parameters)])
+
+
+def render(
+    program: str,
+    description: str,
+    parameters: Sequence[Parameter],
+    collapsed: Mapping[str, str],
+    group: str = "",
+    *,
+    version: bool,
+    palette: Palette,
+    width: int,
+) -> str:
+    """One page: usage, description, arguments, options.
+
+    A group is shown alone; ``all`` shows every group in full.
+
+    Raises:
+        UsageError: No option has this group.
+    """
+    page = Page(palette, width)
+    page.usage(usage(program, parameters))
+    if group in ("", ALL_GROUPS):
+        for paragraph in filter(str.strip, re.split(r"\n\s*\n", description)):
+            page.prose(paragraph)
+        page.table("Arguments", argument_rows(parameters))
+    common = [Row("-V, --version", "Show the version")] if version else []
+    for heading, rows in option_tables(parameters, collapsed, common, group):
+        page.table(heading, rows)
+    return page.render()
+
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -184,7 +233,6 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
             return cls.try_parse_from(words)
         except FdlArgsError as error:
             from fdl.base import output
-            from fdl.programs.args.layout import usage
 
             program, explained = _typed(words)
             output.error(error.message, error.hint)
@@ -218,7 +266,6 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     def _render(cls, program: str, stream: TextIO | None, group: str) -> str:
         from fdl.base import output
         from fdl.base.layout import terminal_width
-        from fdl.programs.args.layout import render
 
         try:
             return render(

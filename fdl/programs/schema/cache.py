@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.base.regular import names, read_text
+from fdl.base.files import names, read_text
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -119,7 +119,7 @@ def store(
     import json
     from contextlib import suppress
 
-    from fdl.base.own_files import put_own
+    from fdl.base.files import put_own
     from fdl.manifest.cache import make_folder
 
     document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}

@@ -12,10 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 from fdl.base.errors import FdlError
+from fdl.base.files import inside, names, put_own, subfolders
 from fdl.base.light_record import Record as _Record
-from fdl.base.own_files import put_own
-from fdl.base.regular import names, subfolders
-from fdl.runs.json_file import read_json
+from fdl.runs.metrics import read_json
 
 FOLDER = ".fdl/slurm"
 """Batch files and logs of jobs, in a folder for each call; only their owner may read them."""
@@ -76,7 +75,6 @@ def new_folder(root: str) -> Path:
     Raises:
         FdlError: It cannot be made.
     """
-    from fdl.base.own_files import inside
     from fdl.manifest.cache import make_folder
 
     name = now = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")

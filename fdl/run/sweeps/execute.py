@@ -18,8 +18,7 @@ from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step, Where
 from fdl.run.sweeps.request import Request, name_of, of_flags, points, take_flags
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.run.sweeps.target import Target
-from fdl.runs.json_file import read_json
-from fdl.runs.metrics import Metric
+from fdl.runs.metrics import Metric, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

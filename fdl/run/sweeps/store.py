@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import run_record
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.own_files import inside, put_own
-from fdl.base.regular import subfolders
+from fdl.base.files import inside, put_own, subfolders
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.run.step import DONE, FAILED, STOPPED
 from fdl.runs.find import folders, search, shortened
-from fdl.runs.json_file import read_json
+from fdl.runs.metrics import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

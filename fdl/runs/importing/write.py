@@ -2,28 +2,224 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-import os
 import re
-import shutil
+import sys
+from array import array
+from bisect import bisect_right
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError
+from fdl.base.files import open_own, own, put_own, staging
 from fdl.base.masking import KNOWN
-from fdl.base.own_files import open_own, own, put_own
-from fdl.runs.importing import step_curves
-from fdl.runs.importing.epochs import Sorted
-from fdl.runs.json_file import read_json
-from fdl.runs.notes import NOTES
-from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, RECORD
+from fdl.runs.importing.foreign import Curve
+from fdl.runs.metrics import FIRST, RESOURCES, read_json
+from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, NOTES, RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from fdl.runs.importing.foreign import Foreign
+    from fdl.runs.importing.foreign import Curve, Foreign
+
+EPOCH, STEP = "epoch", "step"
+
+_BY_EPOCH, _BY_STEP = "epoch/", "step/"
+"""Begin the names of both kinds of metrics that flodl writes for TensorBoard and MLflow."""
+
+_MOST_ROWS = 2000
+_RESOURCES = "resources/"
+
+
+class Sorted:
+    """The curves of an imported run, told apart.
+
+    Attributes:
+        by_step: Metric -> its values by step.
+        by_epoch: Metric -> its values by epoch, counted from 1; empty if no epochs were recorded.
+        marks: Finished epochs by step; empty if they are not known.
+    """
+
+    def __init__(self, curves: Mapping[str, Curve]) -> None:
+        cleaned = {name: curve.cleaned() for name, curve in curves.items() if curve.steps}
+        self.by_step: dict[str, Curve] = {}
+        self.by_epoch: dict[str, Curve] = {}
+        self.marks = Curve()
+        if any(name.startswith(_BY_STEP) for name in cleaned):
+            self._from_flodl(cleaned)
+        elif EPOCH in cleaned:
+            self._from_epoch_metric(cleaned)
+        else:
+            self.by_step = cleaned
+
+    def _from_flodl(self, curves: Mapping[str, Curve]) -> None:
+        for name, curve in curves.items():
+            if name.startswith(_BY_STEP):
+                self.by_step[name.removeprefix(_BY_STEP)] = curve
+            elif not name.startswith(_RESOURCES):
+                self.by_epoch[name.removeprefix(_BY_EPOCH)] = curve
+
+    def _from_epoch_metric(self, curves: Mapping[str, Curve]) -> None:
+        """A metric called ``epoch`` counts epochs from 0, by step: Lightning records it."""
+        counter = curves[EPOCH]
+        for name, curve in curves.items():
+            if name == EPOCH:
+                continue
+            self.by_step[name] = curve
+            last: dict[int, int] = {}
+            for place, step in enumerate(curve.steps):
+                at = max(bisect_right(counter.steps, step) - 1, 0)
+                epoch = counter.values[at]
+                if math.isfinite(epoch):
+                    last[int(epoch) + 1] = place
+            places = sorted(last.items())
+            self.by_epoch[name] = Curve(
+                [epoch for epoch, _ in places],
+                [curve.values[place] for _, place in places],
+                [curve.times[place] for _, place in places],
+            )
+        ends = {int(value) + 1: step for step, value in _finite(counter)}
+        for epoch, step in sorted(ends.items()):
+            if not self.marks.steps or step > self.marks.steps[-1]:
+                self.marks.add(step, float(epoch), math.nan)
+
+    @property
+    def epochs(self) -> int | None:
+        """The last epoch; None if no epochs were recorded."""
+        ends = [curve.steps[-1] for curve in self.by_epoch.values() if curve.steps]
+        return max(ends, default=None)
+
+    def table(self) -> str:
+        """The text of ``metrics.csv``: a row for each epoch, or else for each step.
+
+        Of many steps, 2,000 spread evenly have a row, and those in which a metric is lowest,
+        highest or last. So the last and the best value are those of the whole curve.
+        """
+        by_epoch = bool(self.by_epoch)
+        curves = self.by_epoch or self.by_step
+        rows: dict[int, dict[str, float]] = {}
+        for name, curve in curves.items():
+            for place in range(len(curve.steps)) if by_epoch else _shown(curve):
+                rows.setdefault(curve.steps[place], {})[name] = curve.values[place]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        ends = RESOURCES if by_epoch else ()
+        writer.writerow([*(FIRST if by_epoch else (STEP,)), *curves, *ends])
+        seconds = self._seconds() if by_epoch else {}
+        for position, row in sorted(rows.items()):
+            cells = [repr(row[name]) if name in row else "" for name in curves]
+            took = [f"{seconds[position]:.3f}" if position in seconds else ""] if by_epoch else []
+            writer.writerow([position, *took, *cells, *("" for _ in ends)])
+        return text.getvalue()
+
+    def _seconds(self) -> dict[int, float]:
+        """The seconds of each epoch, from the times of its last values; without the first one."""
+        ends: dict[int, float] = {}
+        for curve in self.by_epoch.values():
+            for epoch, time in zip(curve.steps, curve.times, strict=True):
+                if math.isfinite(time):
+                    ends[epoch] = max(ends.get(epoch, time), time)
+        return {
+            epoch: max(time - ends[epoch - 1], 0.0)
+            for epoch, time in ends.items()
+            if epoch - 1 in ends
+        }
+
+
+def _shown(curve: Curve) -> Sequence[int]:
+    """The places of the points that get a row."""
+    count = len(curve.steps)
+    if count <= _MOST_ROWS:
+        return range(count)
+    # Every curve takes the same places if it has as many points, so that they share the rows.
+    width = -(-count // _MOST_ROWS)
+    chosen = {*range(0, count, width), count - 1}
+    known = [place for place, value in enumerate(curve.values) if not math.isnan(value)]
+    if known:
+        chosen |= {
+            min(known, key=curve.values.__getitem__),
+            max(known, key=curve.values.__getitem__),
+        }
+    return sorted(chosen)
+
+
+def _finite(curve: Curve) -> list[tuple[int, float]]:
+    pairs = zip(curve.steps, curve.values, strict=True)
+    return [(step, value) for step, value in pairs if math.isfinite(value)]
+
+
+FOLDER = "steps"
+INDEX = f"{FOLDER}/index.json"
+
+_VERSION = 1
+_BLOCK = 128
+
+
+def curve_files(curves: Mapping[str, Curve], marks: Curve) -> dict[str, bytes]:
+    """Path in the run directory -> content; the index comes last. Empty without a curve.
+
+    Args:
+        curves: Metric -> its values by step.
+        marks: Finished epochs by step.
+    """
+    if not curves:
+        return {}
+    index: dict[str, object] = {"version": _VERSION, "block": _BLOCK}
+    stems: dict[str, str] = {}
+    made: dict[str, bytes] = {}
+    for place, (name, curve) in enumerate(curves.items()):
+        stems[name] = f"{place}-0"
+        made |= _curve(stems[name], curve.steps, curve.values)
+    times = _times(curves)
+    if times:
+        index["time"] = "time-0"
+        made |= _curve("time-0", list(times), list(times.values()))
+    if marks.steps:
+        index["epochs"] = "epochs-0"
+        made |= _curve("epochs-0", marks.steps, marks.values)
+    index["curves"] = stems
+    made[INDEX] = (json.dumps(KNOWN.texts(index), indent=1) + "\n").encode()
+    return made
+
+
+def _times(curves: Mapping[str, Curve]) -> dict[int, float]:
+    """Unix time by step, rising in both, of the curve with the most points."""
+    longest = max(curves.values(), key=lambda curve: len(curve.steps))
+    found: dict[int, float] = {}
+    latest = -math.inf
+    for step, time in zip(longest.steps, longest.times, strict=True):
+        if math.isfinite(time) and time >= latest:
+            found[step] = latest = time
+    return found
+
+
+def _curve(stem: str, steps: list[int], values: list[float]) -> dict[str, bytes]:
+    numbers = array("d")
+    for pair in zip(steps, values, strict=True):
+        numbers.extend(pair)
+    made = {f"{FOLDER}/{stem}.f64": _bytes(numbers)}
+    rows = array("d")
+    for start in range(0, len(steps) - _BLOCK + 1, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        finite = [value for value in values[block] if math.isfinite(value)]
+        low, high = (min(finite), max(finite)) if finite else (math.nan, math.nan)
+        mean = math.fsum(finite) / len(finite) if finite else math.nan
+        first, last = steps[start], steps[start + _BLOCK - 1]
+        rows.extend((first, last, low, high, mean, _BLOCK - len(finite)))
+    if rows:
+        made[f"{FOLDER}/{stem}.blocks.f64"] = _bytes(rows)
+    return made
+
+
+def _bytes(numbers: array[float]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
 
 NEW, UPDATED, UNCHANGED = "new", "updated", "unchanged"
 
@@ -115,7 +311,7 @@ def _files(run: Foreign) -> dict[str, bytes]:
         CONFIG: _json(known[CONFIG]),
         ENVIRONMENT: _json(known[ENVIRONMENT]),
         METRICS: KNOWN.text(found.table()).encode(),
-        **step_curves.files(found.by_step, found.marks),
+        **curve_files(found.by_step, found.marks),
         RECORD: _json(KNOWN.texts(record)),
     }
 
@@ -156,15 +352,13 @@ def _timeless(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _write_new(path: Path, content: Mapping[str, bytes]) -> None:
     """Make a run directory under another name first, so that it is never seen incomplete."""
-    # Names that begin with a dot are passed over.
-    temporary = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:
-        temporary.mkdir(parents=True)
-        for name, data in content.items():
-            put_own(temporary, temporary / name, data)
-        temporary.rename(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with staging(path.parent) as temporary:
+            for name, data in content.items():
+                put_own(temporary, temporary / name, data)
+            temporary.rename(path)
     except OSError as problem:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise _refused(path, problem) from None
 
 
@@ -175,8 +369,8 @@ def _update(path: Path, content: Mapping[str, bytes]) -> None:
             file = path / name
             if not _holds(file, data):
                 put_own(path, file, data)
-        for file in Path(own(path, path / step_curves.FOLDER)).glob("*.f64"):
-            if f"{step_curves.FOLDER}/{file.name}" not in content:
+        for file in Path(own(path, path / FOLDER)).glob("*.f64"):
+            if f"{FOLDER}/{file.name}" not in content:
                 file.unlink(missing_ok=True)
     except OSError as problem:
         raise _refused(path, problem) from None

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.runs.find import search
+from fdl.runs.find import search, shortened
 from fdl.runs.pages.cache import Cache
 from fdl.runs.pages.rows import row, signature, table
 from fdl.runs.run import RUNNING
@@ -234,8 +234,6 @@ class Catalog:
 
 
 def _typed(run: Run) -> str:
-    from fdl.runs.find import shortened
-
     return str(shortened(run.path))
 
 

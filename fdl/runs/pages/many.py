@@ -6,7 +6,7 @@ import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from fdl.base.own_files import open_own
+from fdl.base.files import open_own
 from fdl.runs.pages.curves import AXES, Request as Wanted, packed
 from fdl.runs.pages.document import csp, served
 from fdl.runs.pages.one import RunPage

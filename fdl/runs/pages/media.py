@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from fdl.base.own_files import inside, open_own
-from fdl.runs.json_file import read_json
+from fdl.base.files import inside, open_own
+from fdl.runs.metrics import read_json
 from fdl.runs.pages.server import Answer, Refused, in_json
 
 if TYPE_CHECKING:

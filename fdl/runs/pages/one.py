@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.base.own_files import inside, open_own
+from fdl.base.files import inside, open_own
 from fdl.base.page_assets import RUN_PAGE
-from fdl.runs.json_file import read_json
+from fdl.runs.metrics import read_json
 from fdl.runs.pages.media import media_answer
 from fdl.runs.pages.rows import PAGE as FOLDER
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json

@@ -6,13 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError
-from fdl.base.numbers import in_json
+from fdl.base.units import in_json
 from fdl.runs.describe import environment_to_compare
 from fdl.runs.find import shortened
-from fdl.runs.json_file import read_json
-from fdl.runs.metrics import Metric
-from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
-from fdl.runs.settings import settings
+from fdl.runs.metrics import Metric, read_json
+from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT, settings
 from fdl.runs.step_files import FOLDER, StepFiles
 
 if TYPE_CHECKING:

@@ -6,18 +6,190 @@ import os
 import re
 import textwrap
 import tokenize
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import FdlError
-from fdl.scaffold.api_ref.entries import CATEGORIES, FUNCTIONS, Entry, Reference, Signature
+from fdl.base.errors import FdlError, UsageError
+from fdl.base.venv import project_prefix, site_packages
 
 if TYPE_CHECKING:
     from griffe import Attribute, Class, Module, Object
+
+CATEGORIES = (
+    "autograd",
+    "data",
+    "distributed",
+    "graph",
+    "losses",
+    "modules",
+    "optimizers",
+    "schedulers",
+    "tensor",
+    "other",
+)
+"""The categories; entries are sorted by their names."""
+
+FUNCTIONS = " (functions)"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One thing that can be called, or read off an object.
+
+    Attributes:
+        name: Its name alone: ``through``.
+        sig: How it is used: ``through(module: ModuleLike) -> Self``; constructors stand behind
+            the name of their class, properties have no parentheses.
+        doc: First line of its docstring; empty without one.
+        docstring: The whole docstring.
+    """
+
+    name: str
+    sig: str
+    doc: str = ""
+    docstring: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A public class, or the public functions of one module.
+
+    Attributes:
+        name: Name of the class, or the module and :data:`FUNCTIONS`.
+        category: One of :data:`CATEGORIES`.
+        module: The shortest module to import it from.
+        file: File that defines it, relative to the folder that holds the package.
+        line: Line of the definition.
+        doc: First line of the docstring; empty without one.
+        traits: Public base classes.
+        constructors: Ways to make one: the call of the class, class methods that return one, the
+            members of an enum.
+        builder_methods: Names of the methods that finish or configure a builder: ``build``,
+            ``done``, ``with_…``; they are among the methods too.
+        methods: Public methods and properties, or the functions of the module. Those of bases in
+            the same package follow the class's own.
+        examples: Code of the docstrings.
+        docstring: The whole docstring of the class, or of the module.
+    """
+
+    name: str
+    category: str
+    module: str
+    file: str
+    line: int
+    doc: str
+    traits: tuple[str, ...] = ()
+    constructors: tuple[Signature, ...] = ()
+    builder_methods: tuple[str, ...] = ()
+    methods: tuple[Signature, ...] = ()
+    examples: tuple[str, ...] = ()
+    docstring: str = ""
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class and not the functions of a module."""
+        return not self.name.endswith(FUNCTIONS)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say about it but its name."""
+        return not (self.doc or self.constructors or self.methods or self.examples)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """All entries of a package.
+
+    Attributes:
+        package: The package's name.
+        version: The package's version; ``unknown`` when it does not say.
+        entries: Sorted by category, then name, then file.
+        problems: Files that could not be read, as ``FILE:LINE: reason``.
+    """
+
+    package: str
+    version: str
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...] = ()
+
+
+OWN_NAME = "flodl"
+LEVELS = 5
+"""How many folders above the working directory may be the checkout."""
+
+
+def find(path: Path | None, start: Path, environ: Mapping[str, str]) -> Path:
+    """The folder of the package to describe: that in ``path``, which the user has named.
+
+    Without a path, the nearest checkout counts, then what the environment of the project around
+    has installed, then what came along with this fdl.
+
+    Raises:
+        UsageError: The named folder is neither.
+        FdlError: flodl is not there.
+    """
+    if path is not None:
+        return _named(path)
+    for folder in [start, *start.parents][: LEVELS + 1]:
+        if _is_checkout(folder):
+            return folder / OWN_NAME
+    for found in _installed(start, environ):
+        if _is_package(found):
+            return found
+    raise FdlError(
+        "the source of flodl is neither in a checkout around here nor installed",
+        hint="name a folder that holds it: fdl api-ref --path DIR",
+    )
+
+
+def _named(path: Path) -> Path:
+    path = path.expanduser().absolute()
+    for candidate in (path / OWN_NAME, path / "src" / OWN_NAME, path):
+        if _is_package(candidate):
+            return candidate
+    for folder in (path / "src", path):
+        found = [one for one in sorted(folder.glob("*")) if _is_package(one)]
+        found = [one for one in found if one.name not in ("test", "tests")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(
+                f"--path {path} has several packages: {', '.join(one.name for one in found)}",
+                hint=f"name one: fdl api-ref --path {found[0]}",
+            )
+    problem = "it has no Python package" if path.is_dir() else "there is no such folder"
+    raise UsageError(
+        f"--path {path}: {problem}",
+        hint="name a project folder, or a folder with an __init__.py",
+    )
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file()
+
+
+def _is_checkout(folder: Path) -> bool:
+    if not _is_package(folder / OWN_NAME):
+        return False
+    try:
+        document = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    project = document.get("project")
+    return isinstance(project, dict) and project.get("name") == OWN_NAME
+
+
+def _installed(start: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where an installed flodl may be: the project's, which may differ from our own, first."""
+    for folder in site_packages(project_prefix(str(start), environ)):
+        yield Path(folder, OWN_NAME)
+    yield Path(__file__).parents[3] / OWN_NAME
+
 
 _FOLDERS = ("autograd", "data", "distributed", "graph", "tensor")
 _OF_FILE = {

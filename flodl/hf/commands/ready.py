@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base import output
-from fdl.base.questions import Questions
+from fdl.base.terminal import Questions
+from fdl.base.units import size_text
 from flodl.hf.commands.typed import anchored, source
-from flodl.hf.downloads import PICKLED, SENTENCE_FILES, size_text
+from flodl.hf.downloads import PICKLED, SENTENCE_FILES
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate

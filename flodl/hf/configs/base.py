@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.hf.configs.fields import (
     MOST_LABELS,
     MOST_LAYERS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from flodl.files import replacing
+from fdl.base.files import replacing
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.text.conventions import settle, words_of
 from flodl.hf.text.files import (

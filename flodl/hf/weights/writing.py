@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fdl.base.files import replacing
 from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.sharded import is_sharded
-from flodl.files import replacing
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import shard_names
 from flodl.hf.weights import keys

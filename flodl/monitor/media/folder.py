@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from flodl.files import replace_text, replacing
+from fdl.base.files import replace_text, replacing
 from flodl.monitor.media.records import Image, MediaRecord, Text
 from flodl.monitor.media.store import KEPT, MOST_BYTES, MediaStore
 from flodl.monitor.records import Finish

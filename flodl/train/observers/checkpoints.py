@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from fdl.base.files import replacing
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
 from flodl.checkpoint.extra_state import extra_states
 from flodl.checkpoint.forms import CASTABLE
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError, DivergedError
-from flodl.files import replacing
 from flodl.train.run.training_state import TrainingState, label_and_hash
 from flodl.worker import CpuWorker
 

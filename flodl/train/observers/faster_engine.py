@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from fdl.base.units import format_duration
 from flodl import log
-from flodl.monitor.formats import format_duration
 from flodl.monitor.ledger import Account
 from flodl.terminal import is_first_rank
 from flodl.train.step.decision import remember_told, was_told

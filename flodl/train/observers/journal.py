@@ -13,7 +13,7 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
-from flodl.files import append_text
+from fdl.base.files import append_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from fdl.base.run_socket import folder_names, is_private, name_for, peer
+from fdl.base.run_record import folder_names, is_private, name_for, peer
 from flodl.train.observers.mailbox import Mailbox, Wish, refused
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
+from fdl.base.units import format_eta, format_metric, printable
 from flodl import log, terminal
-from flodl.monitor.formats import format_eta, format_metric, printable
 from flodl.terminal import BarLine, Style
 
 if TYPE_CHECKING:

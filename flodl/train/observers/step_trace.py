@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import torch
 
 from fdl.base.run_record import RECORD
+from fdl.base.step_trace import TRACE, TraceFile
 from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
@@ -22,7 +23,6 @@ from flodl.openmp import use_one_thread
 from flodl.train.observers.digest_times import SHARE, DigestTimes
 from flodl.train.observers.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.observers.sample_digests import SampleDigests, row_digests
-from flodl.train.observers.trace_file import NAME, TraceFile
 from flodl.train.observers.trace_stretch import Stretch
 from flodl.train.parts import LOADER_DEFAULTS
 
@@ -134,7 +134,7 @@ class StepTrace:
             "clips": clips,
         }
         try:
-            file = TraceFile(run.path / NAME)
+            file = TraceFile(run.path / TRACE)
             file.session(facts)
         except OSError as failure:
             _warn(failure)
@@ -468,4 +468,4 @@ def _continued(source: Path | None, folder: Path) -> dict[str, str] | None:
 
 
 def _warn(failure: Exception) -> None:
-    log.warning(f"{NAME} ends here: {type(failure).__name__}: {failure}; the training continues")
+    log.warning(f"{TRACE} ends here: {type(failure).__name__}: {failure}; the training continues")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from flodl.train.observers.trace_file import TraceFile
+    from fdl.base.step_trace import TraceFile
 
 
 @final

@@ -359,7 +359,7 @@ def prepare(
     if os.environ.get(REHEARSAL):
         raise ValueError(
             "a training loop of your own cannot be rehearsed: train with Trainer.builder, or start "
-            "the program without `rehearse`"
+            "the program without `fdl plan --try`"
         )
     make_optimizer = (
         GivenParts(model, optimizer).optimizer_over

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.code_record import code_changes, running_program
+from fdl.base.files import replace_text
 from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
 from fdl.base.run_record import CODE
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens
 from flodl import log
-from flodl.files import replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.base.files import remove_leftovers
 from flodl import log, terminal
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed, is_sharded
 from flodl.errors import CheckpointError, RunDirectoryError
-from flodl.files import remove_leftovers
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import LoopState
 from flodl.train.run.resume_checks import check_epochs, check_optimizer

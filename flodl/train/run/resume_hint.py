@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.masking import PLAN_VARIABLE
-from fdl.base.resume_option import RESUME, without_resume
+from fdl.base.run_record import RESUME, without_resume
 from flodl.errors import RunDirectoryError
 from flodl.ranks.launch.begun import has_begun
 from flodl.ranks.launch.launcher import detect

@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from fdl.base.files import replace_text
 from fdl.base.run_record import CODE, RECORD, process_facts
 from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
-from flodl.files import replace_text
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.ranks.launch.launcher import detect

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base import run_record
+from fdl.base.files import replace_text, staging
 from flodl import log
 from flodl.errors import RunDirectoryError
-from flodl.files import replace_text, staging
 from flodl.train.run.run_records import publish, read_record
 
 if TYPE_CHECKING:

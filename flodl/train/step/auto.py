@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 import torch
 from torch import nn
 
+from fdl.base.units import format_duration
 from flodl import log
-from flodl.monitor.formats import format_duration
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.decision import Decision, decision_key, stored_decision
 from flodl.train.step.fused import fused_step

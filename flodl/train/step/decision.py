@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from fdl.base.files import replace_text
 from flodl.data.structure import named_tensors
-from flodl.files import replace_text
 from flodl.processor import processor_facts
 from flodl.train.step.cache import project_folder
 from flodl.train.step.tuning import Tuning

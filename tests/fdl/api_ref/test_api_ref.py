@@ -520,13 +520,13 @@ def test_a_path_without_source_is_an_error(fdl, project, given, reason):
 
 
 def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
-    from fdl.scaffold.api_ref import source
+    from fdl.scaffold.api_ref import scan
 
-    monkeypatch.setattr(source, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/source.py"))
+    monkeypatch.setattr(scan, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/scan.py"))
     with pytest.raises(FdlError, match="neither in a checkout around here nor installed"):
-        source.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
+        scan.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):
-        source.find(tmp_path, tmp_path, {})
+        scan.find(tmp_path, tmp_path, {})
 
 
 def test_what_is_printed_as_a_signature_is_python(flodl_reference):

@@ -1,4 +1,4 @@
-"""``fdl autocomplete``: one block in the start-up file, and nothing else touched."""
+"""``fdl self autocomplete``: one block in the start-up file, and nothing else touched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def block_of(text: str) -> str:
 def test_twice_leaves_one_block_in_the_start_up_file(fdl: Fdl, home: Path, shell: str) -> None:
     rc = start_file(shell, home)
     for done in range(2):
-        session = fdl("autocomplete", env={"SHELL": f"/usr/bin/{shell}"})
+        session = fdl("self", "autocomplete", env={"SHELL": f"/usr/bin/{shell}"})
         assert (session.exit, session.err) == (0, "")
         assert f"source {rc}" in session.out
         assert ("already" in session.out) is bool(done)
@@ -50,7 +50,7 @@ def test_twice_leaves_one_block_in_the_start_up_file(fdl: Fdl, home: Path, shell
 def test_the_block_completes_in_a_new_shell(
     fdl: Fdl, home: Path, root: Path, tmp_path: Path, shell: str
 ) -> None:
-    fdl("autocomplete", env={"SHELL": shell})
+    fdl("self", "autocomplete", env={"SHELL": shell})
     block = start_file(shell, home).read_text()
     with Shell(shell, tmp_path / "session", root, block) as session:
         # The first TAB fetches the script, the second finds it there.
@@ -64,7 +64,7 @@ def test_the_block_completes_in_a_new_shell(
 def test_the_block_is_silent_where_there_is_no_fdl(
     fdl: Fdl, home: Path, root: Path, tmp_path: Path, shell: str
 ) -> None:
-    fdl("autocomplete", env={"SHELL": shell})
+    fdl("self", "autocomplete", env={"SHELL": shell})
     block = start_file(shell, home).read_text()
     with Shell(shell, tmp_path / "session", root, block, path=False) as session:
         assert session.press_tab("fdl tr") == "fdl tr"
@@ -77,7 +77,7 @@ def test_the_block_is_silent_where_there_is_no_fdl(
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_block_starts_no_program(fdl: Fdl, home: Path, tmp_path: Path, shell: str) -> None:
     program = required(shell)
-    fdl("autocomplete", env={"SHELL": shell})
+    fdl("self", "autocomplete", env={"SHELL": shell})
     spy = tmp_path / "bin/fdl"
     spy.parent.mkdir()
     spy.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
@@ -96,7 +96,7 @@ def test_the_rest_of_the_file_stays_byte_for_byte(fdl: Fdl, home: Path) -> None:
     before, after = b"export A=1\r\n\xff\xfe\n", b"\n# the end\nalias f=fdl"
     rc = home / ".bashrc"
     rc.write_bytes(before + b"# fdl shell completions\nold\n# fdl shell completions end\n" + after)
-    assert fdl("autocomplete").exit == 0
+    assert fdl("self", "autocomplete").exit == 0
     written = rc.read_bytes()
     assert written.startswith(before + BEGIN.encode())
     assert written.endswith(END.encode() + after)
@@ -106,21 +106,21 @@ def test_the_rest_of_the_file_stays_byte_for_byte(fdl: Fdl, home: Path) -> None:
 def test_a_block_is_added_at_the_end_on_a_line_of_its_own(fdl: Fdl, home: Path) -> None:
     rc = home / ".bashrc"
     rc.write_text("export A=1")
-    assert fdl("autocomplete").exit == 0
+    assert fdl("self", "autocomplete").exit == 0
     assert rc.read_text() == "export A=1\n" + block_of(rc.read_text())
 
 
 def test_several_blocks_become_one(fdl: Fdl, home: Path) -> None:
     rc = home / ".bashrc"
     rc.write_text(f"a\n{BEGIN}1\n{END}b\n{BEGIN}2\n{END}c\n")
-    assert fdl("autocomplete").exit == 0
+    assert fdl("self", "autocomplete").exit == 0
     text = rc.read_text()
     assert text == f"a\n{block_of(text)}b\nc\n"
 
 
 @pytest.mark.usefixtures("home")
 def test_without_a_home_folder_nothing_is_written(fdl: Fdl) -> None:
-    done = fdl("autocomplete", "--dry-run", env={"HOME": ""})
+    done = fdl("self", "autocomplete", "--dry-run", env={"HOME": ""})
     assert done.exit == 1
     assert done.err == "error: there is no home folder to install into\nhint: set HOME\n"
 
@@ -128,7 +128,7 @@ def test_without_a_home_folder_nothing_is_written(fdl: Fdl) -> None:
 def test_half_a_block_is_reported_and_nothing_written(fdl: Fdl, home: Path) -> None:
     rc = home / ".bashrc"
     rc.write_text(f"a\n{BEGIN}b\n")
-    session = fdl("autocomplete")
+    session = fdl("self", "autocomplete")
     assert session.exit == 1
     assert f"{rc}:2: `# fdl shell completions` begins a block without" in session.err
     assert rc.read_text() == f"a\n{BEGIN}b\n"
@@ -140,14 +140,16 @@ def test_a_linked_file_stays_a_link_and_keeps_its_mode(fdl: Fdl, home: Path) -> 
     real.write_text("x\n")
     real.chmod(0o600)
     (home / ".bashrc").symlink_to("dotfiles/bashrc")
-    assert fdl("autocomplete").exit == 0
+    assert fdl("self", "autocomplete").exit == 0
     assert (home / ".bashrc").readlink() == Path("dotfiles/bashrc")
     assert real.read_text() == "x\n" + block_of(real.read_text())
     assert real.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in real.parent.iterdir()] == ["bashrc"]
 
 
-@pytest.mark.parametrize("flags", [("-n", "autocomplete"), ("autocomplete", "--dry-run")])
+@pytest.mark.parametrize(
+    "flags", [("-n", "self", "autocomplete"), ("self", "autocomplete", "--dry-run")]
+)
 def test_a_dry_run_shows_the_file_and_the_block(
     fdl: Fdl, home: Path, flags: tuple[str, ...]
 ) -> None:
@@ -159,8 +161,8 @@ def test_a_dry_run_shows_the_file_and_the_block(
 
 
 def test_the_shells_own_variables_name_their_folders(fdl: Fdl, home: Path) -> None:
-    fdl("autocomplete", env={"SHELL": "zsh", "ZDOTDIR": str(home / "z")})
-    fdl("autocomplete", env={"SHELL": "fish", "XDG_CONFIG_HOME": str(home / "c")})
+    fdl("self", "autocomplete", env={"SHELL": "zsh", "ZDOTDIR": str(home / "z")})
+    fdl("self", "autocomplete", env={"SHELL": "fish", "XDG_CONFIG_HOME": str(home / "c")})
     files = sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
     assert files == ["c/fish/config.fish", "z/.zshrc"]
 
@@ -173,20 +175,20 @@ def test_the_shells_own_variables_name_their_folders(fdl: Fdl, home: Path) -> No
 def test_another_shell_is_refused_and_no_file_is_written(
     fdl: Fdl, home: Path, shell: str, problem: str, flags: tuple[str, ...]
 ) -> None:
-    session = fdl("autocomplete", *flags, env={"SHELL": shell})
+    session = fdl("self", "autocomplete", *flags, env={"SHELL": shell})
     assert (session.exit, session.out) == (1, "")
     assert session.err == (
         f"error: {problem}; it works in bash, zsh and fish; nothing was written\n"
-        "hint: for bash, type: SHELL=bash fdl autocomplete\n"
+        "hint: for bash, type: SHELL=bash fdl self autocomplete\n"
     )
     assert list(home.iterdir()) == []
-    assert fdl("autocomplete", env={"SHELL": "bash"}).exit == 0
+    assert fdl("self", "autocomplete", env={"SHELL": "bash"}).exit == 0
     assert (home / ".bashrc").is_file()
 
 
 def test_a_file_that_cannot_be_written_is_an_error(fdl: Fdl, home: Path) -> None:
     (home / ".config").write_text("a file where the folder should be")
-    session = fdl("autocomplete", env={"SHELL": "fish"})
+    session = fdl("self", "autocomplete", env={"SHELL": "fish"})
     assert session.exit == 1
     assert "config.fish cannot be" in session.err
     assert "Traceback" not in session.err

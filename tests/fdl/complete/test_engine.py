@@ -69,10 +69,12 @@ def test_commands_that_cannot_run_are_left_out(complete: Complete) -> None:
 
 def test_built_ins_are_completed_at_any_depth(complete: Complete) -> None:
     assert complete("config", "") == ["show", "set"]
-    assert complete("schema", "c") == ["clear"]
+    assert complete("self", "schema", "c") == ["clear"]
     assert complete("config", "show", "--j") == ["--json"]
     assert complete("config", "nonsense", "") == []
-    assert complete("completions", "") == ["bash", "zsh", "fish"]
+    for words in (["completions"], ["self", "completions"]):
+        assert complete(*words, "") == ["bash", "zsh", "fish"]
+    assert complete("skill", "") == complete("self", "skill", "") == ["list", "install"]
     assert complete("version", "") == []
 
 
@@ -85,8 +87,6 @@ def test_behind_a_command_and_a_help_flag_stand_groups_of_options(complete: Comp
     assert complete("--help", "a") == [
         "adopt",
         "add",
-        "api-ref",
-        "autocomplete",
         "a:b",
         "a:c",
         "all",
@@ -327,7 +327,7 @@ def test_the_environment_decides_what_is_offered(complete: Complete) -> None:
     assert complete("--env=ci", "n") == ["nightly"]
     assert complete("n", "--env", "ci") == ["ci"]
     assert complete("n", env={"FDL_ENV": "ci"}) == ["nightly"]
-    assert complete("c", env={"FDL_ENV": "ci"}) == ["check", "config", "completions"]
+    assert complete("c", env={"FDL_ENV": "ci"}) == ["check", "config"]
     assert complete("ci", "n", env={"FDL_ENV": "cloud"}) == []
 
 
@@ -392,9 +392,9 @@ def test_paths_and_layers_of_the_manifest_are_completed(complete: Complete) -> N
 
 
 def test_commands_are_completed_where_they_are_arguments(complete: Complete) -> None:
-    assert complete("schema", "clear", "") == ["train"]
-    assert complete("schema", "refresh", "train", "") == ["tools"]
-    assert complete("schema", "refresh", "test", "") == ["--dry-run"]
+    assert complete("self", "schema", "clear", "") == ["train"]
+    assert complete("self", "schema", "refresh", "train", "") == ["tools"]
+    assert complete("self", "schema", "refresh", "test", "") == ["--dry-run"]
     for asked in (("why", "training.lr"), ("config", "show"), ("plan",)):
         assert complete(*asked, "tr") == ["train"]
         assert "quick" in complete(*asked, "train", "q")
@@ -410,7 +410,7 @@ def test_a_broken_manifest_leaves_the_built_ins(complete: Complete, project: Pro
     assert complete("") == list(BUILTINS)
     assert complete("config", "") == ["show", "set"]
     assert complete("train", "") == []
-    assert complete("why", "") == ["--json"]
+    assert complete("why", "") == ["--run", "--json"]
 
 
 def test_a_broken_child_costs_only_what_is_below_it(complete: Complete, project: Project) -> None:

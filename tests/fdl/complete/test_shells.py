@@ -136,7 +136,7 @@ def test_the_working_directory_decides(
         assert shell.press_tab("fdl --env c") == "fdl --env c"
         shell.run("cd /")
         assert shell.press_tab("fdl tr") == "fdl tr"
-        assert shell.press_tab("fdl autoc") == "fdl autocomplete "
+        assert shell.press_tab("fdl self au") == "fdl self autocomplete "
 
 
 @pytest.mark.parametrize("name", SHELLS)

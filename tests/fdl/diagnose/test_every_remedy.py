@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.base.hardware.facts import Nvidia, Trouble
-from fdl.base.hardware.kernel import troubles
-from fdl.base.hardware.refusals import (
+from fdl.base.hardware import Nvidia, Trouble
+from fdl.base.hardware.troubles import (
     DRIVER_NOT_LOADED,
     GIVE_TO_CONTAINER,
     GPU_IS_LOST,
@@ -30,9 +29,9 @@ from fdl.base.hardware.refusals import (
     of_driver,
     of_gpu,
     slices_missing,
+    troubles,
 )
-from fdl.machine.diagnose.codes import CODES
-from fdl.machine.diagnose.compatibility import installation
+from fdl.machine.findings import CODES, installation
 from tests.fdl.diagnose import test_remedies
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import card

@@ -10,12 +10,9 @@ import pytest
 import fdl.base.hardware
 from fdl.base.hardware import Gpu, Nvidia, System
 from fdl.libtorch.active import Variant
-from fdl.libtorch.need import needed_by
-from fdl.libtorch.store import Store
-from fdl.machine.diagnose.codes import CODES
-from fdl.machine.diagnose.environment import Environment
-from fdl.machine.diagnose.findings import findings
-from fdl.machine.diagnose.survey import Facts, Stock
+from fdl.libtorch.store import Store, needed_by
+from fdl.machine.facts import Environment, Facts, Stock
+from fdl.machine.findings import CODES, findings
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, card
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.machine.diagnose.codes import CODES
-from fdl.machine.diagnose.report import schema_as_json
+from fdl.machine.findings import CODES
+from fdl.machine.report import schema_as_json
 from tests.fdl.diagnose.conftest import SCHEMA, activate, environment, validator, variant
 from tests.fdl.hardware.fake_nvml import GIB, card, without_nvidia
 

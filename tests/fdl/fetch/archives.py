@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fdl.libtorch.fetch import Options
+from fdl.libtorch.archive import Options
 
 QUICK = Options(
     tail=1,

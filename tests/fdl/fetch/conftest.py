@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fdl.base.progress import Progress
-from fdl.libtorch.fetch import Options, Unpacked
-from fdl.libtorch.fetch.download import unpack_url
+from fdl.libtorch.archive import Options, Unpacked
+from fdl.libtorch.download import unpack_url
 from tests.fdl.fetch.archives import QUICK, Tree, inside, tree
 from tests.fdl.fetch.server import Server
 

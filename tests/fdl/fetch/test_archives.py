@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fdl.base.errors import FetchError
 from fdl.base.progress import Progress
-from fdl.libtorch.fetch import Options, Unpacked, unpack_file
-from fdl.libtorch.fetch.download import unpack_url
+from fdl.libtorch.archive import Options, Unpacked, unpack_file
+from fdl.libtorch.download import unpack_url
 from tests.fdl.fetch.archives import QUICK, expected, library, member, pack, tree
 from tests.fdl.fetch.server import Server
 from tests.rows import each_row

@@ -18,7 +18,7 @@ import pytest
 from blake3 import blake3
 
 from fdl.base.errors import FetchError
-from fdl.libtorch.fetch.archive import ENDING as LARGEST_ENDING
+from fdl.libtorch.archive import ENDING as LARGEST_ENDING
 from tests.fdl.fetch.archives import QUICK, expected, library, pack
 
 ARCHIVE = pack(library())
@@ -422,7 +422,7 @@ CHILD = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from fdl.libtorch.fetch.download import unpack_url
+from fdl.libtorch.download import unpack_url
 from fdl.base.progress import Progress
 from tests.fdl.fetch.archives import QUICK, inside
 url, target, part, *options = sys.argv[1:]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fdl.base.hardware import nvidia_smi
+from fdl.base.hardware import gpus
 from tests import fork_server
 from tests.fdl.hardware.fake_nvml import (
     DRIVER_NOT_LOADED,
@@ -247,7 +247,7 @@ def test_nvidia_smi_that_hangs_is_ended(tmp_path):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n/bin/sleep 60\n", encoding="utf-8")
     program.chmod(0o755)
-    found = nvidia_smi.read({"PATH": str(tmp_path)}, tmp_path / "root", patience=0.3)
+    found = gpus.read_smi({"PATH": str(tmp_path)}, tmp_path / "root", patience=0.3)
     assert [one.kind for one in found.troubles] == ["driver-silent"]
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fdl.base.errors import BuildError
-from fdl.base.hardware import nvidia_smi, nvml
-from fdl.libtorch.architectures import parse
-from fdl.libtorch.build.tools import find_tools, nvcc_version
+from fdl.base.hardware import gpus
+from fdl.libtorch.build.plan import find_tools, nvcc_version
+from fdl.libtorch.catalog import parse
 
 ROOT = Path("/")
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def test_the_library_and_the_program_give_the_same_facts() -> None:
-    library, program = nvml.read(ROOT), nvidia_smi.read(os.environ, ROOT)
+    library, program = gpus.read_nvml(ROOT), gpus.read_smi(os.environ, ROOT)
     assert library.gpus
     assert (library.source, program.source) == ("nvml", "nvidia-smi")
     assert dataclasses.replace(library, source="") == dataclasses.replace(program, source="")
@@ -33,7 +33,9 @@ def test_the_library_and_the_program_give_the_same_facts() -> None:
 def test_the_facts_are_those_that_nvidia_smi_prints() -> None:
     asked = ["nvidia-smi", "--query-gpu=uuid,memory.total,name", "--format=csv,noheader,nounits"]
     printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    found = [f"{one.uuid}, {round(one.memory / 2**20)}, {one.name}" for one in nvml.read(ROOT).gpus]
+    found = [
+        f"{one.uuid}, {round(one.memory / 2**20)}, {one.name}" for one in gpus.read_nvml(ROOT).gpus
+    ]
     assert found == printed.splitlines()
 
 

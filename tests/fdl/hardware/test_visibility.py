@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl.base.hardware import Gpu
-from fdl.base.hardware.visibility import restrict
+from fdl.base.hardware.troubles import restrict
 from tests.rows import each_row
 
 CARDS = [

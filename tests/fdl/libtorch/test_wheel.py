@@ -142,7 +142,7 @@ def test_a_dry_run_does_not_ask_pip(libtorch):
 
 def test_the_pip_of_another_python_serves_one_without(monkeypatch, tmp_path):
     from fdl.base.errors import LibtorchError
-    from fdl.libtorch.sources import pip
+    from fdl.libtorch import pip
 
     monkeypatch.setattr(pip, "find_spec", lambda _name: None)
     program = tmp_path / "python3"

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from fdl.base.errors import BuildError
-from fdl.libtorch.build.back_end import BackEnd, choose, docker_problem, require_linux
-from fdl.libtorch.build.tools import Tools, find_tools
+from fdl.libtorch.build.plan import (
+    BackEnd,
+    Tools,
+    choose,
+    docker_problem,
+    find_tools,
+    require_linux,
+)
 from tests.conftest import Fdl
 from tests.fdl.libtorch_build.docker import Docker
 from tests.fdl.terminal import Terminal

@@ -12,9 +12,8 @@ from hypothesis import given, strategies as st
 
 from fdl.base.errors import UsageError
 from fdl.libtorch.active import is_id
-from fdl.libtorch.architectures import parse
-from fdl.libtorch.build.plan import BuildPlan, Request, plan
-from fdl.libtorch.build.tools import Tools
+from fdl.libtorch.build.plan import BuildPlan, Request, Tools, plan
+from fdl.libtorch.catalog import parse
 from fdl.libtorch.store import Store
 from tests.conftest import Fdl
 from tests.fdl.hardware.fake_nvml import card, nvidia, without_nvidia

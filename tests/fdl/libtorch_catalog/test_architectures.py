@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fdl.base.errors import UsageError
-from fdl.libtorch.architectures import Architecture, covers, parse, recorded
+from fdl.libtorch.catalog import Architecture, covers, parse, recorded
 from tests.rows import each_row
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from fdl.base.errors import LibtorchError
 from fdl.libtorch.prove import facts_of
 from fdl.libtorch.prove.binary import read
-from fdl.libtorch.prove.loader import Missing, links
+from fdl.libtorch.prove.report import Missing, links
 from tests.fdl.hardware.fake_nvml import without_nvidia
 from tests.fdl.prove.cuda import compile_library, container, embed, ptx, sass
 from tests.rows import each_row

@@ -4,8 +4,8 @@ from struct import pack
 
 from hypothesis import example, given, strategies as st
 
-from fdl.libtorch.prove.fatbin import MAGIC, united, walk
-from fdl.libtorch.prove.ptx import cuda_of
+from fdl.libtorch.prove.binary import MAGIC, united, walk
+from fdl.libtorch.prove.facts import cuda_of
 from tests.fdl.prove.cuda import EXACT, FAMILY, LTO, container, entry, ptx, sass
 
 

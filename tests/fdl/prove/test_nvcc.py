@@ -6,9 +6,7 @@ import subprocess
 import pytest
 
 from fdl.libtorch.prove import facts_of
-from fdl.libtorch.prove.facts import images
-from fdl.libtorch.prove.ptx import cuda_of
-from fdl.libtorch.prove.verdict import cards_of, judge
+from fdl.libtorch.prove.facts import cards_of, cuda_of, images, judge
 from tests.fdl.prove.cuda import KERNEL, library, needs_nvcc, nvcc, nvcc_release, targets
 
 pytestmark = needs_nvcc

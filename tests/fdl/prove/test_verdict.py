@@ -7,12 +7,10 @@ import pytest
 from fdl.base.errors import UsageError
 from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
-from fdl.libtorch.architectures import parse
-from fdl.libtorch.prove.binary import Binary
-from fdl.libtorch.prove.facts import Cuda, Facts
-from fdl.libtorch.prove.fatbin import Image
+from fdl.libtorch.catalog import parse
+from fdl.libtorch.prove.binary import Binary, Image
+from fdl.libtorch.prove.facts import Cuda, Facts, cards_of, judge, remedy
 from fdl.libtorch.prove.report import examine
-from fdl.libtorch.prove.verdict import cards_of, judge, remedy
 from tests.rows import each_row
 
 CUDA_128 = Cuda("12.8", "build-version")
@@ -189,8 +187,8 @@ def test_libraries_that_are_no_libtorch_are_to_be_compiled_again():
 
 
 def test_libraries_for_another_machine_are_an_error(monkeypatch):
-    monkeypatch.setattr("fdl.libtorch.prove.loader.processor", lambda: "arm64")
-    monkeypatch.setattr("fdl.libtorch.prove.loader.operating_system", lambda: "linux")
+    monkeypatch.setattr("fdl.libtorch.prove.report.processor", lambda: "arm64")
+    monkeypatch.setattr("fdl.libtorch.prove.report.operating_system", lambda: "linux")
     report = examine(facts(("sm_90", 1)), [card("9.0")], None, {})
     assert report.verdicts[0].outcome == "native"
     assert not report.ok

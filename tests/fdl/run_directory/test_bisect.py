@@ -16,9 +16,8 @@ import pytest
 
 from fdl.base.errors import FdlError
 from fdl.run.bisect import Finding, Repeats, _python_options, search, search_of
-from fdl.runs.code_copy import copy_code
 from fdl.runs.diff import compare
-from fdl.runs.recipe import Recipe, recipe_of, shown, swapped
+from fdl.runs.recipe import Recipe, copy_code, recipe_of, shown, swapped
 from fdl.runs.run import Run
 from fdl.runs.trace_file import Trace, read_trace
 from tests.conftest import Fdl

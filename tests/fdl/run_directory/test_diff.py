@@ -13,8 +13,7 @@ from textwrap import dedent
 import pytest
 
 from fdl.runs.acts import differing
-from fdl.runs.causes import kind_of
-from fdl.runs.code_changes import changed_lines
+from fdl.runs.causes import changed_lines, kind_of
 from fdl.runs.run import read
 from tests import fork_server
 from tests.conftest import training_path

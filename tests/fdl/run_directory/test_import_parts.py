@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from fdl.runs.importing import tensorboard
+from fdl.runs.importing import foreign
 from fdl.runs.importing.detect import runs
-from fdl.runs.importing.epochs import Sorted
 from fdl.runs.importing.foreign import Curve, UnreadableRunError
+from fdl.runs.importing.write import Sorted
 from tests.fdl.run_directory.test_import import event, field, record, scalar, varint
 from tests.rows import each_row
 
@@ -21,7 +21,7 @@ def imported(folder, *events, tail=b""):
     """The run of an event file with these events."""
     file = folder / EVENTS
     file.write_bytes(b"".join(map(record, events)) + tail)
-    return tensorboard.read(folder, [file], "run")
+    return foreign.read_tensorboard(folder, [file], "run")
 
 
 def setting(name, value):

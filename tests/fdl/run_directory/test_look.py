@@ -298,12 +298,12 @@ def test_a_name_that_is_metric_and_setting_is_listed_once(runs, fdl):
 
 def test_a_run_on_one_device_has_no_ledger_to_verify(runs, fdl):
     trail(runs / "2026-03-01T10-00-00", launched_ranks=None)
-    session = fdl("verify-run", "last")
+    session = fdl("runs", "verify", "last")
     assert (session.exit, session.out) == (2, "")
     assert session.err == (
         "error: out/2026-03-01T10-00-00 has no sample ledger: it was trained on one device, and "
         "only a training in several processes writes one\n"
-        "hint: name a run of several processes: fdl verify-run RUN\n"
+        "hint: name a run of several processes: fdl runs verify RUN\n"
     )
 
 

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from fdl.runs.find import choose, search
-from fdl.runs.order import sorted_by
-from fdl.runs.quantity import Known
+from fdl.runs.quantity import Known, sorted_by
 from fdl.runs.query import matches, parse
 from tests.fdl.run_directory.trails import trail
 from tests.rows import each_row
@@ -44,7 +43,7 @@ CHOSEN = [
     ("runs", "note", "{best}", "the best"),
     ("runs", "rm", "--dry-run", "{best}"),
     ("runs", "tell", "{best}", "stop"),
-    ("verify-run", "{best}", "--dry-run"),
+    ("runs", "verify", "{best}", "--dry-run"),
     ("why", "{best}:lr", "--json"),
 ]
 """Command lines in which a run is chosen by its best value."""

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.run_socket import name_for
+from fdl.base.run_record import name_for
+from fdl.runs.follow import Act, parse, tell
 from fdl.runs.run import read
-from fdl.runs.tell import Act, parse, tell
 from tests.fdl.run_directory.trails import trail
 from tests.rows import each_row
 
@@ -126,7 +126,7 @@ def test_an_answer_that_comes_before_the_request_is_read(runs, private, monkeypa
             channel.sendall(b'{"ok": false, "error": "not for you"}\n')
             channel.close()
 
-        monkeypatch.setattr("fdl.runs.tell.peer", refuse)
+        monkeypatch.setattr("fdl.runs.follow.peer", refuse)
         with pytest.raises(FdlError, match="not for you"):
             tell(found, Act("stop"), 10)
 

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from fdl.base.errors import FdlError
-from fdl.scaffold.add_manifest import manifests, with_command
+from fdl.scaffold.add import manifests, with_command
 from tests.rows import each_row
 
 KEYS = {"description": "Try models", "path": "./flodl-hf/"}

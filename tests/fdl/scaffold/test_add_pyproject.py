@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fdl.base.errors import ScaffoldError
-from fdl.scaffold.add_pyproject import (
+from fdl.scaffold.add_requirement import (
     lines_with_extra,
     lines_with_requirement,
     with_extra,

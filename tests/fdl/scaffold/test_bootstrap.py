@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.scaffold.mode import Mode
-from fdl.scaffold.project import values
-from fdl.scaffold.render import render
+from fdl.scaffold.render import Mode, render, values
 
 # The real file, but installed by nobody: what PATH holds must not include the fdl under test.
 TOOLS = "/usr/bin:/bin"

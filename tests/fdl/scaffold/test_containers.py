@@ -13,9 +13,7 @@ import pytest
 import yaml
 
 from fdl.libtorch.catalog import artifacts, default_version
-from fdl.scaffold.mode import Mode
-from fdl.scaffold.project import values
-from fdl.scaffold.render import render
+from fdl.scaffold.render import Mode, render, values
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 from tests.rows import each_row

@@ -52,11 +52,11 @@ def is_accepted(tmp_path: Path, text: str, *, whole: bool = True) -> bool:
 
 
 def test_the_printed_schema_is_the_committed_copy(fdl):
-    printed = fdl("schema", "manifest")
+    printed = fdl("self", "schema", "manifest")
     assert (printed.exit, printed.err) == (0, "")
     assert json.loads(printed.out)["$schema"] == DIALECT
     assert printed.out == COPY.read_text(encoding="utf-8"), (
-        "renew it: python -m fdl schema manifest > docs/reference/fdl.schema.json"
+        "renew it: python -m fdl self schema manifest > docs/reference/fdl.schema.json"
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fdl.base.hardware import Gpu, Nvidia, System
-from fdl.base.questions import Questions
+from fdl.base.terminal import Questions
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import artifacts
-from fdl.machine.setup.facts import Facts, ProjectFacts
+from fdl.machine.setup_plan import Facts, ProjectFacts
 
 TORCH = "2.10.0"
 ROOT = Path("/home/me/project")

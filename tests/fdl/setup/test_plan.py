@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from fdl.base.errors import FdlError, LibtorchError
-from fdl.base.hardware.facts import Trouble
-from fdl.machine.setup.facts import ProjectFacts
-from fdl.machine.setup.plan import plan
-from fdl.machine.setup.steps import Program
+from fdl.base.hardware import Trouble
+from fdl.machine.setup_plan import Program, ProjectFacts, plan
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, ROOT, Typed, machine
 from tests.rows import each_row
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fdl.base.errors import LibtorchError
-from fdl.base.hardware import Gpu
-from fdl.base.hardware.facts import Trouble
-from fdl.machine.setup.variants import decide
+from fdl.base.hardware import Gpu, Trouble
+from fdl.machine.setup_plan import decide
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, Typed, machine, variant
 from tests.rows import each_row
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from fdl.manifest.builtins import BUILTINS
-from fdl.scaffold.skill import FILES, SKILLS, content, find
+from fdl.scaffold import skill
+from fdl.scaffold.skill import FILES, SKILLS, find
 from tests.rows import each_row
 from tests.test_guides import BLOCK, fits, sessions, typed
 
@@ -136,7 +137,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(fdl, tmp_path):
 
 # What the skill teaches
 
-PACKAGED = Path(content.__file__).parent / "data/port"
+PACKAGED = Path(skill.__file__).parent / "data/port"
 TEXTS = {name: (PACKAGED / name).read_text() for name in FILES}
 
 

@@ -26,8 +26,8 @@ from flodl.checkpoint import (
     load_checkpoint_file,
     save_checkpoint_file,
 )
+from flodl.checkpoint.disk import Disk
 from flodl.errors import CheckpointError
-from flodl.files import Disk
 from tests.rows import each_row
 
 TENSORS = {"a/weight": torch.arange(6.0).reshape(2, 3), "b/n": torch.tensor([1, 2])}

@@ -258,7 +258,7 @@ def test_what_must_be_resident_and_is_too_large_is_refused_with_both_sizes() -> 
 
     with pytest.raises(
         DataError,
-        match=r"needs [\d,]+\.0 MiB on cpu .*half of the available memory is [\d,.]+ MiB; stream",
+        match=r"needs [\d.]+ GB on cpu .*half of the available memory is [\d.]+ [GMK]B; stream",
     ):
         DataLoader(Enormous(), 1, streaming=False)
     assert not DataLoader(Enormous(), 1).is_resident

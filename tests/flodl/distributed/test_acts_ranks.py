@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from fdl.runs.follow import parse, tell
 from fdl.runs.run import read
-from fdl.runs.tell import parse, tell
 from flodl import Callback, RunDirectory
 from flodl.ranks.group import Group
 from flodl.train.observers.journal import Journal

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from fdl.base.units import size_text
 from flodl.hf import HeadKind, write_tiny_model
-from flodl.hf.downloads import PICKLED, SAFETENSORS, SENTENCE_FILES, needed, size_text
+from flodl.hf.downloads import PICKLED, SAFETENSORS, SENTENCE_FILES, needed
 from tests.rows import each_row
 
 READY = """
@@ -138,7 +139,7 @@ def test_files_of_the_first_kind_of_weights_count():
 
 @each_row(
     ("size", "text"),
-    [(999, "999 bytes"), (1500, "1.5 KB"), (267_832_560, "268 MB"), (2_240_000_000, "2.2 GB")],
+    [(999, "999 bytes"), (1500, "1.5 kB"), (267_832_560, "267.8 MB"), (2_240_000_000, "2.2 GB")],
 )
-def test_sizes_are_those_of_the_pages_of_the_hub(size, text):
+def test_sizes_are_in_the_units_of_the_pages_of_the_hub(size, text):
     assert size_text(size) == text

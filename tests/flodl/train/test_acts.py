@@ -21,8 +21,8 @@ from torch.optim import lr_scheduler
 
 from fdl.base.errors import FdlError
 from fdl.runs.diff import compare
+from fdl.runs.follow import parse, tell
 from fdl.runs.run import Run, read
-from fdl.runs.tell import parse, tell
 from flodl.nn.schedule import StepDecay
 from flodl.train import Callback, RunDirectory, TrainerBuilder
 from flodl.train.observers import private_socket, steering
@@ -385,7 +385,7 @@ def test_another_user_is_refused_on_both_sides(
             monkeypatch.setattr(private_socket, "peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
-            monkeypatch.setattr("fdl.runs.tell.peer", lambda _: os.geteuid() + 1)
+            monkeypatch.setattr("fdl.runs.follow.peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
             (private / "flodl").chmod(0o755)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fdl.base.step_trace import MAGIC, TRACE, TraceFile, whole_length
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
-from fdl.runs.trace_order import order_digest as digest_by_fdl, permutation
+from fdl.runs.trace_file import order_digest as digest_by_fdl, permutation
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
 from flodl.nn.clip import limited_norm
 from flodl.train.observers.digest_times import FIRST_STEPS, SHARE, DigestTimes
 from flodl.train.observers.digests import HostCopies, order_digest, tensor_hash
 from flodl.train.observers.step_trace import StepTrace
-from flodl.train.observers.trace_file import MAGIC, NAME, TraceFile, whole_length
 from flodl.train.step.step_values import StepValues
 from tests.rows import each_row
 
@@ -39,7 +39,7 @@ class Seen:
 
     @property
     def trace(self) -> Path:
-        return self.path / NAME
+        return self.path / TRACE
 
 
 def samples(changed: int | None = None) -> dict[str, Tensor]:
@@ -386,7 +386,7 @@ def test_every_beginning_of_a_trace_can_be_read_and_continued(tmp_path: Path, pl
     folder.mkdir()
     seen = set()
     for length in range(len(whole) + 1):
-        (folder / NAME).write_bytes(whole[:length])
+        (folder / TRACE).write_bytes(whole[:length])
         try:
             trace = read_trace(folder)
         except TraceError:
@@ -398,7 +398,7 @@ def test_every_beginning_of_a_trace_can_be_read_and_continued(tmp_path: Path, pl
         seen.add(len(trace.losses))
         if trace.losses and trace.weights:
             assert first_difference(read_trace(plain.path), trace) is None
-        file = TraceFile(folder / NAME)
+        file = TraceFile(folder / TRACE)
         file.session({"after": 0, "data": {}})
         file.close()
         assert read_trace(folder).torn == 0
@@ -414,7 +414,7 @@ def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, plain: Seen) -> Non
     for place in range(len(whole)):
         changed = bytearray(whole)
         changed[place] ^= 0x10
-        (folder / NAME).write_bytes(changed)
+        (folder / TRACE).write_bytes(changed)
         try:
             trace = read_trace(folder)
         except TraceError:
@@ -428,13 +428,13 @@ def test_a_damaged_trace_cannot_tell(tmp_path: Path, plain: Seen) -> None:
     shutil.copytree(plain.path, folder)
     changed = bytearray(plain.trace.read_bytes())
     changed[-3] ^= 1
-    (folder / NAME).write_bytes(changed)
+    (folder / TRACE).write_bytes(changed)
     with pytest.raises(TraceError, match="damaged; up to there, the runs agree for 22 steps"):
         first_difference(read_trace(plain.path), read_trace(folder))
 
 
 def test_a_later_session_replaces_what_was_rolled_back(tmp_path: Path) -> None:
-    file = TraceFile(tmp_path / NAME)
+    file = TraceFile(tmp_path / TRACE)
     for after, values in ((0, [1.0, 2.0, 3.0, 4.0]), (2, [30.0, 40.0, 50.0])):
         file.session({"after": after, "data": {}})
         file.batches(0, 0, after + 1, after, 1, stride=1)
@@ -449,14 +449,14 @@ def test_a_later_session_replaces_what_was_rolled_back(tmp_path: Path) -> None:
 
 
 def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"flodl steps 2\nrest")
+    (tmp_path / TRACE).write_bytes(b"flodl steps 2\nrest")
     with pytest.raises(TraceError, match="has version 2 of its format"):
         read_trace(tmp_path)
 
 
 @each_row("values", [[0.1], [1e300, 2.0], [float("inf"), -0.0], [2.0**-149]])
 def test_a_loss_keeps_every_bit(tmp_path: Path, values: list[float]) -> None:
-    file = TraceFile(tmp_path / NAME)
+    file = TraceFile(tmp_path / TRACE)
     file.session({"after": 0, "data": {}})
     file.batches(0, 0, 1, 0, 1, stride=1)
     file.losses(0, values)

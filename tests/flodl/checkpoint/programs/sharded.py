@@ -24,8 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 import flodl.checkpoint.sharded
+from fdl.runs.follow import parse, tell
 from fdl.runs.run import read
-from fdl.runs.tell import parse, tell
 from fdl.runs.trace import first_difference, read_trace
 from flodl import (
     Callback,

@@ -1,0 +1,97 @@
+"""``fdl self``: fdl on the PATH, completion in the user's shell, and texts about fdl and flodl."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from fdl.base import output
+from fdl.base.errors import FdlError
+from fdl.base.shell_words import quote
+from fdl.cli.commands.verb import DryRun, Group, Verb
+from fdl.machine.self_install import (
+    Shell,
+    block,
+    link,
+    look,
+    path_hint,
+    read,
+    replace,
+    script,
+    shell_of,
+    start_file,
+    with_block,
+)
+from fdl.machine.update import upgrade_command
+
+verbs = Group(
+    "self",
+    "Install fdl and its completion; print references, skills and schemas.",
+    {"skill": "skill", "api-ref": "api_ref", "schema": "schema"},
+)
+
+
+@verbs.command("install", cls=Verb)
+def install(dry_run: DryRun = False) -> int:
+    """Put fdl on your PATH, and print the command that upgrades it.
+
+    Raises:
+        FdlError: What stands there is not ours, or cannot be replaced.
+    """
+    place = look()
+    if place.kind == "this":
+        line = f"{place.shown} starts this fdl already."
+    else:
+        link(place, dry_run=dry_run)
+        line = f"{'Would link' if dry_run else 'Linked'} {place.shown} to {place.script}."
+    lines = [line, path_hint(place, os.environ), f"To upgrade: {upgrade_command()}"]
+    output.write(sys.stdout, "".join(f"{one}\n" for one in lines if one))
+    return 0
+
+
+@verbs.command("completions", cls=Verb)
+def completions(
+    shell: Annotated[Shell, typer.Argument(help="Shell that will run the script")] = Shell.BASH,
+) -> int:
+    """Print the completion script of a shell."""
+    output.write(sys.stdout, script(shell))
+    return 0
+
+
+@verbs.command("autocomplete", cls=Verb)
+def autocomplete(dry_run: DryRun = False) -> int:
+    """Set up completion in the start-up file of your shell.
+
+    The shell is the one in $SHELL. A second call replaces what the first one wrote.
+
+    Raises:
+        FdlError: The shell is not supported, or the file cannot be read or written, or holds half
+            a block.
+    """
+    shell = shell_of(os.environ)
+    if not shell:
+        other = os.environ.get("SHELL")
+        problem = f"completion does not work in {other}" if other else "SHELL is not set"
+        raise FdlError(
+            f"{problem}; it works in bash, zsh and fish; nothing was written",
+            hint="for bash, type: SHELL=bash fdl self autocomplete",
+        )
+    file = start_file(shell, os.environ)
+    before = read(file)
+    lines = block(shell)
+    after = with_block(before, lines, file)
+    if dry_run:
+        output.write(sys.stdout, f"Would write to {file}:\n\n{lines}")
+        return 0
+    if after == before:
+        output.write(sys.stdout, f"{file} has completion for {shell} already.\n")
+    else:
+        replace(file, after)
+        output.write(sys.stdout, f"Completion for {shell} is set up in {file}.\n")
+    output.write(
+        sys.stdout, f"Open a new shell, or load it in this one:\n  source {quote(str(file))}\n"
+    )
+    return 0
