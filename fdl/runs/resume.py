@@ -13,6 +13,7 @@ from fdl.base.secrets import REDACTED
 from fdl.base.shell_words import join
 from fdl.manifest.discover import find_in
 from fdl.manifest.select.level import PRESET
+from fdl.manifest.select.project import Project
 from fdl.plan.planner import Planner, here
 from fdl.plan.torchrun import read
 from fdl.runs.find import levels, shortened
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fdl.manifest.select.level import Level
-    from fdl.manifest.select.project import Project
     from fdl.plan.torchrun import Program
     from fdl.runs.run import Run
 
