@@ -66,9 +66,8 @@ class Runs:
 
     def __init__(self, project: Project, request: Request, place: Host) -> None:
         if request.work.on:
-            from fdl.run.batch.slurm import away, refuse
+            from fdl.run.batch.slurm import away
 
-            refuse(request.work)
             place = away(place)
         self._project = project
         self._request = request
@@ -191,6 +190,10 @@ def begin(
         FdlError: The command, a setting or a value is wrong, or the sweep cannot be written.
     """
     work = request.work
+    if work.on:
+        from fdl.run.batch.slurm import refuse
+
+        refuse(work)
     runs = Runs(project, request, place)
     search = runs.search
     combinations = [] if search else points(request.axes, side_by_side=work.zip)
