@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.manifest.builtins import BUILTINS
+from fdl.manifest.builtins import BUILTINS, OF_SELF
 from fdl.scaffold import skill
 from fdl.scaffold.skill import FILES, SKILLS, find
 from tests.rows import each_row
@@ -186,7 +186,7 @@ def test_every_name_of_flodl_in_the_table_exists():
 def test_every_fdl_command_that_is_mentioned_exists(name):
     mentioned = re.findall(r"`fdl ((?!-)[a-z-]+)[^`]*`", TEXTS[name])
     own = {"train", "NAME"}
-    assert [word for word in mentioned if word not in BUILTINS and word not in own] == []
+    assert [word for word in mentioned if word not in (*BUILTINS, *OF_SELF, *own)] == []
 
 
 def test_the_front_matter_names_the_skill_and_says_when_to_use_it():
@@ -198,4 +198,4 @@ def test_the_front_matter_names_the_skill_and_says_when_to_use_it():
     assert 100 < len(matter["description"]) < 1024
     links = re.findall(r"\]\(([^)]+)\)", body)
     assert sorted(links) == ["guide.md", "instructions.md"]
-    assert shlex.split("fdl api-ref")[1] in BUILTINS
+    assert shlex.split("fdl api-ref")[1] in OF_SELF
