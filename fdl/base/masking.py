@@ -21,7 +21,6 @@ from fdl.base.secrets import (
     plain_name,
     redact_tokens,
 )
-from fdl.base.shell_words import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -327,6 +326,8 @@ def secrets_of_script(script: str) -> list[str]:
 
 def masked_script(script: str, typed: Sequence[str]) -> str:
     """A shell text without secrets: the typed words at its end, then known texts, then flags."""
+    from fdl.base.shell_words import join  # reading a manifest needs none of it
+
     cut = typed.index("--") if "--" in typed else len(typed)
     for part in (typed[:cut], typed[cut + 1 :]):
         if part:

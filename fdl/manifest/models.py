@@ -176,7 +176,7 @@ class Training(Section):
     """Learning rate."""
     seed: Referring[int] | None = None
     """Seed of the random numbers."""
-    engine: Referring[Literal["auto", "eager", "compiled", "cuda_graph"]] | None = None
+    engine: Referring[Literal["eager", "auto", "compiled", "cuda_graph"]] | None = None
     """How a Trainer computes a step: eager is a plain loop; auto, compiled, cuda_graph are faster
     (default: eager)."""
     guards: SwitchOr[Guards] | None = None

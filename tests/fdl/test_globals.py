@@ -173,4 +173,4 @@ def test_json_before_a_built_in_is_its_own(project, fdl):
     assert fdl("--json", "list").out.startswith("{")
     refused = fdl("--json", "completions")
     assert (refused.exit, refused.out) == (2, "")
-    assert "`completions` has no JSON to print" in refused.err
+    assert "`self completions` has no JSON to print" in refused.err

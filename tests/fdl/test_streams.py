@@ -20,7 +20,7 @@ WORDS = [
     "--dry-run --json t",
     "config show",
     "completions bash",
-    "schema manifest",
+    "self schema manifest",
     "diagnose --json",
     "init --help",
 ]

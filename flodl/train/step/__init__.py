@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ENGINES = ("auto", "eager", "compiled", "cuda_graph")
+ENGINES = ("eager", "auto", "compiled", "cuda_graph")
 """The names that :func:`make_engine` accepts."""
 
 

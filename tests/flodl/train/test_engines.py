@@ -381,7 +381,7 @@ def test_cuda_graphs_without_a_cuda_device_run_eagerly_and_say_so(capsys):
 
 def test_an_unknown_engine_is_refused_with_those_there_are():
     model = mlp()
-    with pytest.raises(ValueError, match=r"engine='turbo': use one of 'auto', 'eager'"):
+    with pytest.raises(ValueError, match=r"engine='turbo': use one of 'eager', 'auto'"):
         make_engine(
             "turbo", model, adam(model), StepSettings(train_fn=loss_fn), device=CPU, total_steps=1
         )

@@ -366,7 +366,7 @@ def test_deterministic_training_is_eager_and_says_so_where_another_engine_is_ask
 
 @each_row(
     ("setting", "value", "choices"),
-    [("engine", "fast", "'auto', 'eager', 'compiled'")],
+    [("engine", "fast", "'eager', 'auto', 'compiled'")],
 )
 def test_a_choice_that_is_none_is_refused_at_once(setting: str, value: str, choices: str) -> None:
     with pytest.raises(ValueError, match=f"{setting}={value!r}: it must be one of {choices}"):
