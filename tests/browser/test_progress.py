@@ -50,6 +50,8 @@ def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     assert browser.evaluate(f"{bar}.getAttribute('aria-valuenow')") == "25", "of both epochs"
     spoken = browser.evaluate(f"{bar}.getAttribute('aria-valuetext')")
     assert spoken.startswith("Epoch 1 of 2, step 225 of 450, Speed 1.23k samples/s, Time left")
+    # The values of steps are read from another file than the progress.
+    browser.wait_for("document.querySelector('.tile').textContent.startsWith('loss')")
     tiles = texts(browser, ".tile")
     assert tiles[0] == "loss1.5000at step 1", "no epoch has a value yet"
     assert "Throughput1.23k samples/sin this epoch" in tiles

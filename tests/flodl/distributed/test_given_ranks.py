@@ -203,13 +203,14 @@ def train_with_lbfgs(group: Group) -> None:
     carry_out(plan_of(builder), group)
 
 
-def test_an_unknown_metric_ends_all_ranks(ranks: Ranks) -> None:
+def test_an_unknown_metric_ends_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"keep_best watches 'los'.*did you mean 'loss'"):
-        ranks(2, train_for_the_best)
+        ranks(2, train_for_the_best, RunDirectory.create(tmp_path))
 
 
-def train_for_the_best(group: Group) -> None:
-    carry_out(plan_of(described(Rates(), "cadence").keep_best("los")), group)
+def train_for_the_best(group: Group, run: RunDirectory) -> None:
+    builder = described(Rates(), "cadence").keep_best("los").run_dir(run.for_rank(group.rank))
+    carry_out(plan_of(builder), group)
 
 
 @pytest.mark.parametrize("policy", ["sync", "async"])
