@@ -100,7 +100,8 @@ class RunView {
     if (any("info")) this.#details();
     if (any("info", "drawing")) this.#drawing();
     if (any("info", "heading", "epochs", "progress")) this.#strip.render();
-    const slow = any("info", "heading", "epochs", "ledger", "progress");
+    const first = !this.model.series.size; // tiles show the newest step
+    const slow = any("info", "heading", "epochs", "ledger", "progress", ...(first ? ["steps"] : []));
     dirty.clear();
     if (!slow) return;
     const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();
