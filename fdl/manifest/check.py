@@ -11,10 +11,10 @@ from fdl.base.errors import ManifestError
 from fdl.base.secrets import REDACTED, is_secret_name
 from fdl.base.suggest import nearest
 from fdl.manifest.kinds import EMPTY, Mapping
-from fdl.manifest.load import empty
 from fdl.manifest.models import SECTIONS, Root, Training, keys
 from fdl.manifest.node import Node, dotted
 from fdl.manifest.show import scalar
+from fdl.manifest.slips import empty
 from fdl.manifest.source import shown
 
 Path = tuple[str | int, ...]

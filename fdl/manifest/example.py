@@ -50,7 +50,7 @@ def copied(found: Found) -> Found:
 
 def newer_keys(example: str, copy: str) -> str:
     """A warning that names the keys in which an example differs from its older copy; else empty."""
-    from fdl.manifest.source import read
+    from fdl.manifest.read import read
 
     try:
         with open(example, "rb") as theirs, open(copy, "rb") as mine:

@@ -29,8 +29,18 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _ARGUMENTS = {"$ref": "#/$defs/Arguments"}
 _SETTINGS = {"$ref": "#/$defs/Settings"}
-_ITEM = {"type": ["string", "number", "boolean", "array", "object"]}
+_ITEM = {"$ref": "#/$defs/Item"}
 _SETTING = [_SCALAR, {"items": _ITEM, "type": "array"}, _SETTINGS, {"type": "null"}]
+
+
+# A list holds no null, at any depth: there it would remove nothing.
+_ITEMS = {
+    "anyOf": [
+        _SCALAR,
+        {"items": _ITEM, "type": "array"},
+        {"additionalProperties": {"anyOf": [_ITEM, {"type": "null"}]}, "type": "object"},
+    ]
+}
 
 
 def _mapping(properties: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +220,11 @@ def document() -> dict[str, Any]:
         (below["Command"], "options", _OPTIONS),
     ):
         scope["properties"][key]["anyOf"] = [rule, {"type": "null"}]
-    below |= {"Arguments": _CONTRACT, "Settings": {"description": _DOTTED, **_OPTIONS}}
+    below |= {
+        "Arguments": _CONTRACT,
+        "Item": _ITEMS,
+        "Settings": {"description": _DOTTED, **_OPTIONS},
+    }
     # An empty file is an empty manifest.
     made["type"] = ["object", "null"]
     return {"$schema": DIALECT, "title": "fdl.yml", **made, "$defs": dict(sorted(below.items()))}

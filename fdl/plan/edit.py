@@ -23,10 +23,11 @@ from fdl.manifest.inspect.layer import Layers, lookup, settled
 from fdl.manifest.inspect.splice import Layout, NewValue, candidates, json_layout, yaml_layout
 from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.node import Node, dotted, relative
+from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.secrecy import printable
 from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
-from fdl.manifest.source import is_json, parse as parse_manifest, shown
+from fdl.manifest.source import shown
 from fdl.plan.inspect import page_of, resolved
 
 if TYPE_CHECKING:

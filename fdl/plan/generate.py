@@ -294,7 +294,7 @@ def _is_flag(key: str, spelling: Spelling | None) -> bool:
 def _refusal(
     path: Sequence[str], node: Node, root: str, spelling: Spelling | None
 ) -> ManifestError:
-    from fdl.manifest.load import empty
+    from fdl.manifest.slips import empty
 
     schema = spelling.schema if spelling else None
     names = [word.lstrip("-").replace("-", "_") for word in schema.spellings] if schema else []

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.errors import FdlError
 from fdl.base.units import duration
 from fdl.plan.torchrun import LAUNCHER
-from fdl.run.program import Watcher, marked
+from fdl.run.program import marked
+from fdl.run.watcher import Watcher
 from fdl.runs.causes import kind_of
 from fdl.runs.recipe import Recipe, copy_code, recipe_of, shown, swapped
 from fdl.runs.trace import TraceError, coverage, first_difference, read_trace

@@ -12,7 +12,8 @@ import time
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.venv import locate
-from fdl.run.program import Watcher, cannot_start, deliver, marked
+from fdl.run.program import cannot_start, deliver, marked
+from fdl.run.watcher import Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

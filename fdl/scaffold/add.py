@@ -16,7 +16,8 @@ from fdl.manifest.discover import EXAMPLES, NAMES
 from fdl.manifest.inspect.layer import is_only_change, lookup
 from fdl.manifest.inspect.splice import Layout, NewValue, Span, candidates, json_layout, yaml_layout
 from fdl.manifest.node import Node
-from fdl.manifest.source import parse, shown
+from fdl.manifest.read import parse
+from fdl.manifest.source import shown
 from fdl.scaffold import add_requirement
 from fdl.scaffold.add_requirement import EXTRAS, NAME, Requirement, parse_all
 from fdl.scaffold.add_version import HostVersion, host_version

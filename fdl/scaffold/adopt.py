@@ -15,9 +15,10 @@ from fdl.manifest.builtins import RESERVED
 from fdl.manifest.check import check
 from fdl.manifest.discover import Found, find_in
 from fdl.manifest.load import Manifest
+from fdl.manifest.read import parse
 from fdl.manifest.select.level import Level
 from fdl.manifest.show import scalar
-from fdl.manifest.source import parse, shown
+from fdl.manifest.source import shown
 from fdl.programs.source import read
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fdl.base.hardware import Gpu, Nvidia, Trouble
+from fdl.base.hardware.facts import Gpu, Nvidia, Trouble
 from fdl.base.hardware.machine import Answer, ask, in_container
 from fdl.base.hardware.troubles import (
     GPU_IS_LOST,

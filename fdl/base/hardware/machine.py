@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.base.hardware import System
+from fdl.base.hardware.facts import System
 
 
 @dataclass(frozen=True, slots=True)

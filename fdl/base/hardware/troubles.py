@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fdl.base.hardware import Gpu, Trouble
+from fdl.base.hardware.facts import Gpu, Trouble
 from fdl.base.hardware.machine import in_container, read
 
 NO_PERMISSION = 4

@@ -289,7 +289,7 @@ SOURCES: dict[str, Source] = {
 
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
-    from fdl.cli.complete.engine import listed
+    from fdl.cli.complete.listing import listed
     from fdl.manifest.select.level import PATH
 
     level, rest = project.descend(before)

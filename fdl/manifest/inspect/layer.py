@@ -13,8 +13,9 @@ from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
 from fdl.manifest.load import Manifest
 from fdl.manifest.node import Node
 from fdl.manifest.overlay import combine
+from fdl.manifest.read import parse
 from fdl.manifest.select.walk import below
-from fdl.manifest.source import parse, read_text, shown
+from fdl.manifest.source import read_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

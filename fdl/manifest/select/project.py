@@ -91,7 +91,7 @@ class Project:
             node = self.root.node
         except ManifestError:
             # It may need its overlay to be whole; the names are there without.
-            from fdl.manifest.source import read
+            from fdl.manifest.read import read
 
             node = read(self.found.path)
         commands = node.get("commands")

@@ -125,7 +125,7 @@ class _Reader:
 
     def _read(self, name: str) -> Node | None:
         from fdl.base.errors import FdlError
-        from fdl.manifest.source import read
+        from fdl.manifest.read import read
 
         file = os.path.normpath(os.path.join(self._folder, f"{name.lstrip('/')}.yaml"))
         if file in self.files or len(self.files) >= _MOST_FILES or not os.path.isfile(file):

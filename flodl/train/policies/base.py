@@ -103,7 +103,7 @@ class PolicyLoop(ABC):
 
     @abstractmethod
     def losses(self, *, wait: bool | None) -> Losses:
-        """Return the losses of all ranks that nobody has judged; collective."""
+        """Return the losses of all ranks that were not judged yet; collective."""
 
     def moment(self) -> Moment:
         """Return everything that is counted, between two steps."""

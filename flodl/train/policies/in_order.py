@@ -300,7 +300,7 @@ class InOrderLoop(PolicyLoop):
     # --- Going back ----------------------------------------------------------------------------
 
     def losses(self, *, wait: bool | None) -> Losses:
-        """Return the losses that nobody has judged."""
+        """Return the losses that were not judged yet."""
         log, first, guard, epoch = self._log.losses, self._judged, self.guard, self._epoch
         values = log.unjudged() if wait is None else log.to_judge(wait=wait)
         self._judged += len(values)

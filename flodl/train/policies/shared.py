@@ -223,7 +223,7 @@ class SharedLoop(PolicyLoop):
     # --- What guards leave out -----------------------------------------------------------------
 
     def losses(self, *, wait: bool | None) -> Losses:  # noqa: ARG002 - all ranks must wait
-        """Return the losses of all ranks that nobody has judged; collective."""
+        """Return the losses of all ranks that were not judged yet; collective."""
         mine: list[tuple[int, float]] = []
         for epoch, values in self._worker.logs.to_judge():
             mine += zip(self._units.pop(epoch, ()), values, strict=False)

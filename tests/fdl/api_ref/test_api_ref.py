@@ -1,6 +1,7 @@
 """``fdl api-ref``: what it says about flodl, and about a small package that holds every case."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -520,13 +521,13 @@ def test_a_path_without_source_is_an_error(fdl, project, given, reason):
 
 
 def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
-    from fdl.scaffold.api_ref import scan
+    module = importlib.import_module("fdl.scaffold.api_ref.scan")
 
-    monkeypatch.setattr(scan, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/scan.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/scan.py"))
     with pytest.raises(FdlError, match="neither in a checkout around here nor installed"):
-        scan.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
+        module.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):
-        scan.find(tmp_path, tmp_path, {})
+        module.find(tmp_path, tmp_path, {})
 
 
 def test_what_is_printed_as_a_signature_is_python(flodl_reference):

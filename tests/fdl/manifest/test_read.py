@@ -16,7 +16,7 @@ import yaml
 from fdl.base.errors import ManifestError
 from fdl.manifest import read_yaml
 from fdl.manifest.node import Node, origin
-from fdl.manifest.source import read
+from fdl.manifest.read import read
 from tests.rows import each_row
 
 
@@ -350,7 +350,7 @@ def test_a_huge_file_is_refused() -> None:
 UNREADABLE = """
 import os, sys
 from fdl.base.errors import ManifestError
-from fdl.manifest.source import read
+from fdl.manifest.read import read
 if os.geteuid() == 0:
     os.setuid(65534)
 try:

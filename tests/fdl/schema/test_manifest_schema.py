@@ -13,7 +13,7 @@ from fdl.manifest.check import check
 from fdl.manifest.json_schema import DIALECT, document
 from fdl.manifest.kinds import Mapping, Section
 from fdl.manifest.models import keys
-from fdl.manifest.source import read
+from fdl.manifest.read import read
 from fdl.programs.parameters.contract import ContractError, parse
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 from tests.rows import each_row
@@ -191,7 +191,9 @@ def test_a_schema_in_the_manifest_may_hold_the_keys_of_the_contract():
 def test_every_key_tells_an_editor_what_it_is_for():
     made = document()
     definitions = {
-        name: one for name, one in made["$defs"].items() if name not in ("Arguments", "Settings")
+        name: one
+        for name, one in made["$defs"].items()
+        if name not in ("Arguments", "Item", "Settings")
     }
     shown = {"Root": made, **definitions}
     models = (*Mapping.__subclasses__(), *Section.__subclasses__())

@@ -18,6 +18,7 @@ from flodl.errors import RunDirectoryError, StateError
 from flodl.graph import NamedInputModule
 from flodl.train import Callback, RunDirectory, TrainerBuilder
 from tests.rows import each_row
+from tests.waiting import wait_for
 
 from .programs import line, network, sgd, squared_error, training
 
@@ -91,6 +92,7 @@ def test_a_folder_of_runs_is_refused_with_the_newest_of_them(tmp_path: Path) -> 
 
 def test_a_checkpoint_that_is_not_there_is_refused_and_the_run_left_alone(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path)
+    wait_for((run.path / "packages.txt").exists)  # it is written on a thread
     before = {path: path.read_bytes() for path in run.path.iterdir()}
     for source in (tmp_path / "none.fdl", run.path):
         with pytest.raises(RunDirectoryError, match=r"no checkpoint .* to resume from: name a run"):

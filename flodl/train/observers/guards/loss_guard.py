@@ -39,7 +39,7 @@ _EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Losses of all ranks that nobody has judged before.
+    """Losses of all ranks that were not judged before.
 
     Attributes:
         values: In the order of the batches.
@@ -52,7 +52,7 @@ class Losses:
 
 
 class Guarded(Protocol):
-    """What a guard takes back: the order of the batches, and all that is counted on the way."""
+    """What a guard takes back: the order of the batches, and the counters."""
 
     def losses(self, *, wait: bool | None) -> Losses:
         """Return the losses since the last call; collective.
