@@ -157,12 +157,11 @@ class LossGuard(LeftOut):
         """Do not count the time from now on to the steps."""
         self._times.pause(self._engine.global_step)
 
-    def look(self, *, wait: bool = False, certain: bool = False, keeps: bool = True) -> None:
+    def look(self, *, certain: bool = False, keeps: bool = True) -> None:
         """Judge the losses so far, and take a snapshot if one is due; between two steps.
 
         Args:
-            wait: Wait for all losses of a device.
-            certain: Wait, and look at the parameters, too.
+            certain: Wait for all losses of a device, and look at the parameters, too.
             keeps: Whether a snapshot may be taken.
 
         Raises:
@@ -170,7 +169,7 @@ class LossGuard(LeftOut):
             DivergedError: A loss is not finite.
         """
         due = self.is_due()
-        found = self._judge(wait=wait or certain or due)
+        found = self._judge(wait=certain or due)
         if certain and (broken := self._broken()):
             what = f"{', '.join(broken[:3])} hold values that are not finite"
             raise Setback(what, *found.place_of(-1))
