@@ -27,12 +27,12 @@ class SkipDecision:
         store: A store that all ranks share.
         rank: Number of this process.
         world_size: Number of ranks.
-        timeout: Seconds to wait for a late rank.
+        timeout: Seconds to wait for a late rank; may be set anew between two rounds.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout: float) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
-        self._timeout = timeout
+        self.timeout = timeout
         self._written: list[str] = []
 
     def decide(self, round: int) -> bool:
@@ -54,7 +54,7 @@ class SkipDecision:
         return go
 
     def _wait_for(self, decision: str) -> bool:
-        until = time.monotonic() + self._timeout
+        until = time.monotonic() + self.timeout
         pause = _FIRST_PAUSE
         while not self._store.check([decision]):
             now = time.monotonic()
