@@ -29,6 +29,10 @@ class DueTimes:
         self.next_time = 0.0
         self.next_step: float = 0
 
+    def watch_each_step(self) -> None:
+        """Make something due after every step from now on."""
+        self._every_step, self.next_step = True, 0
+
     def wake(self) -> None:
         """Make the loop check what is due after the current step; safe in a signal handler."""
         self.next_time = 0.0

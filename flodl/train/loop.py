@@ -1,54 +1,60 @@
 """The loop of a training: the same for one process, for many ranks, and for a sharded model.
 
-A :class:`~flodl.train.policies.base.PolicyLoop` decides the order of the batches and when the
-ranks average. Everything else is here: where a training begins, what an epoch is, what is due at
-its end, and how a training stops.
+A :class:`~flodl.train.policies.feed.Feed` says which batches come next and what the ranks exchange
+after them; :class:`~flodl.train.steps.Steps` trains them. Everything else is here: where a training
+begins, what an epoch is, what is due at its end, and how a training stops.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from flodl import log
-from flodl.data import IterableLoader
+from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
 from flodl.ranks.launch.begun import mark_begun
 from flodl.ranks.launch.launcher import detect
+from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.due_times import DueTimes
-from flodl.train.epoch_end import call_back, evaluate, model_metrics
-from flodl.train.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
+from flodl.train.epoch_end import call_back
+from flodl.train.epoch_metrics import EpochLogs
+from flodl.train.epochs import Epochs
+from flodl.train.guarding import Guarding
+from flodl.train.in_order import InOrder
 from flodl.train.metrics import recording_into
-from flodl.train.observers.checkpoints import non_finite_parameters, require_finite
-from flodl.train.observers.epoch_observers import observers_of
+from flodl.train.observers.checkpoints import non_finite_parameters
+from flodl.train.observers.epoch_observers import Marks, observers_of
+from flodl.train.observers.guards.guard import Setback
+from flodl.train.observers.guards.rewinding import tell_callbacks
 from flodl.train.observers.rank_acts import BetweenSteps, end_launcher
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.stop_requests import StopRequests
 from flodl.train.plan import TrainingPlan, Worker
+from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
+from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.rank_parts import CountedRate, rank_seed, timer_of_rank
-from flodl.train.run.loop_state import LoopState, UnfinishedEpoch
-from flodl.train.run.rank_state import RankCounts, begin, begin_in_order
+from flodl.train.run.rank_state import begin, begin_in_order
 from flodl.train.run.resume import Start, undone
+from flodl.train.saving import Saving
 from flodl.train.step.engine_of_plan import engine_of_plan
 from flodl.train.step.precision import FirstBatch
+from flodl.train.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from flodl.monitor import EpochMetrics
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.ranks.planning.schedule import ScheduleConfig
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
-    from flodl.train.policies.base import PolicyLoop
-    from flodl.train.policies.sync import SharedGradient
-    from flodl.train.step.base import StepEngine
+    from flodl.train.policies.feed import Exchanged, Feed, Window
 
 
 @final
@@ -64,30 +70,25 @@ class Loop:
         reporter: Shows and records progress; on rank 0.
         ledger: The time ledger.
         history: Receives the metrics of every epoch.
-        gradient: Averages the gradients of a step over the ranks, with policy SYNC.
 
     Attributes:
-        schedule: The current state of the plan of many ranks; the policies advance it.
-        engine: Takes the steps.
-        logs: The measurements of the unfinished epochs.
-        policy: The order of the batches.
+        feed: The order of the batches, and the exchanges.
+        steps: Takes the steps.
+        guarding: Judges the losses, and takes all ranks back after a setback.
+        epochs: Begins and ends epochs.
+        saving: Saves checkpoints.
         hooks: The callbacks of the program.
         observers: What flodl itself does at the beginning and the end of an epoch, after them.
         checkpoints: Writes the state of all ranks, their samples and the trace.
-        local_step: Batches that this rank has trained.
         peers: The processes that act after the same step: the ranks, or those that share a sharded
             model.
-        told: The last epoch that the reporter has begun; -1 before the first.
-        saved_at: Batches of all ranks that were trained when the newest checkpoint was saved.
-        versions: Number of averages taken.
-        aborts: Number of averages skipped.
     """
 
-    config: ScheduleConfig
-    schedule: ScheduleState
-    engine: StepEngine
-    logs: EpochLogs
-    policy: PolicyLoop
+    feed: Feed[Any]
+    steps: Steps
+    guarding: Guarding
+    epochs: Epochs
+    saving: Saving
 
     def __init__(
         self,
@@ -98,302 +99,376 @@ class Loop:
         reporter: Reporter,
         ledger: TimeLedger,
         history: list[EpochMetrics],
-        *,
-        gradient: SharedGradient | None = None,
     ) -> None:
-        self.plan, self.group, self.parts = plan, group, parts
-        self.in_order = config is None
-        counts: tuple[int, ...] = (1,)
-        if config is not None:
-            self.config = config
-            self._fresh, counts = first_schedule(plan, config)
-        self.model = parts.model
-        self.history, self.ledger, self.reporter = history, ledger, reporter
-        self.versions = self.aborts = 0
-        self.gradient = gradient
-        self.local_step = self.saved_at = 0
-        self.told = -1
-        self._comm_ms = self._wait_ms = 0.0
-        self._built = len(parts.optimizer.param_groups)
+        self.plan, self.group, self.config, self.parts = plan, group, config, parts
+        self.model, self.history, self.ledger, self.reporter = (
+            parts.model,
+            history,
+            ledger,
+            reporter,
+        )
+        self.marks = Marks(plan.timeline)
         self.hooks = Hooks(plan.callbacks)
-        self.observers = Hooks(observers_of(plan, parts, reporter))
+        self.observers = Hooks(observers_of(plan, parts, self.marks, reporter))
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self.checkpoints = RankCheckpoints(plan, group, parts, config)
         self.peers = group_of_all(self.checkpoints.sharing) or group
-        self.due = DueTimes(
+        self._due = DueTimes(
             plan.checkpoint_steps,
             every_step=self.hooks.watches_steps or self.peers.world_size > 1,
             last_step=plan.most_steps,
         )
-        self.scaler = parts.counted_scaler()
+        fresh = first_schedule(plan, config) if config is not None else None
         # Before the resume, in which epoch_fn may set a schedule.
-        self.rate = CountedRate(plan, parts, counts)
+        self.rate = CountedRate(plan, parts, fresh.elche.counts if fresh is not None else (1,))
+        self._fresh = fresh
         self._worker.steer(self.rate.steered)
-        self.timer = timer_of_rank(plan, group)
-        self.steering = Steering(plan, parts, self.rate.steered, self.due.wake)
-        self.stops = StopRequests(self.run, self.steering.mailbox, self.due.wake)
+        self.steering = Steering(plan, parts, self.rate.steered, self._due.wake)
+        self.stops = StopRequests(self.run, self.steering.mailbox, self._due.wake)
         self.start = Start()
-        self._has_begun = False
-
-    @property
-    def shared(self) -> bool:
-        """Whether other processes hold parts of the model (FSDP), and act after the same step."""
-        return self.peers is not self.group
+        self._built = len(parts.optimizer.param_groups)
+        self._in_order: InOrder | None = None
 
     # --- The whole training --------------------------------------------------------------------
 
-    def begin(self) -> dict[str, Any]:
-        """Start from the beginning or from a checkpoint; collective.
+    def train(self) -> None:
+        """Prepare, train window after window, end; collective."""
+        self._prepare()
+        with self._at_work():
+            while self.feed.complete < self.plan.num_epochs and not self.stops.agreed:
+                self._train_to_barrier()
+                self._stop_if_requested()
+                if self.feed.at_barrier or self.stops.agreed:
+                    self._pass_barrier()
+        self._end()
 
-        Returns:
-            State of the outer optimizer; empty if no checkpoint has one.
-        """
-        plan, group, parts = self.plan, self.group, self.parts
+    def _prepare(self) -> None:
+        """Start from the beginning or from a checkpoint; collective."""
+        plan, group, parts, config = self.plan, self.group, self.parts, self.config
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
-        if self.in_order and group.world_size == 1:
+        alone = config is None and group.world_size == 1
+        if alone:
             found = begin_in_order(plan, parts, self._prepare_epoch)
         else:
+            planned = (config, self._fresh) if config and self._fresh else None
             found = begin(
-                plan,
-                parts,
-                group,
-                None if self.in_order else (self.config, self._fresh),
-                label=label,
-                before_epoch=self._prepare_epoch,
+                plan, parts, group, planned, label=label, before_epoch=self._prepare_epoch
             )
-        start, counts = found.start, found.counts
+        start, counts, step_values = found.start, found.counts, self.reporter.step_values
         self.start = start
-        self.local_step, self.versions = counts.local_step, counts.averages
         self.rate.restore(counts.rate)
         self.history.extend(start.state.history)
         self.ledger.load(start.state.ledger)
-        self.engine = engine_of_plan(
-            plan, parts, self.rate.steered, done=counts.steps, scaler=self.scaler,
-            ledger=self.ledger, values=self.reporter.step_values, reduce=self.gradient,
+        timer = timer_of_rank(plan, group)
+        gradient = None
+        if plan.distributed.policy is Policy.SYNC and not alone:
+            gradient = shared_gradient(plan, parts, group, timer, self.stops, self.marks)
+        engine = engine_of_plan(
+            plan, parts, self.rate.steered, done=counts.steps, scaler=parts.counted_scaler(),
+            ledger=self.ledger, values=step_values, reduce=gradient,
         )  # fmt: skip
-        self.engine.adopt(start.state.engine)
-        self.logs = EpochLogs(
-            self.engine, group.device, weighted=self.gradient is not None or not self.in_order
+        engine.adopt(start.state.engine)
+        logs = EpochLogs(engine, group.device, weighted=gradient is not None or config is not None)
+        logs.load(found.logs)
+        self.run.global_step, self.run.epoch, self.run.step = (
+            counts.steps,
+            counts.epoch,
+            counts.step,
         )
-        self.logs.load(found.logs)
-        self.run.global_step = counts.steps
-        self.run.epoch, self.run.step = counts.epoch, counts.step
         self.steering.restore(start.state.acts, counts.steps, start.source)
-        begins = group.leads and self.local_step == start.position.step == 0
-        self.first_batch = FirstBatch(plan, begins=begins and not self.history)
+        begins = group.leads and counts.local_step == start.position.step == 0
         self.checkpoints.begin(found, label)
-        self.logs.record_losses(self.checkpoints.trace.loss_sink())
-        self.checkpoints.trace.take_norms_of(self.reporter.step_values)
-        self.reporter.introduce(
-            self.model, parts.optimizer, self.engine.report(), start.state.records
-        )
-        self.reporter.follow(self.run, self.engine)
+        logs.record_losses(self.checkpoints.trace.loss_sink())
+        self.checkpoints.trace.take_norms_of(step_values)
+        self.reporter.introduce(self.model, parts.optimizer, engine.report(), start.state.records)
+        self.reporter.follow(self.run, engine)
         self.reporter.steer(self.steering)
-        if start.generators is None and not (self.in_order and group.world_size == 1):
+        if start.generators is None and not alone:
             torch.manual_seed(rank_seed(plan.seed, group.rank))
-        if found.schedule is not None:
-            self.schedule = found.schedule
-            self.saved_at = found.schedule.position
+        self.steps = Steps(
+            plan=plan, parts=parts, engine=engine, logs=logs, run=self.run, hooks=self.hooks,
+            reporter=self.reporter, leads=group.leads, marks=self.marks,
+            checkpoints=self.checkpoints, ledger=self.ledger, rate=self.rate, timer=timer,
+            due=self._due, first_batch=FirstBatch(plan, begins=begins and not self.history),
+            gradient=gradient, local_step=counts.local_step,
+        )  # fmt: skip
+        self.feed = feed_of(plan, group, parts, config, found, gradient, self.marks)
         if start.source is not None:
             mark_begun()
-        self._has_begun = True
-        return found.outer
+        feed, steps = self.feed, self.steps
+        self.guarding = Guarding(group, start, feed, steps)
+        self.epochs = Epochs(
+            group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
+            self._prepare_epoch,
+        )  # fmt: skip
+        self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
+        if isinstance(feed, InOrderFeed):
+            peers = None if self.peers is self.group else self.peers
+            seconds = start.state.unfinished.seconds
+            self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def _at_work(self) -> Iterator[None]:
         """Handle signals and recorded scalars while batches are trained."""
+        self.ledger.lap(Account.SETUP)
         # Not earlier: while data loads, no step could end, so nothing would honour a request.
-        with self.stops.interrupt, recording_into(self.logs):
+        with self.stops.interrupt, recording_into(self.steps.logs):
             self.steering.open()
-            self.tell_restart()
+            launched = detect(os.environ)
+            if launched is not None and launched.restart:
+                self.marks("restart", count=launched.restart)
             self.hooks.call("on_train_start", self.run)
             if self.start.position.step and self.hooks.has("on_epoch_start"):
                 with undone(self.parts.parts({}), self._built):
                     self.hooks.call("on_epoch_start", self.run)
             self.start.rewind_generators()
             self.stops.agree(self.peers.gather_objects(self.run.stopped))
-            self.logs.restart_clock()
+            self.steps.logs.restart_clock()
             yield
 
-    def tell_restart(self) -> None:
-        """Mark a restart in the timeline if the launcher has restarted the ranks."""
-        launched = detect(os.environ)
-        if launched is not None and launched.restart:
-            self.mark("restart", count=launched.restart)
-
-    @property
-    def ended(self) -> bool:
-        """Whether all epochs are complete, or the ranks agreed to stop."""
-        return self.policy.place().epoch >= self.plan.num_epochs or self.stops.agreed
-
-    def end(self) -> None:
+    def _end(self) -> None:
         """Write the trained model; collective."""
         epochs = len(self.history)
         if self.run.stopped is not None and epochs < self.plan.num_epochs:
             log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
-        if not self.in_order:
-            self.checkpoints.append_samples(self.schedule.position)
-        self.checkpoints.trace.finish(self.model, self.engine.global_step)
+        if self.feed.schedule is not None:
+            self.checkpoints.append_samples(self.feed.schedule.position)
+        self.checkpoints.trace.finish(self.model, self.steps.engine.global_step)
         self.checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.steering.close()
-        if self._has_begun:
-            self.reporter.tell_facts(self.engine.report())
-            self.checkpoints.end_trace(self.logs)
-            self.engine.close()
+        if hasattr(self, "feed"):
+            self.feed.close()
+            self.reporter.tell_facts(self.steps.engine.report())
+            self.checkpoints.end_trace(self.steps.logs)
+            self.steps.engine.close()
         self.checkpoints.close()
         self.parts.batches.close()
-        if self.shared:
+        if self.peers is not self.group:
             self.peers.close()
         self.ledger.lap(Account.LOGGING)
 
-    def to_resume(self) -> Path | None:
-        """Return the checkpoint to continue from; on rank 0."""
-        return self.checkpoints.to_resume(self.start.source)
+    # --- Windows -------------------------------------------------------------------------------
 
-    def whereabouts(self) -> str:
-        """Describe where the last good checkpoint is."""
-        return self.checkpoints.whereabouts()
+    def _train_to_barrier(self) -> None:
+        """Train window after window until all ranks have the same model at the end of an epoch.
 
-    # --- Batches -------------------------------------------------------------------------------
+        If a rank was asked to stop, this returns earlier: on all ranks after the same window.
+        """
+        self.steps.timer.begin()
+        window = self._open()
+        while window is not None:
+            try:
+                following = self._next(window)
+            except (Setback, DivergedError) as problem:
+                self._go_back(problem, window)
+                following = self._open()
+            window = following
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch: the program prepares it, and callbacks learn of it."""
-        self.run.epoch, self.run.step = epoch, 0
-        self._prepare_epoch(epoch)
-        self.hooks.call("on_epoch_start", self.run)
-        self.observers.call("on_epoch_start", self.run)
+    def _open(self) -> Window | None:
+        """Open the next window; the epochs that it reaches into begin.
 
-    def set_busy(self, busy: bool) -> None:
-        """Record in the timeline whether this rank computes."""
-        timeline = self.plan.timeline
-        if timeline is not None:
-            (timeline.busy.begin if busy else timeline.busy.end)()
+        Returns:
+            The window; None before a barrier. With guards also None before an epoch begins beside
+            an open window, because a training never goes back past the start of an epoch.
+        """
+        feed, alone = self.feed, self.feed.alone
+        if alone:
+            self.guarding.pass_left_out()
+            self.epochs.complete(averaged=True)
+        window: Window | None = feed.open()
+        begins = window is not None and self.epochs.begun <= window.last_epoch
+        if window is None or (begins and not alone and self.guarding.guard is not None):
+            return None
+        self._begin(window)
+        if alone:
+            self.guarding.ready(begins=begins)
+        feed.enter(window)
+        return window
 
-    def book(self, account: Account) -> None:
-        """Book the time since the last booking to an account of the time ledger."""
-        self.ledger.lap(account)
+    def _begin(self, window: Window) -> None:
+        """Begin the epochs that a window reaches into."""
+        if self.feed.mixes:
+            self.rate.follow(self.feed.counts()[1])
+        self.epochs.begin(window.last_epoch)
 
-    def spent(self, comm_ms: float, wait_ms: float) -> None:
-        """Add the cost of an exchange and this rank's waiting time to the epoch's metrics."""
-        self._comm_ms += comm_ms
-        self._wait_ms += wait_ms
+    def _next(self, window: Window) -> Window | None:
+        """Train a window, exchange, do what is due, and open the next one.
 
-    def end_step(self) -> None:
-        """Call the hooks after an optimizer step."""
-        run, known = self.run, self.logs.current
-        self.checkpoints.check_once()
-        mark_begun()
-        run.global_step = self.engine.global_step
-        if self.hooks.watches_steps:
-            if known is not None:
-                run.loss = known.losses.latest
-            self.hooks.call("on_step_end", run)
-        self.stop_at_last_step()
+        Raises:
+            Setback: A guard found a bad loss; on all ranks.
+            DivergedError: A loss or a parameter is not finite; on all ranks.
+        """
+        feed = self.feed
+        self._train(window)
+        while feed.extend(window, lambda: self.stops.interrupt.requested):
+            self._begin(window)
+            self._train(window)
+        self._land()
+        if feed.overlaps and not self._needs_one_model():
+            following = self._open()
+            if following is not None:
+                feed.start(window, self.stops.wishes())
+                self.ledger.lap(Account.SYNC)
+                if not feed.may_lag:
+                    self._land()
+                return following
+        self._look_before_exchange()
+        self._take(feed.exchange(window, self.stops.wishes()))
+        return None if self._stops_after_acts() else self._open()
 
-    def stop_at_last_step(self) -> None:
-        """Ask for the end after the last step of a training that was to take only some."""
-        if self.due.is_over(self.engine.global_step):
-            self.run.stop(f"only {self.engine.global_step} steps were asked for")
+    def _train(self, window: Window) -> None:
+        """Train what this process has of a window: fetch, step, notify."""
+        feed, steps = self.feed, self.steps
+        if self._in_order is not None:
+            self._in_order.train()
+            return
+        if feed.measured:
+            steps.timer.begin()
+        trained = False
+        with closing(feed.parts(window)) as parts:
+            for part in parts:
+                trained = True
+                ms = steps.train(part)
+                if feed.is_due():
+                    self._land()
+                if feed.ends(window, part, ms):
+                    break
+        feed.ended(window, steps.timer.catch_up() if feed.measured else 0.0)
+        if not trained and steps.gradient is not None:
+            steps.follow(window.position)
+
+    def _land(self) -> None:
+        """Wait for the exchange that is under way, and apply it."""
+        if not self.feed.is_under_way:
+            return
+        self.feed.apply()
+        self.guarding.look(certain=True)
+        exchanged = self.feed.landed()
+        self.steps.timer.begin()
+        self._take(exchanged)
+
+    def _take(self, exchanged: Exchanged) -> None:
+        """Take in what an exchange has brought."""
+        if not self.feed.in_order:
+            self.ledger.lap(Account.SYNC)
+        self.epochs.spent(exchanged)
+        if exchanged.wishes:
+            self.stops.heed(exchanged.wishes)
+        self.guarding.pass_left_out()
+        self.epochs.complete(averaged=exchanged.averaged)
+
+    def _needs_one_model(self) -> bool:
+        """Whether something is due for which the ranks must have the same model."""
+        stops, step = self.stops, self.steps.engine.global_step
+        due = bool(stops) or stops.acts or self.feed.checkpoint_due(step)
+        return due or self.guarding.is_due()
+
+    def _stops_after_acts(self) -> bool:
+        """Act, and save a checkpoint, if that is due; return whether the training pauses here."""
+        feed, stops = self.feed, self.stops
+        due = feed.checkpoint_due(self.steps.engine.global_step)
+        if stops or due or stops.acts:
+            self.epochs.settle()
+        self._act()
+        if stops.interrupted_by is not None or (stops.agreed and not feed.in_order):
+            return True
+        if due:
+            self.saving.save()
+        return False
+
+    # --- Going back ----------------------------------------------------------------------------
+
+    def _look_before_exchange(self) -> None:
+        """Judge what all ranks have trained, before an average mixes it."""
+        feed, guarding = self.feed, self.guarding
+        if feed.in_order:
+            return  # its steps have done it
+        if not feed.mixes:
+            guarding.pass_left_out()
+        certain = feed.mixes or feed.complete > self.epochs.ended or bool(self.stops)
+        certain = certain or feed.checkpoint_due(self.steps.engine.global_step)
+        if certain or guarding.is_due():
+            guarding.look(certain=certain)
+
+    def _go_back(self, problem: Setback | DivergedError, window: Window) -> None:
+        """Continue from an earlier state, on all ranks.
+
+        Raises:
+            DivergedError: There is no guard, or there were too many attempts; on all ranks.
+        """
+        rewind = self.guarding.go_back(problem, window)
+        if isinstance(rewind, Setback):
+            raise self._farewell(rewind) from None
+        if self._in_order is not None:
+            self._in_order.seconds = self.steps.logs.seconds
+        tell_callbacks(self.hooks, self.run, rewind)
+        self.ledger.lap(Account.CHECKPOINT)
+
+    def _farewell(self, setback: Setback) -> DivergedError:
+        """Go back once more, train up to the bad batch with hooks, and return the error."""
+        feed, steps, guard = self.feed, self.steps, self.guarding.guard
+        step, where, found = steps.engine.global_step, f"on rank {self.group.rank}", ""
+        look = self.guarding.look_back(setback)
+        assert guard is not None  # noqa: S101 - a setback is a guard's
+        assert look is not None  # noqa: S101
+        steps.due.watch_each_step()
+        with look.watching(), steps.plainly(), suppress(DivergedError):
+            while not found and (window := self._open()) is not None:
+                if isinstance(feed, InOrderFeed):
+                    where = feed.told_next(steps.engine.global_step)
+                feed.untimed(window)
+                self._train(window)
+                if feed.holds(window, setback.epoch, setback.batch):
+                    break
+                self._take(feed.exchange(window, self.stops.wishes()))
+                found = "".join(self.group.gather_objects(look.found))
+        return guard.farewell(setback, step, f"{look.found}, {where}" if look.found else "")
+
+    # --- Between epochs ------------------------------------------------------------------------
 
     def _prepare_epoch(self, epoch: int) -> None:
         if self.plan.epoch_fn is None:
             return
-        worker = self._worker
-        worker.current_epoch, worker.current_version = epoch, self.versions
-        worker.local_step = self.run.global_step if self.in_order else self.local_step
+        worker, ready = self._worker, hasattr(self, "feed")
+        worker.current_epoch = epoch
+        if ready:
+            worker.current_version = self.feed.averages
+            in_order = self.feed.in_order
+            worker.local_step = self.run.global_step if in_order else self.steps.local_step
         try:
             self.plan.epoch_fn(epoch, worker)
         except Exception as error:
             error.add_note(f"in epoch_fn before epoch {epoch} (counted from 0)")
             raise
 
-    def mark(self, kind: str, **fields: object) -> None:
-        """Record an event in the timeline, if there is one."""
-        if self.plan.timeline is not None:
-            self.plan.timeline.event(kind, **fields)
-
-    # --- The end of an epoch -------------------------------------------------------------------
-
-    def complete_epoch(self, epoch: int, *, averaged: bool) -> None:
-        """Combine the measurements of an epoch, evaluate and report; collective.
-
-        Args:
-            epoch: An epoch of which the ranks have trained every batch.
-            averaged: Whether the model is the average of all ranks now, so that it is evaluated.
-        """
-        group = self.group
-        self.checkpoints.trace.end_epoch(self.engine.global_step)
-        self.ledger.lap(Account.LOGGING)
-        if group.leads and self.told == epoch:
-            self.reporter.end_steps()
-        known, epoch_ms = self.logs.take(epoch)
-        known.comm_ms, known.wait_ms = self._comm_ms, self._wait_ms
-        self._comm_ms = self._wait_ms = 0.0
-        shares = group.gather_objects(
-            EpochShare(
-                state=known.state(),
-                device=device_name(group.device, group.rank),
-                epoch_ms=epoch_ms,
-                metrics=model_metrics(self.model),
-            )
-        )
-        self.ledger.lap(Account.SYNC)
-        anchor, counts = self.policy.windows()
-        metrics = epoch_metrics(
-            epoch,
-            shares,
-            anchor=anchor,
-            counts=counts,
-            lr=self._worker.current_lr,
-            evaluated=self._evaluated(epoch) if averaged else {},
-        )
-        self.ledger.lap(Account.EVALUATION)
-        self.hooks.call("on_epoch_end", self.run, metrics)
-        self.history.append(metrics)
-        if not self.in_order:
-            self.checkpoints.append_samples(self.schedule.position)
-        if averaged:
-            self.checkpoints.keep_best(self.policy.place().global_step, self.history)
-            self.ledger.lap(Account.CHECKPOINT)
-        self.observers.call("on_epoch_end", self.run, metrics)
-        self.ledger.lap(Account.LOGGING)
-        self.stops.agree(self.peers.gather_objects(self.run.stopped))
-        self.logs.restart_clock()
-        self.checkpoints.trace.resume_clock(self.engine.global_step)
-
-    def _evaluated(self, epoch: int) -> dict[str, float]:
-        """Evaluate on rank 0 and send the result to all ranks."""
-        if not self.in_order:
-            when = f"after epoch {epoch} (counted from 0)"
-            last_step = self.config.batches_per_epoch - 1
-            require_finite(self.model, when, epoch=epoch, step=last_step)
-        found: dict[str, float] | None = None
-        if self.group.leads:
-            found = evaluate(self.plan.eval_fn, self.model, self.checkpoints.averaged(), epoch)
-        return self.group.broadcast_object(found)
-
-    def barrier(self) -> None:
+    def _pass_barrier(self) -> None:
         """Write what is due while all ranks have the same model, then continue; collective."""
-        epochs, plan = self.policy.place().epoch, self.plan
+        epochs, plan = self.feed.complete, self.plan
         if epochs % plan.checkpoint_every == 0:
-            self.save()
+            self.saving.save()
             if plan.checkpoint_fn is not None and epochs:
                 call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
         # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
         self.ledger.lap(Account.CHECKPOINT)
-        self.policy.pass_barrier()
-        self.logs.restart_clock()
+        self.feed.pass_barrier()
+        if self._in_order is not None:
+            self._in_order.hear_all(self.peers)
+            self._stops_after_acts()
+            self._stop_if_requested()
+        self.steps.logs.restart_clock()
 
-    def stop_if_requested(self) -> None:
+    # --- Acts, checkpoints and the end ---------------------------------------------------------
+
+    def _stop_if_requested(self) -> None:
         """Save a checkpoint and end if a rank was asked to stop; collective.
 
         Without finite parameters it ends without a new checkpoint.
@@ -402,99 +477,36 @@ class Loop:
             KeyboardInterrupt: On Ctrl-C.
             Terminated: On SIGTERM.
         """
-        if self.stops.interrupted_by is None:
+        stops = self.stops
+        if stops.interrupted_by is None:
             return
         if not non_finite_parameters(self.model):
-            self.save()
+            self.saving.save()
         message = ""
         if self.peers.leads:
-            message = f"stopped after {self.policy.told_place()}; {self.whereabouts()}"
-        if self.stops.told:
-            end_launcher(self.peers, self.stops.interrupt)
+            message = f"stopped after {self.feed.told_place()}; {self.checkpoints.whereabouts()}"
+        if stops.told:
+            end_launcher(self.peers, stops.interrupt)
         own = self.peers.world_size == 1
-        self.stops.leave(message, None if own else self.stops.interrupted_by)
+        stops.leave(message, None if own else stops.interrupted_by)
 
-    def act(self) -> None:
+    def _act(self) -> None:
         """Do what people asked for, while all ranks have the same model; collective."""
-        stops, steering = self.stops, self.steering
-        if not stops.acts:
+        feed, steps, stops = self.feed, self.steps, self.stops
+        if not stops.acts or (feed.in_order and feed.complete == self.plan.num_epochs):
             return
         stops.acts = False
-        self.policy.set_rate_place()
-        self.ledger.lap(Account.LOGGING if self.in_order else Account.SYNC)
-        between = BetweenSteps(self.peers, stops, self._save_now)
-        paused = steering.carry_out(self.engine.global_step, between)
-        self.policy.forget()  # going back further would undo what was asked for
+        steps.engine.present()
+        place = feed.rate_place()
+        if place is not None:
+            self.rate.steered.position = place
+        self.ledger.lap(Account.LOGGING if feed.in_order else Account.SYNC)
+        between = BetweenSteps(self.peers, stops, self.saving.save_now)
+        paused = self.steering.carry_out(steps.engine.global_step, between)
+        self.guarding.forget()  # going back further would undo what was asked for
         if paused:
             self.ledger.lap(Account.IDLE)
-            self.logs.skip_time(paused)
-        self.timer.begin()
-        if steering.stopping:
+            steps.logs.skip_time(paused)
+        steps.timer.begin()
+        if self.steering.stopping:
             stops.tell()
-
-    def _save_now(self) -> str:
-        """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""
-        if self.policy.place().step and isinstance(self.parts.batches, IterableLoader):
-            return (
-                "data that can only be iterated has no checkpoint inside an epoch; the one at the "
-                "end of the epoch is written anyway"
-            )
-        if self.in_order and self.logs.current is not None:
-            self.logs.current.losses.check()
-        if bad := non_finite_parameters(self.model):
-            return f"parameters are not finite: {', '.join(bad[:3])}"
-        self.save()
-        return ""
-
-    def save(self) -> None:
-        """Save the state of all ranks in the run directory; collective."""
-        place = self.policy.place()
-        # A state that cannot be resumed must not replace one that can.
-        unusable = place.step and isinstance(self.parts.batches, IterableLoader)
-        if unusable or (self.in_order and not self.checkpoints.keeps):
-            return
-        schedule = None if self.in_order else self.schedule
-        self.saved_at = schedule.position if schedule is not None else 0
-        self.engine.present()
-        acts = self.steering.saved()
-        counts = RankCounts(
-            local_step=self.local_step,
-            steps=self.engine.global_step,
-            epoch=self.run.epoch,
-            step=self.run.step,
-            averages=self.versions,
-            rate=self.rate.state(),
-            asked=acts.get("scheduler", {}),
-        )
-        state = LoopState(
-            history=self.history,
-            records=self.reporter.records(),
-            unfinished=self._unfinished() if self.in_order and place.step else UnfinishedEpoch(),
-            ledger=self.ledger.state_dict(),
-            engine=self.engine.decision(),
-            acts=acts,
-            guard=self.policy.guard_state(),
-            scale=self.rate.steered.scale if self.in_order else 1.0,
-        )
-        written = self.checkpoints.save(state, place, self.logs, counts, schedule)
-        if place.step:
-            self.policy.forget()
-        if written is not None:
-            self.hooks.call("on_checkpoint", self.run, written)
-        self.ledger.lap(Account.CHECKPOINT)
-
-    def _unfinished(self) -> UnfinishedEpoch:
-        known = self.logs.of(self.policy.place().epoch)
-        return UnfinishedEpoch(
-            losses=known.losses.state(), scalars=known.scalars.state(), seconds=self.logs.seconds
-        )
-
-
-def first_schedule(
-    plan: TrainingPlan, config: ScheduleConfig
-) -> tuple[ScheduleState, tuple[int, ...]]:
-    """Return the schedule at the start of a training, and the batches of each rank per window."""
-    from flodl.ranks.planning.scheduler import initial_schedule
-
-    fresh = initial_schedule(config, plan.distributed.relative_speeds(config.world_size))
-    return fresh, fresh.elche.counts

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flodl import log
 from flodl.data import DataLoader, IterableLoader
 from flodl.device import deterministic_algorithms
 from flodl.errors import DivergedError
-from flodl.monitor.ledger import Account, TimeLedger
-from flodl.ranks.settings import Policy
+from flodl.monitor.ledger import TimeLedger
 from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
-from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.observers.reporting import Reporter, reported
 from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import told_waiting, with_policy
-from flodl.train.policies.in_order import InOrderLoop
+from flodl.train.policies.feeds import barrier_every, schedule_config
 from flodl.train.run.resume_hint import add_hint
 
 if TYPE_CHECKING:
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
-    from flodl.ranks.planning.schedule import ScheduleConfig
     from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.base import PolicyLoop
-    from flodl.train.policies.sync import SharedGradient
 
 
 def carry_out(
@@ -81,8 +76,8 @@ def _carried_out(
         average=loop.parts.average,
         stopped=loop.run.stopped,
         devices=() if in_order and group.world_size == 1 else devices,
-        averages=loop.versions,
-        aborts=loop.aborts,
+        averages=loop.feed.averages,
+        aborts=loop.feed.aborts,
         monitor=loop.run.monitor,
     )
 
@@ -97,110 +92,35 @@ def _train(
     in_order: bool,
 ) -> Loop:
     parts = assemble(plan, group.device, group.world_size, group.rank)
-    config = gradient = None
+    config = None
     together = group.world_size > 1 or not in_order
     in_order = in_order or isinstance(parts.batches, IterableLoader)
     if together:
         group.check_same(_fingerprint(plan, parts))
-        if plan.distributed.policy is Policy.SYNC:
-            from flodl.train.policies.sync import SharedGradient
-
-            gradient = SharedGradient()
     if not in_order:
         # Only rank 0 writes files, so only rank 0 knows when a write is due.
-        barrier_every = group.broadcast_object(_barrier_every(plan))
-        config = schedule_config(plan, parts, group.world_size, barrier_every)
-    loop = Loop(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
+        every = group.broadcast_object(barrier_every(plan))
+        config = schedule_config(plan, parts, group.world_size, every)
+    loop = Loop(plan, group, config, parts, reporter, ledger, history)
     try:
-        outer = loop.begin()
-        policy = loop.policy = InOrderLoop(loop) if in_order else _policy(loop, outer, gradient)
-        ledger.lap(Account.SETUP)
-        with loop.at_work():
-            while not loop.ended:
-                policy.run_to_barrier()
-                loop.stop_if_requested()
-                if policy.at_barrier:
-                    loop.barrier()
-        loop.end()
+        loop.train()
         if not plan.record_timeline:
             merge_into_run(plan, group)
     except DivergedError as error:
         scale = loop.rate.steered.scale
         scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
-        told = diverged(error, loop.whereabouts(), scaled)
+        told = diverged(error, loop.checkpoints.whereabouts(), scaled)
         loop.hooks.tell_exception(loop.run, told)
         raise told from None
     except BaseException as error:
         # First the hint: another signal may end a callback.
         if group.leads and end_state(error) == "interrupted":
-            add_hint(error, plan.run_dir, loop.to_resume())
+            add_hint(error, plan.run_dir, loop.checkpoints.to_resume(loop.start.source))
         loop.hooks.tell_exception(loop.run, error)
         raise
     finally:
         loop.close()
     return loop
-
-
-def schedule_config(
-    plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
-) -> ScheduleConfig:
-    """Translate the settings of a training to the settings of its windows."""
-    from flodl.ranks.planning.elche import ElCheConfig
-    from flodl.ranks.planning.schedule import ScheduleConfig
-
-    settings = plan.distributed
-    sync = settings.policy is Policy.SYNC
-    progressive = settings.progressive_dispatch
-    if progressive is None:
-        progressive = settings.partition_ratios is None and not sync
-    exact = plan.deterministic or settings.max_batch_diff is not None
-    stream = settings.stream_epochs
-    return ScheduleConfig(
-        elche=ElCheConfig(world_size=world_size, **settings.named_in(ElCheConfig)),
-        epochs=plan.num_epochs,
-        batches_per_epoch=parts.loader.num_batches,
-        barrier_every=barrier_every,
-        progressive=progressive,
-        timed=not exact and settings.partition_ratios is None,
-        **settings.named_in(ScheduleConfig)
-        | {"stream_epochs": (not sync) if stream is None else stream},
-    )
-
-
-def _barrier_every(plan: TrainingPlan) -> int:
-    """Return after how many epochs all ranks need the same model, or 0 for never."""
-    looks = [hook for hook in plan.callbacks if not isinstance(hook, EarlyStop)]
-    if plan.eval_fn is not None or plan.best is not None or looks:
-        return 1
-    if plan.lr_scheduler is not None and plan.lr_scheduler.interval == "epoch":
-        return 1  # a window must not reach into an epoch with another learning rate
-    if plan.run_dir is not None or plan.checkpoint_fn is not None:
-        return plan.checkpoint_every
-    return 0
-
-
-def _policy(loop: Loop, outer_state: dict[str, Any], gradient: SharedGradient | None) -> PolicyLoop:
-    # Imported here: a process that trains alone needs none of it.
-    from flodl.ranks.averaging.average import ParameterAverager
-    from flodl.train.policies.cadence import CadenceLoop
-    from flodl.train.policies.overlapped import OverlappedLoop
-    from flodl.train.policies.sync import SyncLoop
-
-    settings = loop.plan.distributed
-    if settings.outer_optimizer is not None and outer_state:
-        settings.outer_optimizer.load_state_dict(outer_state)
-    if gradient is not None:
-        return SyncLoop(loop, gradient)
-    averager = ParameterAverager(
-        loop.model,
-        loop.group,
-        settings.backend,
-        optimizer=loop.parts.optimizer if settings.average_optimizer_state else None,
-        outer=settings.outer_optimizer,
-    )
-    if settings.policy is Policy.ASYNC or settings.overlap:
-        return OverlappedLoop(loop, averager)
-    return CadenceLoop(loop, averager)
 
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from flodl.train.plan import TrainingPlan
 
 
-def observers_of(plan: TrainingPlan, parts: Assembly, reporter: Callback) -> Iterator[Callback]:
+def observers_of(
+    plan: TrainingPlan, parts: Assembly, marks: Marks, reporter: Callback
+) -> Iterator[Callback]:
     """Return the observers of a training, in the order in which they are called.
 
     Args:
         plan: Says which are wanted; that of a rank above 0 wants fewer.
         parts: Have a scheduler of torch, or None.
+        marks: Marks the epoch in the timeline.
         reporter: Shows and records the epoch.
     """
     if parts.torch_schedule is not None:
         yield parts.torch_schedule
-    if plan.timeline is not None:
-        yield EpochMarks(plan.timeline)
+    yield marks
     yield reporter
     if plan.metrics_fn is not None:
         yield EpochFunction(plan.metrics_fn)  # it sees an epoch that is shown and recorded
@@ -35,18 +37,28 @@ def observers_of(plan: TrainingPlan, parts: Assembly, reporter: Callback) -> Ite
 
 @final
 @dataclass(frozen=True, slots=True)
-class EpochMarks(Callback):
-    """Marks epochs in a timeline."""
+class Marks(Callback):
+    """Marks in the timeline of a rank; without one, they are nowhere."""
 
-    timeline: Timeline
+    timeline: Timeline | None
+
+    def __call__(self, kind: str, **fields: object) -> None:
+        """Mark an event."""
+        if self.timeline is not None:
+            self.timeline.event(kind, **fields)
+
+    def busy(self, busy: bool) -> None:
+        """Mark whether this rank computes."""
+        if self.timeline is not None:
+            (self.timeline.busy.begin if busy else self.timeline.busy.end)()
 
     def on_epoch_start(self, run: TrainingRun) -> None:
-        """Mark the beginning."""
-        self.timeline.event("epoch_start", epoch=run.epoch)
+        """Mark the beginning of an epoch."""
+        self("epoch_start", epoch=run.epoch)
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
-        """Mark the end."""
-        self.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
+        """Mark the end of an epoch."""
+        self("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
 
 
 @final

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from flodl.errors import DivergedError
-from flodl.monitor.ledger import Account
-from flodl.ranks.planning.schedule import WindowPlan
-from flodl.train.observers.guards.guard import Setback
-from flodl.train.policies.window_loop import WindowLoop, WindowRun
+from flodl.train.policies.windows import LeaseWindow, WindowFeed
 
 if TYPE_CHECKING:
-    from flodl.ranks.averaging.average import Averaged, ParameterAverager, Round
+    from collections.abc import Sequence
+
+    from flodl.ranks.averaging.average import Averaged, Round
     from flodl.ranks.group import Pending
-    from flodl.train.loop import Loop
-    from flodl.train.policies.moment import Moment
+    from flodl.ranks.planning.schedule import WindowPlan
+    from flodl.train.policies.feed import Exchanged
 
 
 @dataclass(slots=True)
@@ -37,97 +36,50 @@ class _UnderWay:
 
 
 @final
-class OverlappedLoop(WindowLoop):
-    """Trains on while an average is in progress; one average at a time.
+class OverlappedFeed(WindowFeed):
+    """Trains on while an average is in progress; one average at a time."""
 
-    Args:
-        worker: Trains the batches.
-        averager: Averages the worker's model.
-    """
+    overlaps = True
 
-    def __init__(self, worker: Loop, averager: ParameterAverager) -> None:
-        super().__init__(worker, averager)
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self._under_way: _UnderWay | None = None
+        self._landing: tuple[Averaged, Sequence[Sequence[float]], float] | None = None
         self._exposed_ms = 0.0
         self._latest_average: Averaged | None = None
 
-    def run_to_barrier(self) -> None:
-        """Train window after window; before a barrier, wait for the average of the last one."""
-        plan = self._open()
-        while plan is not None:
-            try:
-                plan = self._train_window(plan)
-            except (Setback, DivergedError) as problem:
-                self._begin_again(problem)
-                plan = self._open()
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an average is in progress."""
+        return self._under_way is not None
 
-    def _train_window(self, plan: WindowPlan) -> WindowPlan | None:
-        """Train a window; return the next one, None before a barrier or if all ranks stop."""
-        worker, run, guard = self._worker, WindowRun(), self.guard
-        self._train(plan, run)
-        self._land_at_once()
-        at_once = worker.stops or self._checkpoint_due() or worker.stops.acts
-        at_once = at_once or (guard is not None and guard.is_due())
-        following = None if at_once else self._start(plan, run)
-        if following is None and self._under_way is None:
-            self._close_in_the_open(plan, run)
-            worker.act()
-            if worker.stops:
-                return None
-            self._keep_if_due()
-            following = self._open()
-        if worker.schedule.overshoot == 0:
-            self._land_at_once()
-        return following
+    @property
+    def may_lag(self) -> bool:
+        """Whether an average may arrive after the next batch."""
+        return self.schedule.overshoot > 0
 
-    def _start(self, plan: WindowPlan, run: WindowRun) -> WindowPlan | None:
-        """Open the next window and start to average this one.
-
-        Returns:
-            The next window; None before a barrier, where no average is started.
-        """
-        worker = self._worker
-        row = self._row(run, self._latest_average, self._exposed_ms)
-        following = self._open()
-        if following is None:
-            return None
-        self._worker.mark(self._words[0])
+    def start(self, window: LeaseWindow, wishes: Sequence[float]) -> None:
+        """Start to average a window, while the next one is open already."""
+        row = self._row(window, self._latest_average, self._exposed_ms, wishes)
+        self._marks(self._words[0])
         began = time.perf_counter()
-        round = self._averager.start(run.samples)
-        self._under_way = _UnderWay(plan, round, worker.group.gather_later(row, prompt=True))
+        round = self._averager.start(window.samples)
+        self._under_way = _UnderWay(window.plan, round, self._group.gather_later(row, prompt=True))
         self._exposed_ms = (time.perf_counter() - began) * 1000
-        worker.book(Account.SYNC)
-        return following
 
-    def _close_in_the_open(self, plan: WindowPlan, run: WindowRun) -> None:
-        self._look()
-        averaged, sync_ms = self._average(run.samples)
-        row = self._row(run, averaged, sync_ms)
-        rows = self._worker.group.gather(row, prompt=True)
-        self._exposed_ms, self._latest_average = 0.0, None
-        self._close(plan, rows, averaged=True)
-
-    def return_to(self, moment: Moment) -> None:
-        """Go back to a moment; model and optimizer are there already."""
-        super().return_to(moment)
-        self._under_way, self._exposed_ms, self._latest_average = None, 0.0, None
-
-    def _between_batches(self) -> None:
-        """Apply an average that has arrived; wait for one that is overdue."""
-        under_way, worker = self._under_way, self._worker
+    def is_due(self) -> bool:
+        """Whether an average that is under way must be applied after this batch."""
+        under_way = self._under_way
         if under_way is None:
-            return
+            return False
         under_way.batches += 1
         # In a deterministic training an average arrives after a fixed number of batches.
         if self._declared_ms is None and self._arrived(under_way):
-            self._land(under_way)
-        elif under_way.batches >= worker.schedule.overshoot:
-            self._worker.mark("throttle", rank=worker.group.rank)
-            self._land(under_way)
-
-    def _land_at_once(self) -> None:
-        if self._under_way is not None:
-            self._land(self._under_way)
+            return True
+        if under_way.batches < self.schedule.overshoot:
+            return False
+        self._marks("throttle", rank=self._group.rank)
+        return True
 
     def _arrived(self, under_way: _UnderWay) -> bool:
         if not (under_way.round.done() and under_way.rows.done()):
@@ -137,23 +89,41 @@ class OverlappedLoop(WindowLoop):
             under_way.here_at = now
         return now >= under_way.here_at + self._pad_ms / 1000
 
-    def _land(self, under_way: _UnderWay) -> None:
-        """Wait for an average and apply it."""
-        worker = self._worker
+    def apply(self) -> None:
+        """Wait for the average under way, and apply it; :meth:`landed` ends the exchange."""
+        if (under_way := self._under_way) is None:
+            return
         began = time.perf_counter()
         try:
             averaged = under_way.round.apply()
         except DivergedError as error:
             raise self._located(error) from None
-        rows = under_way.rows.wait()
-        self._look()
+        self._landing = averaged, under_way.rows.wait(), began
+
+    def landed(self) -> Exchanged:
+        """End an exchange whose average is applied."""
+        under_way, landing = self._under_way, self._landing
+        assert under_way is not None  # noqa: S101 - after apply
+        assert landing is not None  # noqa: S101
+        averaged, rows, began = landing
         while not self._arrived(under_way):
             time.sleep(0.0005)
         self._exposed_ms += (time.perf_counter() - began) * 1000
-        self._under_way, self._latest_average = None, averaged
-        worker.versions += 1
-        worker.book(Account.SYNC)
-        worker.timer.begin()
-        self._worker.mark(self._words[1], ms=self._exposed_ms)
-        self._judge(averaged)
-        self._close(under_way.plan, rows, averaged=False)
+        self._under_way, self._landing, self._latest_average = None, None, averaged
+        self._marks(self._words[1], ms=self._exposed_ms)
+        self._count(averaged)
+        return self._close(under_way.plan, rows, averaged=False)
+
+    def exchange(self, window: LeaseWindow, wishes: Sequence[float]) -> Exchanged:
+        """Average and wait for it, because something is due that needs one model."""
+        averaged, sync_ms = self._average(window.samples)
+        row = self._row(window, averaged, sync_ms, wishes)
+        rows = self._group.gather(row, prompt=True)
+        self._exposed_ms, self._latest_average = 0.0, None
+        return self._close(window.plan, rows, averaged=True)
+
+    def return_to(self, state: Any) -> None:
+        """Go back to the result of :meth:`state`."""
+        super().return_to(state)
+        self._under_way = self._landing = None
+        self._exposed_ms, self._latest_average = 0.0, None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from benchmarks import unequal_ranks
 from flodl import Batch
 from flodl.ranks.group import Group
-from flodl.train.policies import window_loop
+from flodl.train.policies import windows
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import train
 
@@ -19,7 +19,7 @@ from tests.flodl.distributed.trainings import train
 def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...]]:
     """Keep the second rank until the first is far ahead; return what the windows took."""
     trained = []
-    original = window_loop.close_window
+    original = windows.close_window
 
     def spied(state: Any, plan: Any, reports: Any, config: Any) -> Any:
         trained.append(tuple(report.batches for report in reports))
@@ -35,11 +35,11 @@ def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...
         value: Tensor = (net(batch[0]) - batch[1]).square().mean()
         return value
 
-    window_loop.close_window = spied
+    windows.close_window = spied
     try:
         train(group, n=100 * 8, epochs=1, loss=loss, settings=settings)
     finally:
-        window_loop.close_window = original
+        windows.close_window = original
     return trained
 
 

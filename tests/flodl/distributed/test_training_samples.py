@@ -157,9 +157,9 @@ def test_a_rank_that_plans_differently_stops_everyone_within_a_window(ranks: Ran
 
 
 def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
-    from flodl.train.policies import window_loop
+    from flodl.train.policies import windows
 
-    genuine = window_loop.open_window
+    genuine = windows.open_window
 
     def tampered(state: Any, config: Any) -> Any:
         from dataclasses import replace
@@ -169,13 +169,13 @@ def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
 
     trained = []
     if group.rank == 1:
-        window_loop.open_window = tampered  # type: ignore[assignment]
+        windows.open_window = tampered  # type: ignore[assignment]
     try:
         train(group, loss=lambda net, batch, *_: trained.append(1) or net(batch[0]).mean())
     except PlanMismatchError as error:
         return str(error), len(trained)
     finally:
-        window_loop.open_window = genuine
+        windows.open_window = genuine
     return "", len(trained)
 
 
@@ -285,22 +285,22 @@ def test_shared_samples_of_a_queue_with_holes_are_trained_once(ranks: Ranks) -> 
 def train_a_queue_with_holes(group: Group) -> Any:
     from flodl.train import loop
 
-    genuine = loop.Loop.begin
+    genuine = loop.feed_of
     queue = ((5, 8), (11, 25))
 
-    def begin(self: Any) -> Any:
-        outer = genuine(self)
+    def with_holes(*given: Any) -> Any:
         from dataclasses import replace
 
-        self.schedule = replace(self.schedule, queue=queue, next_epoch=1, own=((), ()))
-        return outer
+        feed = genuine(*given)
+        feed.schedule = replace(feed.schedule, queue=queue, next_epoch=1, own=((), ()))
+        return feed
 
-    loop.Loop.begin = begin
+    loop.feed_of = with_holes
     try:
         ratios = {"partition_ratios": (0.7, 0.3)}
         outcome: Any = train(group, epochs=1, policy="sync", settings=ratios)
     finally:
-        loop.Loop.begin = genuine
+        loop.feed_of = genuine
     loader = DataLoader(Numbers(200), 8)
     numbers = [*range(5, 8), *range(11, 25)]
     outcome.expected = [row for number in numbers for row in loader.rows(0, number).tolist()]

@@ -93,15 +93,6 @@ class Guard:
         """Return the factor of the learning rate when a batch is left out."""
         return self._factors.get((epoch, batch), 1.0)
 
-    def trained(self, epoch: int, count: int) -> int:
-        """Return the number of the batch that is trained after ``count`` others of its epoch."""
-        batch = count
-        for left_out in sorted(self._skips[epoch]):
-            if left_out > batch:
-                break
-            batch += 1
-        return batch
-
     def first_bad(self, losses: Sequence[float]) -> int | None:
         """Take losses up to the first bad one; return its place, None if all are good."""
         return self._rule.first_bad(losses)

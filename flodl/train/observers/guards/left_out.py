@@ -95,10 +95,6 @@ class LeftOut:
         """Return the batches of an epoch that are left out; it grows with the decisions."""
         return self._guard.skips(epoch)
 
-    def nth_trained(self, epoch: int, count: int) -> int:
-        """Return the number of the batch that is trained after ``count`` others of its epoch."""
-        return self._guard.trained(epoch, count)
-
     @property
     def numbers(self) -> list[int]:
         """All batches that are left out, counted through all epochs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from flodl.train.run.training_state import Position
     from flodl.train.step.base import StepEngine
 
+IsLeft: TypeAlias = "Callable[[Any, int, int], bool]"
+
 _EVERY = 100
 """Steps between two looks of several ranks, whose clocks differ, if flodl may choose."""
 
@@ -51,35 +53,6 @@ class Losses:
     place_of: Callable[[int], tuple[int, int]]
 
 
-class Guarded(Protocol):
-    """What a guard takes back: the order of the batches, and the counters."""
-
-    def losses(self, *, wait: bool | None) -> Losses:
-        """Return the losses since the last call; collective.
-
-        Args:
-            wait: Wait for the device; None returns only what has been read already.
-
-        Raises:
-            DivergedError: A loss is not finite, and this training cannot have such losses.
-        """
-
-    def place(self) -> Position:
-        """Return complete epochs and batches of the next one."""
-
-    def moment(self) -> Any:
-        """Return everything that is counted, between two steps."""
-
-    def return_to(self, moment: Any) -> None:
-        """Go back to the result of :meth:`moment`; model and optimizer are there already."""
-
-    def is_left(self, moment: Any, epoch: int, batch: int) -> bool:
-        """Whether a batch was not trained at a moment."""
-
-    def train_again(self, setback: Setback, look: FirstNonFinite) -> str:
-        """Train up to the batch of a setback, or until a look finds something; return where."""
-
-
 @final
 class LossGuard(LeftOut):
     """Judges the losses of a training, and takes all its ranks back to the same step.
@@ -96,10 +69,9 @@ class LossGuard(LeftOut):
         batches_per_step: Batches of all ranks in one optimizer step.
         settings: The limits.
         engine: Counts the steps.
-        guarded: What it takes back.
 
     Attributes:
-        next_step: Optimizer steps after which :meth:`look` is due.
+        next_step: Optimizer steps after which a snapshot is due.
     """
 
     next_step: float
@@ -116,13 +88,12 @@ class LossGuard(LeftOut):
         batches_per_step: int,
         settings: Guards,
         engine: StepEngine,
-        guarded: Guarded,
     ) -> None:
         super().__init__(
             plan, group, assembly, rate, start, place, batches_per_step=batches_per_step,
             settings=settings,
         )  # fmt: skip
-        self._engine, self._guarded = engine, guarded
+        self._engine = engine
         self._gradients = plan.scaler is None
         self._every = settings.every
         if self._every is None and group.world_size > 1:
@@ -142,39 +113,33 @@ class LossGuard(LeftOut):
         """Drop all snapshots: the training never goes back past this point."""
         self._ring.clear()
 
-    def ready(self) -> None:
-        """Take a snapshot before the next step if there is none.
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no snapshot to go back to."""
+        return not len(self._ring)
 
-        Raises:
-            ValueError: The training cannot be kept in memory.
-        """
-        if not len(self._ring):
-            self.keep()
-        else:
-            self._times.run(self._engine.global_step)
+    def run_clock(self) -> None:
+        """Count the time from now on to the steps."""
+        self._times.run(self._engine.global_step)
 
     def pause(self) -> None:
         """Do not count the time from now on to the steps."""
         self._times.pause(self._engine.global_step)
 
-    def look(self, *, certain: bool = False, keeps: bool = True) -> None:
-        """Judge the losses so far, and take a snapshot if one is due; between two steps.
+    def look(self, losses: Losses, *, certain: bool = False) -> None:
+        """Judge the losses so far, between two steps.
 
         Args:
-            certain: Wait for all losses of a device, and look at the parameters, too.
-            keeps: Whether a snapshot may be taken.
+            losses: Since the last look.
+            certain: Look at the parameters, too.
 
         Raises:
             Setback: A loss or a parameter is bad; on all ranks.
-            DivergedError: A loss is not finite.
         """
-        due = self.is_due()
-        found = self._judge(wait=certain or due)
+        self._judge(losses)
         if certain and (broken := self._broken()):
             what = f"{', '.join(broken[:3])} hold values that are not finite"
-            raise Setback(what, *found.place_of(-1))
-        if due and keeps:
-            self.keep()
+            raise Setback(what, *losses.place_of(-1))
 
     def is_due(self) -> bool:
         """Whether a snapshot is due after the latest step; the same on all ranks."""
@@ -185,8 +150,16 @@ class LossGuard(LeftOut):
         self.next_step = self._times.next_step
         return due
 
-    def keep(self) -> None:
-        """Take a snapshot of a state that was judged."""
+    def keep(self, place: Position, counted: Any) -> None:
+        """Take a snapshot of a state that was judged.
+
+        Args:
+            place: Complete epochs and batches of the next one.
+            counted: Everything else that the training counts; :meth:`go_back` returns it.
+
+        Raises:
+            ValueError: The training cannot be kept in memory.
+        """
         began, assembly, scaler = time.perf_counter(), self._assembly, self._engine.settings.scaler
         self._engine.present()
         extra = {
@@ -196,8 +169,8 @@ class LossGuard(LeftOut):
             "skipped": scaler.skipped if scaler is not None else 0,
             "cached": self._loader.cached_samples,
         }
-        position = replace(self._guarded.place(), global_step=self._engine.global_step)
-        self._ring.take(assembly.parts(extra), position, self._guarded.moment())
+        position = replace(place, global_step=self._engine.global_step)
+        self._ring.take(assembly.parts(extra), position, counted)
         self._plan(time.perf_counter() - began)
 
     def _plan(self, seconds: float) -> None:
@@ -206,12 +179,10 @@ class LossGuard(LeftOut):
         self._times.taken(step, seconds)
         self.next_step = self._times.next_step if every is None else (step // every + 1) * every
 
-    def _judge(self, *, wait: bool | None) -> Losses:
-        found = self._guarded.losses(wait=wait)
-        place = self._guard.first_bad(found.values)
+    def _judge(self, losses: Losses) -> None:
+        place = self._guard.first_bad(losses.values)
         if place is not None:
-            raise Setback(self._guard.told(found.values[place]), *found.place_of(place))
-        return found
+            raise Setback(self._guard.told(losses.values[place]), *losses.place_of(place))
 
     def _broken(self) -> list[str]:
         found = self._group.gather_objects(non_finite_parameters(self._assembly.model))
@@ -219,66 +190,77 @@ class LossGuard(LeftOut):
 
     # --- Setbacks ------------------------------------------------------------------------------
 
-    def cause(self, problem: DivergedError, epoch: int, batch: int, *, before: bool) -> Setback:
+    def cause(
+        self, problem: DivergedError, losses: Losses, place: tuple[int, int], *, before: bool
+    ) -> Setback:
         """Return why a step could not be taken.
 
         Args:
             problem: What the step raised; on all ranks.
-            epoch: Counted from 0.
-            batch: First batch of the step.
+            losses: Those that have been read since the last look.
+            place: Epoch and first batch of the step.
             before: Whether the step raised it before it changed a parameter.
         """
         try:
             # A spike may have come first: the parameters that it left made this loss.
-            self._judge(wait=None)
+            self._judge(losses)
         except Setback as earlier:
             found = earlier
         else:
-            found = Setback(problem.what, epoch, batch)
-        if before and (found.epoch, found.batch) == (epoch, batch):
+            found = Setback(problem.what, *place)
+        if before and (found.epoch, found.batch) == place:
             found.broken = bool(self._broken())
         return found
 
-    def go_back(self, setback: Setback) -> Rewind | None:
+    def go_back(self, setback: Setback, is_left: IsLeft) -> tuple[Rewind, Any] | None:
         """Restore an earlier state, and leave out the batches that caused a setback.
 
+        Args:
+            setback: What happened.
+            is_left: ``(counted, epoch, batch)``: whether a batch was not trained in a snapshot.
+
         Returns:
-            What happened, for callbacks. None if there were too many attempts: nothing is restored,
-            and :meth:`give_up` ends the training.
+            What happened, for callbacks, and what :meth:`keep` was given to count. None if there
+            were too many attempts: nothing is restored.
         """
         step, oldest = self._engine.global_step, self._ring.oldest.kept
-        still = self._guarded.is_left
-        decision = self._guard.decide(setback, lambda *place: still(oldest, *place))
+        decision = self._guard.decide(setback, lambda *place: is_left(oldest, *place))
         if decision is None:
             return None
         batches, epoch = decision.batches, decision.epoch
         snapshot = self._ring.newest(
-            lambda moment: all(still(moment, epoch, batch) for batch in batches),
+            lambda counted: all(is_left(counted, epoch, batch) for batch in batches),
             self._assembly.model,
         )
         rate = float(self._assembly.optimizer.param_groups[0]["lr"])
         self._restore(snapshot)
         rewind = rewind_of(setback, decision, self._loader, step, self._engine.global_step)
         self._records.decided(setback, decision, rewind, rate=rate)
-        return rewind
+        return rewind, snapshot.kept
 
-    def give_up(self, setback: Setback) -> DivergedError:
-        """Find the first module that is not finite, and return the error for the end.
+    def go_back_once_more(self, setback: Setback, is_left: IsLeft) -> tuple[Any, FirstNonFinite]:
+        """Restore a state before a setback, and return a look at the modules on the way to it."""
+        snapshot = self._ring.newest(
+            lambda counted: is_left(counted, setback.epoch, setback.batch), self._assembly.model
+        )
+        self._restore(snapshot)
+        return snapshot.kept, FirstNonFinite(self._assembly.model, gradients=self._gradients)
 
-        It goes back once more, and trains the steps up to the bad batch with hooks.
+    def farewell(self, setback: Setback, step: int, found: str) -> DivergedError:
+        """Return the error that ends the training.
+
+        Args:
+            setback: What happened too often.
+            step: Optimizer steps when it happened.
+            found: Where the first value was that is not finite; empty if none was found.
         """
-        epoch, batch, model = setback.epoch, setback.batch, self._assembly.model
-        step, still = self._engine.global_step, self._guarded.is_left
-        self._restore(self._ring.newest(lambda moment: still(moment, epoch, batch), model))
-        look = FirstNonFinite(model, gradients=self._gradients)
-        with look.watching():
-            where = self._guarded.train_again(setback, look)
-        found = self._group.gather_objects(f"{look.found}, {where}" if look.found else "")
-        told = self._guard.farewell(setback, sentence(next(filter(None, found), "")))
+        first = next(filter(None, self._group.gather_objects(found)), "")
+        told = self._guard.farewell(setback, sentence(first))
         self._records.given_up(told, step)
-        return DivergedError(told, epoch=epoch, step=batch)
+        return DivergedError(told, epoch=setback.epoch, step=setback.batch)
 
     def _restore(self, snapshot: Snapshot) -> None:
+        """Restore a snapshot; what was counted is the caller's."""
         assembly, extra, scaler = self._assembly, snapshot.extra, self._engine.settings.scaler
         snapshot.restore(assembly.parts({}))
         self._rate.restore(extra["rate"])
@@ -288,6 +270,5 @@ class LossGuard(LeftOut):
             scaler.skipped = int(extra["skipped"])
         self._engine.global_step = snapshot.position.global_step
         self._guard.load_rule(extra["rule"])
-        self._guarded.return_to(snapshot.kept)
         self._times = DigestTimes(self._engine.global_step)
         self._plan(0.0)

@@ -1,0 +1,159 @@
+"""Train the batches of an epoch in order, and do between two steps what is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from flodl.monitor.ledger import Account
+from flodl.train.observers.checkpoints import require_finite
+from flodl.train.plan import optimizer_steps
+
+if TYPE_CHECKING:
+    from flodl.ranks.group import Group, Pending
+    from flodl.train.guarding import Guarding
+    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.policies.in_order import InOrderFeed
+    from flodl.train.steps import Steps
+
+
+@final
+class InOrder:
+    """The steps of a process that trains its batches in order.
+
+    Args:
+        feed: The batches.
+        steps: Takes the steps.
+        guarding: Judges the losses.
+        stops: What people and signals ask for.
+        peers: The processes that act after the same step.
+        seconds: Time of the epoch before a resume.
+
+    Attributes:
+        seconds: Time of the epoch before :meth:`train` begins with its rest.
+    """
+
+    def __init__(
+        self,
+        feed: InOrderFeed,
+        steps: Steps,
+        guarding: Guarding,
+        stops: StopRequests,
+        peers: Group | None,
+        seconds: float,
+    ) -> None:
+        self._feed, self._steps, self._guarding = feed, steps, guarding
+        self._stops, self._peers, self.seconds = stops, peers, seconds
+        self._wishes: Pending | None = None
+
+    def train(self) -> None:
+        """Train the rest of an epoch until something is due, or until its end.
+
+        Raises:
+            Setback: A guard found a bad loss.
+            DivergedError: A loss or a parameter is not finite.
+        """
+        feed, steps = self._feed, self._steps
+        losses = steps.logs.of(feed.epoch).losses
+        try:
+            if feed.begins:
+                self._begin()
+            if self._stops.agreed:
+                feed.over = True
+            elif not feed.exhausted:
+                self._train_rest()
+            if feed.exhausted and not feed.over:
+                feed.over = not steps.follow_in_order()
+            if feed.over:
+                self._end()
+            else:
+                self._between()
+        except BaseException:
+            steps.checkpoints.trace.drain(losses)
+            feed.close()
+            steps.engine.present()
+            raise
+
+    def _begin(self) -> None:
+        feed, steps = self._feed, self._steps
+        feed.begins = False
+        next_time = steps.begin_in_order(feed.epoch, feed.done, feed.rest, self.seconds)
+        self.seconds = 0.0
+        feed.judged(int(steps.logs.of(feed.epoch).losses.state()[1]))
+        self._plan_due(next_time)
+
+    def _train_rest(self) -> None:
+        feed, steps = self._feed, self._steps
+        feed.done, feed.exhausted = steps.train_in_order(
+            feed.rest, feed.done, feed.skips, self._guarding.pass_over
+        )
+        feed.over = feed.exhausted and steps.gradient is None
+
+    def _between(self) -> None:
+        """Judge, notify and listen between two steps."""
+        feed, steps, run, stops = self._feed, self._steps, self._steps.run, self._stops
+        step, log = steps.engine.global_step, steps.logs.of(feed.epoch)
+        run.step, due = feed.done, feed.checkpoint_due(step)
+        # Before anyone sees the losses, and before a checkpoint holds what they have caused.
+        self._guarding.look(certain=due)
+        run.loss = log.losses.latest
+        steps.notify(log)
+        if steps.due.is_over(step):  # on all peers: they take every step together
+            stops.agree([run.stopped])
+        # Plan first, then look at the request: a request between the two wakes the loop again.
+        self._plan_due(steps.reporter.tick(feed.done))
+        steps.ledger.lap(Account.LOGGING)
+        self.hear()
+        if due or stops.interrupted_by is not None:
+            log.losses.check()
+            self._guarding.look(certain=True)
+        if due:
+            self._require_finite()
+
+    def _end(self) -> None:
+        """End the steps of an epoch; losses and parameters are checked."""
+        feed, steps, run = self._feed, self._steps, self._steps.run
+        log, parts = steps.logs.of(feed.epoch), steps.parts
+        self._guarding.look(certain=True)
+        self._guarding.pause()
+        steps.engine.present()
+        if (scaler := steps.engine.settings.scaler) is not None:
+            scaler.tell_skipped(feed.epoch, optimizer_steps(feed.done, steps.plan.accumulate))
+        log.losses.check()
+        run.step, run.global_step = feed.done, steps.engine.global_step
+        run.loss = log.losses.latest
+        self._require_finite()
+        log.batches, log.samples = feed.done, parts.batches.samples_in(feed.done)
+        log.samples -= self._guarding.left_out_samples(feed.epoch)
+
+    def _require_finite(self) -> None:
+        epoch, step = self._feed.epoch, self._feed.done - 1
+        when = f"at epoch {epoch}, step {step} (both counted from 0)"
+        require_finite(self._steps.parts.model, when, epoch=epoch, step=step)
+
+    def _plan_due(self, next_time: float) -> None:
+        due, steps = self._steps.due, self._steps
+        due.plan(steps.engine.global_step, next_time, self._guarding.next_step)
+        if any(self._stops.wishes()) or steps.checkpoints.unchecked:
+            due.wake()  # they came before the plan, which must not put them off
+
+    def hear(self) -> None:
+        """Learn what people and signals ask for.
+
+        Processes that share a model learn it one step later, so that none waits for the others.
+        """
+        stops = self._stops
+        if self._steps.gradient is not None:
+            return  # the step itself has told all ranks
+        if self._peers is None:
+            stops.heed(stops.wishes())
+            return
+        said, self._wishes = self._wishes, self._peers.gather_later(stops.wishes())
+        if said is not None:
+            stops.heed([max(wish) for wish in zip(*said.wait(), strict=True)])
+
+    def hear_all(self, group: Group) -> None:
+        """Learn what all processes of a group are asked for, at a barrier."""
+        self.hear()  # what was said in the last step
+        self._wishes = None
+        rows = group.gather(self._stops.wishes())
+        self._stops.heed([max(wish) for wish in zip(*rows, strict=True)])

@@ -1,0 +1,279 @@
+"""What a feed tells the loop: which batches this process trains next, and what ranks exchange.
+
+A feed knows the order of the batches and nothing else of a training. The loop asks it for a window,
+trains the batches of the window, and lets the feed exchange what the ranks have learned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from torch import Tensor
+
+    from flodl.data import Batch
+    from flodl.errors import DivergedError
+    from flodl.ranks.planning.schedule import ScheduleState
+    from flodl.train.epoch_metrics import EpochLogs
+    from flodl.train.observers.guards.loss_guard import Losses
+    from flodl.train.run.training_state import Position
+
+
+@dataclass(slots=True)
+class Window:
+    """What the ranks train between two exchanges.
+
+    Attributes:
+        last_epoch: The last epoch that it reaches into; callbacks learn of it before.
+        position: Batches of all ranks before it.
+    """
+
+    last_epoch: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a process trains in one go.
+
+    Attributes:
+        number: Number of the batch, counted through all epochs.
+        rows: Sample numbers, int64 on the CPU.
+        batch: The samples, on the device.
+        position: Position in the schedule of the learning rate, in batches.
+        skip: Samples of the batch that belong to lower ranks.
+        parts: As for the ``step`` of a step engine.
+        closes: As for the ``step`` of a step engine.
+    """
+
+    number: int
+    rows: Tensor
+    batch: Batch
+    position: int
+    skip: int = 0
+    parts: int = 1
+    closes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What an exchange has brought, the same on all ranks but for ``wait_ms``.
+
+    Attributes:
+        averaged: Whether all ranks have the same model now.
+        comm_ms: What it cost.
+        wait_ms: How long this rank waited for others.
+        wishes: What the ranks ask for, combined; empty if the steps have told it already.
+    """
+
+    averaged: bool = True
+    comm_ms: float = 0.0
+    wait_ms: float = 0.0
+    wishes: Sequence[float] = ()
+
+
+W = TypeVar("W", bound=Window)
+
+
+class Feed(ABC, Generic[W]):
+    """The batches of one process in a training, window after window.
+
+    Attributes:
+        in_order: Whether this process trains every batch of its data in order, and no plan shares
+            them among ranks.
+        mixes: Whether an exchange averages the weights; before it, all losses are judged.
+        measured: Whether the time of each batch decides the next windows.
+        overlaps: Whether an exchange may last while the next window is trained.
+        averages: Number of exchanges.
+        aborts: Number of exchanges that were skipped because a rank was late.
+        schedule: How the ranks share the batches; None if this process trains all of them.
+        batches_per_step: Batches of all ranks in one optimizer step.
+    """
+
+    in_order: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
+    measured: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
+    averages: int
+    aborts: int
+    schedule: ScheduleState | None
+    batches_per_step: int
+
+    # --- The place -----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def complete(self) -> int:
+        """Number of epochs of which every batch is trained or left out."""
+
+    @property
+    @abstractmethod
+    def at_barrier(self) -> bool:
+        """Whether every batch before the barrier is trained."""
+
+    @abstractmethod
+    def pass_barrier(self) -> None:
+        """Continue with the batches after the barrier."""
+
+    @abstractmethod
+    def place(self, steps: int) -> Position:
+        """Return complete epochs, batches of the next one, and steps as one process has them.
+
+        Args:
+            steps: Optimizer steps of this process.
+        """
+
+    @abstractmethod
+    def told_place(self) -> str:
+        """Return how much is trained, for people."""
+
+    @abstractmethod
+    def counts(self) -> tuple[int, tuple[int, ...]]:
+        """Return the batches of the slowest rank between two averages, and those of each rank."""
+
+    def rate_place(self) -> int | None:
+        """Return the place of the next step in a schedule; None: the number of the step."""
+        return None
+
+    @abstractmethod
+    def checkpoint_due(self, steps: int) -> bool:
+        """Whether a checkpoint inside an epoch is due after so many steps of this process."""
+
+    def saved(self) -> None:
+        """Learn that a checkpoint is saved now."""
+
+    # --- Windows -------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """Whether no window is open."""
+        return True
+
+    @abstractmethod
+    def open(self) -> W | None:
+        """Return the next window, which :meth:`enter` begins; None before a barrier."""
+
+    @abstractmethod
+    def enter(self, window: W) -> None:
+        """Begin a window."""
+
+    def parts(self, window: W) -> Generator[Part]:
+        """Load what this rank trains of a window, part by part."""
+        raise NotImplementedError
+
+    def ends(self, window: W, part: Part, ms: float) -> bool:  # noqa: ARG002
+        """Whether this rank goes to the exchange after a part that took so many milliseconds."""
+        return False
+
+    def ended(self, window: W, ms: float) -> None:
+        """Learn that this rank has ended a window, and waited so many milliseconds for a device."""
+
+    def extend(self, window: W, asked_to_end: Callable[[], bool]) -> bool:  # noqa: ARG002
+        """Make a window longer because a rank is late; False if all ranks are there.
+
+        Args:
+            window: The window, whose batches this rank has trained.
+            asked_to_end: Whether a signal asks this process to end.
+        """
+        return False
+
+    @abstractmethod
+    def exchange(self, window: W, wishes: Sequence[float]) -> Exchanged:
+        """End a window together with the other ranks; collective.
+
+        Args:
+            window: The window.
+            wishes: What this rank asks for.
+
+        Raises:
+            DivergedError: No rank has finite parameters.
+        """
+
+    def settle(self) -> float:
+        """Make the model the same on all ranks; return the milliseconds of exchanges so far."""
+        return 0.0
+
+    # --- Exchanges that last -------------------------------------------------------------------
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an exchange has begun and not ended."""
+        return False
+
+    @property
+    def may_lag(self) -> bool:
+        """Whether an exchange that is under way may end after the next batch."""
+        return False
+
+    def is_due(self) -> bool:
+        """Whether an exchange that is under way must end after this batch."""
+        return False
+
+    def start(self, window: W, wishes: Sequence[float]) -> None:
+        """Begin the exchange of a window, while the next one is open already."""
+        raise NotImplementedError
+
+    def apply(self) -> None:
+        """Wait for the exchange under way, and apply what it brings."""
+        raise NotImplementedError
+
+    def landed(self) -> Exchanged:
+        """End the exchange that is applied."""
+        raise NotImplementedError
+
+    # --- Going back ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def losses(self, logs: EpochLogs, *, wait: bool | None) -> Losses:
+        """Return the losses of all ranks that were not judged yet; collective.
+
+        Args:
+            logs: The measurements of this process.
+            wait: Wait for the device; None returns only what has been read already.
+
+        Raises:
+            DivergedError: A loss is not finite, and this training cannot have such losses.
+        """
+
+    @abstractmethod
+    def failed_at(
+        self, window: W, problem: DivergedError, logs: EpochLogs
+    ) -> tuple[tuple[int, int], bool]:
+        """Return where a window failed.
+
+        Returns:
+            Epoch and batch, and whether it failed before a parameter changed.
+        """
+
+    @abstractmethod
+    def state(self) -> Any:
+        """Return everything that is counted here, between two steps."""
+
+    @abstractmethod
+    def return_to(self, state: Any) -> None:
+        """Go back to the result of :meth:`state`."""
+
+    @abstractmethod
+    def is_left(self, state: Any, epoch: int, batch: int) -> bool:
+        """Whether a batch was neither trained nor passed over in a state."""
+
+    def leave_out(self, numbers: Iterable[int]) -> None:
+        """Let no rank train some batches, counted through all epochs, if none has begun them."""
+
+    def pass_left_out(self) -> Sequence[tuple[int, int]]:
+        """Go past the batches that come next and are left out; return position and number."""
+        return ()
+
+    @abstractmethod
+    def holds(self, window: W, epoch: int, batch: int) -> bool:
+        """Whether a batch is in a window, or before it."""
+
+    def untimed(self, window: W) -> None:
+        """Let a window end after its batches, whatever they take."""
+
+    def close(self) -> None:
+        """Stop to load batches."""

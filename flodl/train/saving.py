@@ -1,0 +1,118 @@
+"""The checkpoints of a training: what the loop adds to the state of its parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.data import IterableLoader
+from flodl.monitor.ledger import Account
+from flodl.train.observers.checkpoints import non_finite_parameters
+from flodl.train.run.loop_state import LoopState, UnfinishedEpoch
+from flodl.train.run.rank_state import RankCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flodl.monitor import EpochMetrics
+    from flodl.train.guarding import Guarding
+    from flodl.train.observers.steering import Steering
+    from flodl.train.policies.feed import Feed
+    from flodl.train.steps import Steps
+
+
+@final
+class Saving:
+    """Saves the state of all ranks in the run directory.
+
+    Args:
+        feed: The order of the batches.
+        steps: The steps.
+        guarding: The guards.
+        steering: What people have changed.
+        history: The metrics of all epochs.
+    """
+
+    def __init__(
+        self,
+        feed: Feed[Any],
+        steps: Steps,
+        guarding: Guarding,
+        steering: Steering,
+        history: Sequence[EpochMetrics],
+    ) -> None:
+        self._feed, self._steps, self._guarding = feed, steps, guarding
+        self._steering, self._history = steering, history
+
+    def save_now(self) -> str:
+        """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""
+        steps = self._steps
+        if self._cannot_resume():
+            return (
+                "data that can only be iterated has no checkpoint inside an epoch; the one at the "
+                "end of the epoch is written anyway"
+            )
+        if self._feed.in_order and steps.logs.current is not None:
+            steps.logs.current.losses.check()
+        if bad := non_finite_parameters(steps.parts.model):
+            return f"parameters are not finite: {', '.join(bad[:3])}"
+        self.save()
+        return ""
+
+    def _cannot_resume(self) -> bool:
+        """Whether a checkpoint of this moment would have no use."""
+        iterated = isinstance(self._steps.parts.batches, IterableLoader)
+        return iterated and self._feed.place(0).step > 0
+
+    def save(self) -> None:
+        """Save the state of all ranks; collective, while they have the same model."""
+        feed, steps = self._feed, self._steps
+        place = feed.place(steps.engine.global_step)
+        # A state that cannot be resumed must not replace one that can.
+        if self._cannot_resume() or (feed.in_order and not steps.checkpoints.keeps):
+            return
+        feed.saved()
+        steps.engine.present()
+        written = steps.checkpoints.save(
+            self._state(), place, steps.logs, self._counts(), feed.schedule
+        )
+        if place.step:
+            self._guarding.forget()
+        self._tell(written)
+        steps.ledger.lap(Account.CHECKPOINT)
+
+    def _tell(self, written: Path | None) -> None:
+        if written is not None:
+            self._steps.hooks.call("on_checkpoint", self._steps.run, written)
+
+    def _counts(self) -> RankCounts:
+        steps, run = self._steps, self._steps.run
+        return RankCounts(
+            local_step=steps.local_step,
+            steps=steps.engine.global_step,
+            epoch=run.epoch,
+            step=run.step,
+            averages=self._feed.averages,
+            rate=steps.rate.state(),
+            asked=self._steering.saved().get("scheduler", {}),
+        )
+
+    def _state(self) -> LoopState:
+        feed, steps, unfinished = self._feed, self._steps, UnfinishedEpoch()
+        if feed.in_order and feed.place(0).step:
+            known = steps.logs.of(feed.complete)
+            unfinished = UnfinishedEpoch(
+                losses=known.losses.state(),
+                scalars=known.scalars.state(),
+                seconds=steps.logs.seconds,
+            )
+        return LoopState(
+            history=self._history,
+            records=steps.reporter.records(),
+            unfinished=unfinished,
+            ledger=steps.ledger.state_dict(),
+            engine=steps.engine.decision(),
+            acts=self._steering.saved(),
+            guard=self._guarding.state(),
+            scale=steps.rate.steered.scale if feed.in_order else 1.0,
+        )

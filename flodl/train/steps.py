@@ -1,0 +1,367 @@
+"""Take the steps of one process, and record them: losses, samples, times, the trace."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.data import EpochIterator
+from flodl.monitor.ledger import Account
+from flodl.ranks.launch.begun import mark_begun
+from flodl.train.step.eager import EagerEngine
+from flodl.train.step.tuned import TunedEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from flodl.data.iterable import IterableEpoch
+    from flodl.monitor.ledger import TimeLedger
+    from flodl.ranks.batch_timer import BatchTimer
+    from flodl.ranks.ledger.ledger_format import Stretch
+    from flodl.train.callbacks import Hooks, TrainingRun
+    from flodl.train.due_times import DueTimes
+    from flodl.train.epoch_metrics import EpochLog, EpochLogs
+    from flodl.train.observers.epoch_observers import Marks
+    from flodl.train.observers.rank_checkpoints import RankCheckpoints
+    from flodl.train.observers.reporting import Reporter
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.policies.feed import Part
+    from flodl.train.policies.sync import SharedGradient
+    from flodl.train.rank_parts import CountedRate
+    from flodl.train.step.base import StepEngine
+    from flodl.train.step.precision import FirstBatch
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a process counts between two steps, to go back to it; the feed counts the rest."""
+
+    logs: Sequence[Mapping[str, Any]]
+    samples: tuple[list[Stretch], list[Stretch]]
+    local_step: int
+    epoch: int
+    step: int
+    trace_steps: int
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class Steps:
+    """Takes steps; everything that it needs is made before.
+
+    Attributes:
+        plan: The settings.
+        parts: Model, optimizer, loader and the rest.
+        engine: Takes the steps.
+        logs: The measurements of the unfinished epochs.
+        run: What callbacks see.
+        hooks: The callbacks of the program.
+        reporter: Shows the progress.
+        leads: Whether this process shows it.
+        marks: Mark in the timeline.
+        checkpoints: Hold the trace, and record samples.
+        ledger: The time ledger.
+        rate: The learning rate.
+        timer: Times the batches.
+        due: When something besides steps is due, if batches are trained in order.
+        first_batch: Looks at the first batch of a training.
+        gradient: Averages the gradients of a step over the ranks; None if they do not.
+        local_step: Batches that this process has trained.
+        told: The last epoch that the reporter has begun; -1 before the first.
+        seen: Samples of the epoch that this process has been given, if it trains in order.
+    """
+
+    plan: TrainingPlan
+    parts: Assembly
+    engine: StepEngine
+    logs: EpochLogs
+    run: TrainingRun
+    hooks: Hooks
+    reporter: Reporter
+    leads: bool
+    marks: Marks
+    checkpoints: RankCheckpoints
+    ledger: TimeLedger
+    rate: CountedRate
+    timer: BatchTimer
+    due: DueTimes
+    first_batch: FirstBatch
+    gradient: SharedGradient | None
+    local_step: int
+    told: int = -1
+    seen: int = 0
+
+    # --- Batches that a schedule gives to this rank ----------------------------------------------
+
+    def train(self, part: Part) -> float:
+        """Train a batch of several ranks, or a part of it.
+
+        Returns:
+            Milliseconds since the end of the previous batch, without time spent waiting for other
+            ranks.
+        """
+        loader = self.parts.loader
+        epoch, within = divmod(part.number, loader.num_batches)
+        known, engine, samples = self.logs.of(epoch), self.engine, len(part.rows)
+        self.ledger.lap(Account.DATA)
+        if self.first_batch.waits:
+            self.first_batch.look(self.parts.model, part.batch)
+            self.ledger.lap(Account.SETUP)
+            self.timer.begin()  # the comparison says nothing about the speed of this rank
+        self.marks.busy(True)
+        self._reach(part.position)
+        known.expect(samples)
+        gradient, trace = self.gradient, self.checkpoints.trace
+        if gradient is not None:
+            gradient.expect(known, samples)
+        if trace.steps >= trace.next_step:
+            trace.look(self.parts.model, part.batch, trace.steps)
+        try:
+            engine.step(part.batch, known.losses, parts=part.parts, closes=part.closes)
+        except Exception as error:
+            error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
+            raise
+        place = within * loader.batch_size + part.skip
+        self.checkpoints.samples.trained_samples(epoch, place, part.position, part.rows)
+        if trace.is_on:
+            trace.trained(
+                epoch, place, samples, parts=part.parts, closes=part.closes, order=loader.order
+            )
+        self.local_step += 1
+        known.batches += 1
+        known.samples += samples
+        self.run.step += 1
+        if part.closes:
+            self.notify(known)
+        self._show(epoch, part)
+        ms = self.timer.end_batch() if gradient is None or not part.closes else gradient.busy_ms
+        known.busy_ms += ms
+        self.marks.busy(False)
+        return ms
+
+    def follow(self, position: int) -> None:
+        """Take part in a shared step without a batch on this rank."""
+        self._reach(position)
+        self.engine.follow()
+        self.checkpoints.trace.steps += 1
+        self.notify(self.logs.current)
+
+    def _reach(self, position: int) -> None:
+        """Set the learning rate for a position; it is the same on every rank."""
+        self.rate.steered.position = steps = position // self.plan.accumulate
+        if self.parts.torch_schedule is not None:
+            self.parts.torch_schedule.advance(steps)
+
+    def _show(self, epoch: int, part: Part) -> None:
+        """Update the progress display."""
+        if not self.leads:
+            return
+        reporter, length = self.reporter, self.parts.loader.num_batches
+        if epoch > self.told:
+            if self.told >= 0:
+                reporter.end_steps()
+            self.told = epoch
+            known = self.logs.of(epoch)
+            reporter.begin_epoch(
+                epoch,
+                steps=length,
+                done=0,
+                first_step=self.engine.global_step - part.closes,
+                losses=known.losses,
+                scalars=known.scalars,
+            )
+        elif reporter.is_due:
+            reporter.tick(max(0, min(part.position - epoch * length, length)))
+
+    # --- Batches in order ------------------------------------------------------------------------
+
+    def begin_in_order(
+        self, epoch: int, first: int, batches: EpochIterator | IterableEpoch, seconds: float
+    ) -> float:
+        """Begin an epoch whose batches this process trains in order, or go on with it.
+
+        Args:
+            epoch: Counted from 0.
+            first: Batches that are done.
+            batches: The others.
+            seconds: Time of the epoch so far.
+
+        Returns:
+            When the reporter is due.
+        """
+        log, trace = self.logs.of(epoch), self.checkpoints.trace
+        due = self.reporter.begin_epoch(
+            epoch,
+            steps=self.parts.batches.num_batches,
+            done=first,
+            first_step=self.engine.global_step,
+            losses=log.losses,
+            scalars=log.scalars,
+        )
+        self.told, self.seen = epoch, 0
+        self.logs.record_losses(trace.loss_sink())
+        trace.begin_epoch(
+            epoch,
+            batches.order if isinstance(batches, EpochIterator) else None,
+            size=self.parts.batches.batch_size or 0,
+            first=first,
+            step=self.engine.global_step,
+            parts=self.plan.accumulate,
+        )
+        self.logs.restart_clock(seconds)
+        self.timer.begin()
+        return due
+
+    def train_in_order(
+        self,
+        batches: EpochIterator | IterableEpoch,
+        done: int,
+        skips: Collection[int],
+        pass_over: Callable[[int], object],
+    ) -> tuple[int, bool]:
+        """Train batches of an epoch until something besides steps is due.
+
+        Args:
+            batches: Those that are not done.
+            done: Number of the others.
+            skips: Batches to leave out.
+            pass_over: Called with the number of each.
+
+        Returns:
+            The number of batches that are done, and whether no batch is left.
+        """
+        engine, due, model = self.engine, self.due, self.parts.model
+        losses = self.logs.of(self.run.epoch).losses
+        accumulate, lap, clock = self.plan.accumulate, self.ledger.lap, time.perf_counter
+        waiting, schedule, scaler = Account.DATA, self.parts.torch_schedule, engine.settings.scaler
+        trace, first_batch = self.checkpoints.trace, self.first_batch
+        parts = 1
+        for batch in batches:
+            done += 1
+            lap(waiting)
+            if skips and done - 1 in skips:
+                pass_over(done - 1)
+                continue
+            if first_batch.waits:
+                first_batch.look(model, batch)
+                lap(Account.SETUP)
+            if engine.global_step >= trace.next_step:
+                trace.look(model, batch, engine.global_step)
+                lap(Account.LOGGING)
+            if self.gradient is not None:
+                self._expect(self.gradient, done)
+            try:
+                if accumulate == 1:
+                    engine.step(batch, losses)
+                else:
+                    # The last group of an epoch may be smaller: then each of its batches counts
+                    # more.
+                    part = (done - 1) % accumulate
+                    if part == 0:
+                        parts = 1 + batches.ahead(accumulate - 1)
+                    closes = part == parts - 1
+                    engine.step(batch, losses, parts=parts, closes=closes)
+                    if not closes:
+                        continue
+            except Exception as error:
+                self.run.step = done - 1
+                where = f"in epoch {self.run.epoch}, step {done - 1} (both counted from 0)"
+                error.add_note(where)
+                raise
+            if schedule is not None and (scaler is None or scaler.stepped):
+                schedule.end_step()
+            if clock() >= due.next_time or engine.global_step >= due.next_step:
+                return done, False
+        return done, True
+
+    def _expect(self, gradient: SharedGradient, done: int) -> None:
+        """Tell the log and the gradient how many samples the next batch has."""
+        known, seen = self.logs.of(self.run.epoch), self.parts.batches.samples_in(done)
+        samples, self.seen = seen - self.seen, seen
+        gradient.expect(known, samples)
+        known.expect(samples)
+
+    def follow_in_order(self) -> bool:
+        """Take a step of the ranks that still have batches; return False if no rank has one."""
+        # Imported here: a process that trains alone needs none of it.
+        from flodl.train.policies.sync import NoBatchLeft
+
+        try:
+            self.engine.follow()
+        except NoBatchLeft:
+            return False
+        if self.parts.torch_schedule is not None:
+            self.parts.torch_schedule.end_step()
+        return True
+
+    # --- Between two steps -----------------------------------------------------------------------
+
+    def notify(self, log: EpochLog | None) -> None:
+        """Call the hooks after an optimizer step."""
+        run = self.run
+        self.checkpoints.check_once()
+        mark_begun()
+        run.global_step = self.engine.global_step
+        if self.hooks.watches_steps:
+            self.engine.present()
+            if log is not None:
+                run.loss = log.losses.latest
+            self.hooks.call("on_step_end", run)
+        self.stop_at_last_step()
+
+    def stop_at_last_step(self) -> None:
+        """Ask for the end after the last step of a training that was to take only some."""
+        if self.due.is_over(self.engine.global_step):
+            self.run.stop(f"only {self.engine.global_step} steps were asked for")
+
+    # --- Going back ------------------------------------------------------------------------------
+
+    def counted(self, trace_steps: int) -> Counted:
+        """Return everything that is counted here.
+
+        Args:
+            trace_steps: Steps that the trace has.
+        """
+        run = self.run
+        return Counted(
+            self.logs.state(),
+            self.checkpoints.samples.state(),
+            self.local_step,
+            run.epoch,
+            run.step,
+            trace_steps,
+        )
+
+    def return_to(self, counted: Counted) -> None:
+        """Go back to the result of :meth:`counted`; the engine is there. Progress is told again."""
+        run = self.run
+        self.logs.go_back(counted.logs)
+        self.checkpoints.samples.go_back(counted.samples)
+        self.checkpoints.trace.rewind(counted.trace_steps)
+        self.local_step, run.epoch, run.step = counted.local_step, counted.epoch, counted.step
+        run.global_step = self.engine.global_step
+        self.told = -1
+        self.timer.begin()
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Take steps that call hooks, as compiled code does not, and tell no callback.
+
+        The engine of the training would take plain steps for its decision, and keep that for the
+        next run.
+        """
+        engine, watches = self.engine, self.hooks.watches_steps
+        self.hooks.watches_steps = False
+        engine.close()
+        if isinstance(engine, TunedEngine):
+            self.engine = EagerEngine(self.parts.model, self.parts.optimizer, engine.settings)
+            self.engine.set_schedule(self.rate.steered.schedule)
+            self.engine.global_step = engine.global_step
+        try:
+            yield
+        finally:
+            self.engine, self.hooks.watches_steps = engine, watches
