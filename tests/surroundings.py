@@ -43,6 +43,8 @@ _OF_MACHINE_PREFIXES = ("PIP_", "CUDA_", "NCCL_", "NVIDIA_")
 
 _SET = {
     "LANG": "C.UTF-8",
+    # What a program accepts is asked for with the patience of a machine that has more to do.
+    "FDL_SCHEMA_SECONDS": "60",
     # Models this small are slower on several threads; beside other workers many times slower.
     "OMP_NUM_THREADS": "1",
     # The few tests with more threads must not spin while other workers need the processor.

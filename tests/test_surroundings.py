@@ -101,7 +101,7 @@ def test_nothing_of_the_machine_reaches_a_test(hostile, tmp_path, again):
         **kept,
         **({"OF_TEST": "1"} if again else {}),
         "LANG": "C.UTF-8", "GIT_CONFIG_NOSYSTEM": "1",
-        "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "FDL_SCHEMA_SECONDS": "60",
     }  # fmt: skip
     assert seen["umask"] == 0o022
     assert seen["found"] == ["mine"]

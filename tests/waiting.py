@@ -10,6 +10,8 @@ T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds: long enough for a machine on which other tests run."""
+SLOWER = (1.0, 10.0, 100.0)
+"""How much more time each try of :func:`at_some_pace` has than the first."""
 
 
 def wait_for(condition: Callable[[], T], seconds: float = PATIENCE, what: str = "") -> T:
@@ -28,3 +30,15 @@ def wait_for(condition: Callable[[], T], seconds: float = PATIENCE, what: str = 
         assert time.monotonic() < limit, what or "it has not come in time"
         time.sleep(0.01)
     return answer
+
+
+def at_some_pace(attempt: Callable[[float], bool]) -> None:
+    """Try what must keep a limit of time; again with more time if the machine was too busy.
+
+    Args:
+        attempt: Gets a factor for all its times, and returns whether it went well.
+
+    Raises:
+        AssertionError: It did not go well at any pace, so the machine is not the reason.
+    """
+    assert any(map(attempt, SLOWER)), f"it failed with {SLOWER[-1]:g} times its time as well"

@@ -20,6 +20,12 @@ from pathlib import Path
 rank = int(os.environ["RANK"])
 with open("starts", "a") as file:
     file.write("x")
+# A failure ends the other ranks, also one that a busy machine has not begun yet.
+begun = "begun-" + os.environ["TORCHELASTIC_RUN_ID"] + os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open(begun, "a") as file:
+    file.write("x")
+while os.path.getsize(begun) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.01)
 
 def fail(text="it is broken"):
     raise ValueError(text)

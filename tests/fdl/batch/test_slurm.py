@@ -204,12 +204,14 @@ def test_a_job_that_the_cluster_ended(program, cluster, event, code, said):
 
 
 def test_a_suspended_job_has_not_ended(program, cluster):
-    folder = program("print('ready', flush=True)\nimport time\ntime.sleep(1)\n")
+    waits = "while not os.path.exists('go'): time.sleep(0.01)"
+    folder = program(f"import os, time\nprint('ready', flush=True)\n{waits}\n")
     process = started(["train"], folder.parent, cluster)
     with process:
         assert process.stdout.readline() == "ready\n"
         (Path(cluster["STAND_IN"]) / "suspend").touch()
         assert any("job 101 is suspended" in line for line in iter(process.stderr.readline, ""))
+        (folder / "go").touch()
         (Path(cluster["STAND_IN"]) / "suspend").unlink()
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -18,7 +18,7 @@ QUICK = Options(
     journal_every=16 << 10,
     backoff=0.005,
     longest_backoff=0.05,
-    stall_timeout=0.5,
+    stall_timeout=60,
     attempts=4,
 )
 """Small sizes and short times, so that small archives meet everything that large ones do."""

@@ -5,12 +5,14 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from tests.fdl.libtorch.archives import archive, is_whole
 from tests.fdl.libtorch.conftest import CUDA, TORCH, ids, offer
+from tests.waiting import wait_for
 
 SIZE = 3_000_000
 
@@ -53,12 +55,17 @@ def start(home, mirror, tmp_path):
 
 def test_two_installs_of_the_same_variant_fetch_it_once(start, store, mirror):
     content = archive(TORCH, "cpu", size=SIZE)
-    offer(mirror, TORCH, "cpu", content=content, drip=(100_000, 0.02))
-    both = [start("install", "cpu", "--torch", TORCH) for _ in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sum("already installed" in one for one in said) == 1
-    assert sum("waiting for another fdl" in one for one in said) == 1
+    both_came = threading.Event()
+    offer(mirror, TORCH, "cpu", content=content, before=lambda _: both_came.wait(60))
+    first = start("install", "cpu", "--torch", TORCH)
+    wait_for(lambda: mirror.connections)
+    second = start("install", "cpu", "--torch", TORCH)
+    assert any("waiting for another fdl" in line for line in second.stderr)
+    both_came.set()
+    said = [process.communicate(timeout=60)[1] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert ["already installed" in one for one in said] == [False, True]
+    assert "waiting for another fdl" not in "".join(said)
     # The tail of the archive, with its directory, may be read more than once.
     assert mirror.sent < 1.5 * len(content)
     assert is_whole(store / "precompiled" / "cpu", TORCH, "cpu", size=SIZE)
@@ -90,16 +97,19 @@ def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
     folder = store / "precompiled" / "cpu"
     began = time.monotonic()
     assert start("install", "cpu", "--torch", TORCH).wait(60) == 0
-    duration = time.monotonic() - began
+    longest = time.monotonic() - began
     moments = random.Random(4)
     killed = 0
-    for _ in range(kills):
+    while killed < kills:
         if folder.exists():
             assert is_whole(folder, TORCH, "cpu", size=SIZE)
             assert libtorch("remove", "precompiled/cpu").exit == 0
         process = start("install", "cpu", "--torch", TORCH)
+        began = time.monotonic()
         try:
-            process.wait(moments.uniform(0.0, 1.1 * duration))
+            # At any moment up to its end, however long a busy machine makes it.
+            process.wait(moments.uniform(0.0, 1.1 * longest))
+            longest = min(longest, time.monotonic() - began)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             killed += 1
@@ -107,7 +117,6 @@ def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
         shown = libtorch("list")
         assert shown.exit == 0
         assert bool(ids(shown)) == folder.exists()
-    assert killed >= kills // 3
 
     resource.drip = None
     done = libtorch("install", "cpu", "--torch", TORCH)
@@ -122,16 +131,14 @@ def test_what_a_killed_download_had_is_not_fetched_again(start, libtorch, store,
     content = archive(TORCH, "cpu", size=SIZE)
     resource = offer(mirror, TORCH, "cpu", content=content, drip=(100_000, 0.05))
     process = start("install", "cpu", "--torch", TORCH)
-    deadline = time.monotonic() + 30
     # More than what is fetched between two lines of the journal.
-    while mirror_bytes(store) < SIZE // 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: mirror_bytes(store) >= SIZE // 2)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     kept = mirror_bytes(store)
     assert kept >= SIZE // 2
     resource.drip = None
-    time.sleep(0.2)
+    mirror.settle()
     before = mirror.sent
     assert libtorch("install", "cpu", "--torch", TORCH).exit == 0
     assert mirror.sent - before < len(content)

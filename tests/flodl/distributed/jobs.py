@@ -44,7 +44,7 @@ class Job:
         options = {"n": 640, "epochs": 5, "folder": str(folder), **options}
         self._options = folder / "options.json"
         self._options.write_text(json.dumps(options))
-        self._log = (folder / f"log-{len(list(folder.iterdir()))}").open("w+b")
+        self._log = (folder / f"log-{len(list(folder.iterdir()))}").open("wb")
         told = {"OMP_NUM_THREADS": "1", **(environ or {})}
         python = sys.executable
         if not within:
@@ -107,9 +107,8 @@ class Job:
         return only
 
     def output(self) -> str:
-        self._log.flush()
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        # By its name: the launcher writes where our own descriptor points to.
+        return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
         """Let the launcher and its ranks vanish all at once, as when a host loses its power."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -70,14 +69,14 @@ def test_without_restarts_a_killed_rank_is_named_and_the_last_checkpoint_loads(
 def test_a_rank_that_is_stopped_for_a_while_is_skipped_and_comes_back(tmp_path: Path) -> None:
     ddp = {
         "mode": "cpu-cadence",
-        "snapshot_timeout": 2,
+        "snapshot_timeout": 4,
         "simulate_ms": [8.0, 20.0],
         "max_anchor": 10,
     }
     with job(tmp_path, {"ddp": ddp, "n": 1600}) as training:
         stopped = training.rank_in_epoch(1, 1)
         os.kill(stopped, signal.SIGSTOP)
-        time.sleep(3)
+        training.wait_for("a skip", lambda: "an average is skipped" in training.output(), AGAIN)
         os.kill(stopped, signal.SIGCONT)
         assert training.wait() == 0, training.output()
         one, two = training.result(0), training.result(1)

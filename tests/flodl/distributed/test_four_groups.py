@@ -29,7 +29,7 @@ from flodl.train.observers.journal import Journal
 from flodl.train.training import carry_out
 from tests import fork_server
 from tests.flodl.distributed.ranks import Ranks
-from tests.flodl.distributed.trainings import Numbers, plan_of
+from tests.flodl.distributed.trainings import PATIENT, Numbers, plan_of
 from tests.rows import each_row
 
 SAMPLES, BATCH, EPOCHS = 160, 4, 2
@@ -101,7 +101,7 @@ class Case:
         if kind == "sharded":
             builder.sharded()
         elif kind != "alone":
-            builder.ddp({"policy": kind, "backend": "cpu"})
+            builder.ddp({"policy": kind, "backend": "cpu", **PATIENT})
         if kind == "alone" or group.leads:
             builder.run_dir(run)
         elif kind != "sharded":

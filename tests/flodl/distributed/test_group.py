@@ -1,15 +1,18 @@
 """Ranks exchange values; and the ranks of the tests are killed rather than waited for."""
 
 import os
+import pickle
 import signal
 import threading
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flodl.errors import DistributedError
 from flodl.ranks.group import LocalGroup
-from tests.flodl.distributed.ranks import RankError
+from tests.flodl.distributed.ranks import RankError, _results
 
 
 def _gathered(group, base):
@@ -126,6 +129,15 @@ def test_the_ranks_of_the_tests_are_replaced_when_one_is_killed(ranks):
 
 
 def test_the_ranks_of_the_tests_are_killed_when_they_take_too_long(ranks):
-    with pytest.raises(RankError, match=r"rank\(s\) \[1\] did not end within 1 s"):
+    with pytest.raises(RankError, match=r"rank\(s\) \[.*1\] did not end within 1 s"):
         ranks(2, _hangs, limit=1.0)
     assert len(ranks(2, _gathered, 0.0)) == 2
+
+
+def test_of_ranks_that_take_too_long_those_that_have_ended_are_not_named():
+    ends = [Pipe() for _ in range(3)]
+    for answered in (0, 2):
+        ends[answered][1].send_bytes(pickle.dumps((True, "done")))
+    team = [SimpleNamespace(answers=ours) for ours, _ in ends]
+    with pytest.raises(RankError, match=r"^rank\(s\) \[1\] did not end within 0 s$"):
+        _results(team, 0.0)

@@ -19,7 +19,7 @@ from flodl.train.observers.journal import Act, Journal
 from flodl.train.run.verify import main, verify_run
 from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
-from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd
+from tests.flodl.distributed.trainings import PATIENT, Numbers, linear, plan_of, sgd
 
 SAMPLES, BATCH = 512, 8
 STEPS = 32
@@ -63,7 +63,7 @@ def train(
         .engine("eager")
         .progress(False)
         .checkpoint_steps(20)
-        .ddp({"policy": policy, "backend": "cpu"})
+        .ddp({"policy": policy, "backend": "cpu", **PATIENT})
         .callbacks(*callbacks)
         .run_dir(run.for_rank(group.rank))
         .resume(resume)

@@ -17,7 +17,7 @@ from flodl.monitor import EpochRecord, Finish, RunInfo, Sink, StepSeries
 from flodl.ranks.group import Group
 from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import Ranks
-from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd, train
+from tests.flodl.distributed.trainings import PATIENT, Numbers, linear, plan_of, sgd, train
 
 SAMPLES, BATCH = 64, 8
 
@@ -160,7 +160,7 @@ def some_steps(group: Group, policy: str) -> tuple[str | None, list[Tensor]]:
         .batch_size(8)
         .num_epochs(2)
         .progress(False)
-        .ddp({"policy": policy, "backend": "cpu", "simulate_ms": (1.0, 3.0)})
+        .ddp({"policy": policy, "backend": "cpu", **PATIENT, "simulate_ms": (1.0, 3.0)})
     )
     handle = carry_out(replace(plan_of(builder), most_steps=25), group)
     return handle.stopped, [one.detach().clone() for one in handle.model.parameters()]

@@ -17,8 +17,9 @@ from torch import nn
 from flodl import Callback, DataLoader, RunDirectory, Timeline, Trainer, TrainingRun
 from flodl.errors import DistributedError
 from flodl.ranks.group import Group
-from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
+from tests.waiting import at_some_pace
 
 
 @pytest.mark.case("distributed", 42)
@@ -295,9 +296,16 @@ def train_until_rank_1_has_enough(group: Group, policy: str) -> Outcome:
 
 
 def test_the_others_wait_for_what_rank_0_does_alone(ranks: Ranks) -> None:
-    one, two = ranks(2, train_with_a_slow_checkpoint_fn, sync_timeout=1.0)
-    assert len(one.metrics) == len(two.metrics) == 2
+    def trained(factor: float) -> bool:
+        try:
+            both = ranks(2, train_with_a_slow_checkpoint_fn, 1.5 * factor, sync_timeout=factor)
+        except RankError:
+            return False
+        assert [len(outcome.metrics) for outcome in both] == [2, 2]
+        return True
+
+    at_some_pace(trained)
 
 
-def train_with_a_slow_checkpoint_fn(group: Group) -> Outcome:
-    return train(group, builder={"checkpoint_fn": lambda *_: time.sleep(1.5)})
+def train_with_a_slow_checkpoint_fn(group: Group, seconds: float) -> Outcome:
+    return train(group, builder={"checkpoint_fn": lambda *_: time.sleep(seconds)})

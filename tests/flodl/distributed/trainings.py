@@ -14,6 +14,9 @@ from flodl.ranks.group import Group
 from flodl.train.plan import TrainingPlan
 from flodl.train.training import carry_out
 
+PATIENT = {"snapshot_timeout": 60.0}
+"""For trainings in which no average is to be skipped: a rank may be late on a busy machine."""
+
 
 @dataclass
 class Outcome:
@@ -119,7 +122,7 @@ def train(
         .engine("eager")
         .progress(False)
         .epoch_fn(lambda epoch, _: seen.epochs_begun.append(epoch))
-        .ddp({"policy": policy, "simulate_ms": ms, **(settings or {})})
+        .ddp({"policy": policy, "simulate_ms": ms, **PATIENT, **(settings or {})})
     )
     if loader:
         described.loader_options(**loader)
