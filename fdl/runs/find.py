@@ -46,23 +46,17 @@ def _declared(project: Project) -> Iterator[str]:
         yield from _of_level(level)
 
 
-def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
-    """The manifests of a project, its own first.
-
-    Args:
-        project: The project.
-        strict: Whether one below it that cannot be read is an error; else it is left out.
+def levels(project: Project) -> Iterator[Level]:
+    """The manifests of a project, its own first; one below it that cannot be read is left out.
 
     Raises:
-        ManifestError: The project's own manifest is broken, or with ``strict`` another one.
+        ManifestError: The project's own manifest is broken.
     """
     from fdl.manifest.select.walk import below
 
     top = project.level()
     yield top
     for place in below(top, project.child):
-        if place.problem and strict:
-            raise place.problem
         if place.level:
             yield place.level
 
