@@ -37,7 +37,8 @@ def execute(steps: Sequence[Step], where: Where = HERE, watch: Watch | None = No
         FdlError: A question is answered with no, a program cannot be started, or an input does not
             exist.
     """
-    confirm(steps)
+    if not where.agreed:
+        confirm(steps)
     if where.on:
         from fdl.run.batch.slurm import run_all
 
@@ -136,8 +137,6 @@ def confirm(steps: Sequence[Step]) -> None:
         answer = ask(f"{question} [y/N] ")
         if answer is None or answer.lower() not in ("y", "yes"):
             raise FdlError(f"`fdl {typed}` was not confirmed, so nothing ran")
-    for plan in open_:
-        plan.confirm = ""
 
 
 def _say_first(plan: Plan) -> None:

@@ -277,12 +277,12 @@ def test_the_project_that_a_record_names_is_not_read(runs, fdl, outside):
     os.mkfifo(outside / "fdl.yml")
     run = trail(
         runs / NAMES[0], "interrupted", config={"resume": None}, project_root=str(outside),
-        start=["/usr/bin/python3", "main.py"], argv=["main.py"], cwd=str(outside),
+        typed=["fdl", "train"], argv=["main.py"], cwd=str(outside),
     )  # fmt: skip
     (run / "last.fdl").write_bytes(b"")
     done = fdl("runs", "show", NAMES[0], timeout=60)
     assert done.exit == 0
-    assert f"resume with  --resume out/{NAMES[0]}" in done.out
+    assert f"resume with  cd {outside} && fdl train --resume {run}" in done.out
     (outside / "fdl.yml").unlink()
 
 

@@ -46,7 +46,8 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
         from fdl.manifest.select.project import locate
         from fdl.runs.resume import how_to_resume
 
-        resume = how_to_resume(found, ctx.obj.project() if locate() else None)
+        project = locate()
+        resume = how_to_resume(found, project.directory if project else "")
     output.show(page(found, resume))
     return 0
 

@@ -101,7 +101,7 @@ class Runs:
         work, self._sweep = self._request.work, sweep
         confirm(self._steps)
         needed = self._steps[:-1]
-        if needed and (code := execute(needed, Where(follows=True))):
+        if needed and (code := execute(needed, Where(follows=True, agreed=True))):
             return code
         steps = [self._step(row) for row in rows]
         if self.search:
@@ -114,7 +114,7 @@ class Runs:
         if not steps:
             output.note(f"the sweep {sweep.name} has no unfinished runs")
             return 1 if summarize(sweep) else 0
-        where = Where(work.on, work.jobs or 0, work.gpus_each, keep_going=True)
+        where = Where(work.on, work.jobs or 0, work.gpus_each, keep_going=True, agreed=True)
         code = execute(steps, where, self)
         unfinished = summarize(sweep)
         return code or (1 if unfinished else 0)
@@ -122,18 +122,13 @@ class Runs:
     def _any_plan(self) -> Plan:
         """A plan to hold the place of a trial whose values are not chosen yet."""
         row = Row("trial", self.search.corners()[0] if self.search else {})
-        return self._unasked(row, self._sweep.directory(row))
-
-    def _unasked(self, row: Row, folder: Path) -> Plan:
-        """The plan of a run whose question was asked for the whole sweep."""
-        plan = self.plan(row, folder, _resumable(folder))
-        plan.confirm = ""
-        return plan
+        folder = self._sweep.directory(row)
+        return self.plan(row, folder, _resumable(folder))
 
     def _step(self, row: Row, step: Step | None = None) -> Step:
         """The step of a row; with ``step``, that one takes the row's plan."""
         folder = self._sweep.directory(row)
-        plan = self._unasked(row, folder)
+        plan = self.plan(row, folder, _resumable(folder))
         plan.record = chosen(plan, str(folder), row.varied)
         made = Step(plan, label=row.name, directory=str(folder), varied=row.varied)
         if self._request.work.on:

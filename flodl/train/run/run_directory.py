@@ -473,7 +473,7 @@ def _first_record(
         "error": None,
         "argv": recorded_argv(sys.argv, config, os.environ),
         "variables": recorded_variables(os.environ),
-        **program_start(),
+        **program_start(config),
         "launched_ranks": launched.world_size if launched is not None else None,
         "resumed_from": str(source) if source is not None else None,
         **job_record(os.environ),

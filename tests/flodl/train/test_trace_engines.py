@@ -83,5 +83,6 @@ def test_the_compiled_engine_has_a_whole_trace(tmp_path: Path) -> None:
 def test_a_run_says_how_its_program_was_started(tmp_path: Path) -> None:
     record = json.loads((RunDirectory.create(tmp_path).path / "run.json").read_text())
     assert record["cwd"] == str(Path.cwd())
-    assert len(record["start"]) >= 2
+    assert Path(record["typed"][0]).name == record["typed"][0]
+    assert len(record["typed"]) >= 2
     assert record["launched_ranks"] is None
