@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import subfolders
 from fdl.base.suggest import did_you_mean
+from fdl.manifest.variables import known_folder
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric
 from fdl.runs.run import Run, damaged, flaw, read
@@ -64,11 +65,9 @@ def levels(project: Project) -> Iterator[Level]:
 def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
-        if output and (folder := output.get("dir")):
-            from fdl.manifest.variables import known_folder
-
-            if name := known_folder(level, folder, node):
-                yield name
+        folder = output.get("dir") if output else None
+        if folder and (name := known_folder(level, folder, node)):
+            yield name
     if name := default_folder(level):
         yield name
     elif level.entry and not _names_folder(level.manifest.node):

@@ -12,10 +12,17 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import put
+from fdl.base.units import printable
+from fdl.cli.commands.bundled import start
 from fdl.cli.commands.runs_group import OneRun, Places, chosen, places, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.manifest.select.project import locate
+from fdl.runs import follow as follower
+from fdl.runs.describe import Comparison, require_several
 from fdl.runs.find import choose, shortened
-from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
+from fdl.runs.resume import how_to_resume
+from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +50,6 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
         return print_json(as_json(found, whole=True))
     resume = ""
     if found.is_resumable:
-        from fdl.manifest.select.project import locate
-        from fdl.runs.resume import how_to_resume
-
         project = locate()
         resume = how_to_resume(found, project.directory if project else "")
     output.show(page(found, resume))
@@ -72,8 +76,6 @@ def compare(
         FdlError: A word means no run, there are not two different ones, or the page cannot be
             written.
     """
-    from fdl.runs.describe import Comparison, require_several
-
     searched = project_folders(ctx.obj)
     found = [choose(word, searched) for word in runs or ()]
     require_several(found)
@@ -140,10 +142,6 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
-    from fdl.base.units import printable
-    from fdl.runs import follow as follower
-    from fdl.runs.run import read
-
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
     if lines < 0:
@@ -218,7 +216,6 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     Raises:
         FdlError: The file cannot be written.
     """
-    from fdl.base.files import put
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.document import whole
 
@@ -280,8 +277,6 @@ def verify(
     Raises:
         FdlError: The word means no run, or Python cannot be started.
     """
-    from fdl.cli.commands.bundled import start
-
     found = chosen(ctx.obj, run)
     if not dry_run:
         _require_ledger(found)

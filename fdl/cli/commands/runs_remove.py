@@ -10,6 +10,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable, size_text
 from fdl.cli.commands.runs_group import (
     Places,
     State,
@@ -26,7 +27,7 @@ from fdl.cli.commands.runs_group import (
 from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Rule, continued_by
+from fdl.runs.prune import Rule, continued_by, remove_checkpoints
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
@@ -185,7 +186,6 @@ def _counted(found: list[Surplus]) -> str:
 def _show(found: list[Surplus]) -> None:
     """Print the checkpoints with their sizes, and the sum."""
     from fdl.base.tables import table
-    from fdl.base.units import printable, size_text
 
     rows = [
         (
@@ -203,9 +203,6 @@ def _show(found: list[Surplus]) -> None:
 
 def _remove(found: list[Surplus]) -> int:
     """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    from fdl.base.units import size_text
-    from fdl.runs.prune import remove_checkpoints
-
     freed = removed = code = 0
     for one in found:
         try:
