@@ -4,6 +4,7 @@ Importing this package is cheap on purpose: the argument classes are loaded on f
 that ``fdl run-kind-command`` never pays for pydantic.
 """
 
+from fdl.base.errors import FdlError
 from fdl.version import __version__
 
 __all__ = [
@@ -13,7 +14,6 @@ __all__ = [
     "FdlError",
     "__version__",
     "arg",
-    "expose",
     "option",
 ]
 
@@ -21,16 +21,14 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.base.errors import FdlError
-    from fdl.programs.args import DdpArgs, FdlArgs, FdlArgsError, arg, expose, option
+    from fdl.programs.args import DdpArgs, FdlArgs, FdlArgsError, arg, option
 
 
 def __getattr__(name: str) -> object:
-    if name in ("DdpArgs", "FdlArgs", "FdlArgsError", "arg", "expose", "option"):
+    if name in ("DdpArgs", "FdlArgs", "FdlArgsError", "arg", "option"):
         import fdl.programs.args
 
         return getattr(fdl.programs.args, name)
     if name == "FdlError":
-        from fdl.base.errors import FdlError
-
         return FdlError
     raise AttributeError(f"module 'fdl' has no attribute {name!r}")

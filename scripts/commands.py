@@ -36,19 +36,18 @@ if TYPE_CHECKING:
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
     """The words of every built-in command, and its document; groups before their commands."""
+    from typer.main import get_command
+
     from fdl.app import app
     from fdl.manifest.builtins import BUILTINS
-    from fdl.programs.args.adapters.click import draw_command, typer_command
-    from fdl.programs.args.adapters.draft import Draft
+    from scripts.typer_schema import schema
 
     def below(command: Any, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-        draft = Draft()
-        draw_command(draft, command)
-        yield " ".join(names), draft.document()
+        yield " ".join(names), schema(command)
         for name, child in getattr(command, "commands", {}).items():
             yield from below(child, (*names, name))
 
-    root = typer_command(app)
+    root: Any = get_command(app)
     for name in BUILTINS:
         yield from below(root.get_command(None, name), (name,))
 

@@ -69,7 +69,6 @@ SECTIONS = (
     ("`training`", "Training", "training"),
     ("`training.guards`", "Guards", ""),
     ("`output`", "Output", "output"),
-    ("`output.keep`", "Keep", ""),
     ("`slurm`", "Slurm", ""),
     ("One of `sweeps`", "Sweep", ""),
 )

@@ -18,6 +18,7 @@ import errno
 import os
 import stat
 import time
+from errno import ELOOP
 
 from fdl.base.errors import FdlError
 from fdl.base.masking import KNOWN
@@ -475,6 +476,4 @@ def read_own(file: str | Path, errors: str = "strict") -> str:
 
 
 def _refused(path: str | Path, why: str) -> OSError:
-    from errno import ELOOP
-
     return OSError(ELOOP, f"{why}; look what it is, then remove it", str(path))

@@ -8,6 +8,9 @@ Imported on the warm path: nothing at module top.
 
 from __future__ import annotations
 
+import os
+import sys
+
 from fdl.base.secrets import (
     HINTS,
     REDACTED,
@@ -24,7 +27,7 @@ from fdl.base.secrets import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
     Data = TypeVar("Data")
@@ -49,12 +52,12 @@ class Mask:
 
     """
 
-    __slots__ = ("_anywhere", "_marked", "_public", "_sources", "_whole")
+    __slots__ = ("_anywhere", "_fresh", "_marked", "_public", "_whole")
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._anywhere: tuple[str, ...] = ()
         self._whole: frozenset[str] = frozenset()
-        self._sources: list[Callable[[], Iterable[str]]] = []
+        self._fresh = False
         # Names of settings, as `plain_name` writes them.
         self._marked: frozenset[str] = frozenset()
         self._public: frozenset[str] = frozenset()
@@ -74,15 +77,11 @@ class Mask:
             self._anywhere = tuple(sorted(forms, key=len, reverse=True))
         self._whole = frozenset(whole)
 
-    def later(self, source: Callable[[], Iterable[str]]) -> None:
-        """Know the secrets that a function returns; it is called when a text is masked."""
-        self._sources.append(source)
-
     def forget(self) -> None:
         """Know only the secrets of this process again."""
         self._anywhere, self._whole = (), frozenset()
         self._marked, self._public = frozenset(), frozenset()
-        self._sources = [self._of_process]
+        self._fresh = True
 
     def text(self, text: str) -> str:
         """A text without secrets."""
@@ -167,14 +166,12 @@ class Mask:
         return replace(value, **changed) if changed else value
 
     def _settle(self) -> None:
-        while self._sources:
-            self.add(self._sources.pop()())
+        if self._fresh:
+            self._fresh = False
+            self.add(self._of_process())
 
     def _of_process(self) -> list[str]:
         """The secrets in the variables and on the command line of this process."""
-        import os
-        import sys
-
         plan = HandedDown(os.environ)
         self._marked |= plan.marked
         self._public |= plan.public

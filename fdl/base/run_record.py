@@ -15,6 +15,7 @@ come from somebody else, so the name of the socket is also known from the path o
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,8 +222,6 @@ def is_private(folder: Path) -> bool:
     Raises:
         OSError: There is nothing.
     """
-    import stat
-
     found = folder.lstat()
     return (
         stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077

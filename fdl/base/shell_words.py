@@ -49,7 +49,7 @@ def compose(
         user: The user's arguments after fdl's own ``--``, one token each.
         quoted: Turns a user token into one word of the target shell.
     """
-    before, separator, after = _split(append or "")
+    before, separator, after = _split(append) if append else ("", False, "")
     cut = user.index("--") if "--" in user else len(user)
     tool = [quoted(token) for token in user[:cut]]
     inner = [quoted(token) for token in user[cut + 1 :]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from select import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ def _wait_for(terminal: TextIO) -> None:
     """
     if os.name == "nt":  # Windows waits for sockets only
         return
-    from select import select
-
     while not select([terminal], [], [], 0.2)[0]:
         pass
 

@@ -6,6 +6,8 @@ import sys
 
 from fdl.base import output
 from fdl.base.errors import UsageError
+from fdl.base.shell_words import join
+from fdl.base.suggest import nearest
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.inspect.document import (
     explanation,
@@ -14,8 +16,11 @@ from fdl.manifest.inspect.document import (
     records,
     terminal_columns,
 )
-from fdl.manifest.inspect.field import Report
+from fdl.manifest.inspect.field import Report, parse
+from fdl.manifest.secrecy import script
+from fdl.manifest.source import shown
 from fdl.plan.inspect import resolved
+from fdl.runs import resolved as record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +50,7 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     else:
         report = _report(project)
         tree, fields = report.tree, report.fields
-        project.warn_of_unread(project.level())
+        project.require_readers(project.level(), warn=True)
         output.warnings([*project.warnings, *_unreachable(project.root)])
         if as_json:
             return output.json_text(records(fields))
@@ -63,8 +68,6 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
     Raises:
         FdlError: Nothing sets the value, or its place cannot be read.
     """
-    from fdl.runs import resolved as record
-
     split = record.split(asked)
     if split is not None:
         found = record.explain(*split)
@@ -77,11 +80,8 @@ def why(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
 
 
 def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str]) -> list[Field]:
-    from fdl.manifest.inspect.field import parse
-    from fdl.manifest.source import shown
-
     path, report = parse(asked), _report(project)
-    project.warn_of_unread(project.level())
+    project.require_readers(project.level(), warn=True)
     output.warnings(project.warnings)
     found = report.explain(path)
     if found:
@@ -91,9 +91,6 @@ def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str
 
 
 def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) -> list[Field]:
-    from fdl.base.shell_words import join
-    from fdl.manifest.secrecy import script
-
     command = resolved(project, words, call.here())
     output.warnings(command.warnings)
     found = command.find(asked)
@@ -116,8 +113,6 @@ def _report(project: Project) -> Report:
 
 
 def _unset(problem: str, asked: str, known: Iterable[str], typed: str) -> UsageError:
-    from fdl.base.suggest import nearest
-
     names = list(known)
     last = asked.rpartition(".")[2]
     namesakes = [name for name in names if name.rpartition(".")[2] == last]

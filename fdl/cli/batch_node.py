@@ -1,4 +1,7 @@
-"""One command on a node of a cluster, planned there: its GPUs and folders are those of the node."""
+"""One command on a node of a cluster, planned there: its GPUs and folders are those of the node.
+
+python -m fdl.cli.batch_node '{"words": [...], "row": {...}, "records": true}'
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,54 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fdl.base import output
+from fdl.base.errors import FdlError
+from fdl.base.masking import KNOWN
+from fdl.base.signals import asked_by
+from fdl.base.terminal import answer_yes
+from fdl.cli.prepass import scan
+from fdl.manifest.select.environment import active_environment
+from fdl.manifest.select.project import Project, locate
+from fdl.plan.planner import here
+from fdl.plan.recorded import chosen
+from fdl.plan.redaction import hidden_texts
+from fdl.run.chain import steps_of
+from fdl.run.execute import execute, start
+from fdl.run.pool import masked_output
+from fdl.run.step import Where
+
 
 def main() -> int:
-    """Run the command line of ``sys.argv[1]``; its exit code."""
-    from fdl.cli.entry import main as fdl
-    from fdl.run.pool import masked_output
-
+    """Run what the first argument names; the exit code is that of the command."""
     asked = json.loads(sys.argv[1])
+    answer_yes()
     with masked_output():
-        return _of_sweep(asked) if asked["row"] else fdl(["-y", *asked["words"]])
+        try:
+            return _run(asked)
+        except FdlError as problem:
+            output.error(problem.message, problem.hint)
+            return problem.exit_code
+        except KeyboardInterrupt as stop:
+            return 128 + asked_by(stop)
 
 
-def _of_sweep(asked: dict[str, Any]) -> int:
-    from fdl.base import output
-    from fdl.base.errors import FdlError
-
-    try:
-        return _run_alone(asked)
-    except FdlError as problem:
-        output.error(problem.message, problem.hint)
-        return problem.exit_code
-
-
-def _run_alone(asked: dict[str, Any]) -> int:
-    """Run a command without those that it needs: they have run before the jobs of a sweep."""
-    from fdl.base import output
-    from fdl.cli.prepass import scan
-    from fdl.manifest.select.environment import active_environment
-    from fdl.manifest.select.project import Project, locate
-    from fdl.plan.planner import here
-    from fdl.plan.recorded import chosen
-    from fdl.run.chain import steps_of
-    from fdl.run.execute import start
-
+def _run(asked: dict[str, Any]) -> int:
+    """Run a command; one of a sweep without those that it needs, which have run before the jobs."""
     invocation, found = scan(asked["words"]), locate()
     if found is None:
-        from fdl.base.errors import FdlError
-
         raise FdlError(f"there is no fdl.yml in {Path.cwd()} on this node, or above it")
     env = active_environment(invocation, found)
     project = Project(found, env, write_cache=True, copies=True)
-    place = here().replaced(exported=invocation.exported(), append=invocation.append)
-    plan = steps_of(project, invocation.tokens, place)[-1].plan
+    place = here(invocation.exported(), append=invocation.append)
+    steps = steps_of(project, invocation.tokens, place)
     output.warnings(project.untold())
-    folder, varied = asked["row"]["folder"], asked["row"]["varied"]
-    plan.record = chosen(plan, folder, varied) if asked["records"] else None
-    return start(plan)[0]
+    for step in steps:
+        KNOWN.add(hidden_texts(step.plan))
+    if asked["row"]:
+        plan, row = steps[-1].plan, asked["row"]
+        plan.record = chosen(plan, row["folder"], row["varied"]) if asked["records"] else None
+        return start(plan)[0]
+    return execute(steps, Where(forced=invocation.work.force, agreed=True))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.base.errors import FdlError
+from fdl.base.errors import FdlError, SelectionError, UsageError
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -106,7 +106,8 @@ def _dispatch(invocation: Invocation, host: Host | None) -> int:
         return _version()
     found, built_in = locate(), (*BUILTINS, *HIDDEN)
     # A built-in command writes nothing, also if it leaves its name to a command of the project.
-    writes = invocation.acts and invocation.tokens[0] not in built_in
+    acts = not (invocation.help or invocation.dry_run)
+    writes = acts and invocation.tokens[0] not in built_in
     project = Project(found, write_cache=writes) if found else None
     invocation = _behind_environment(invocation, project, built_in)
     word = invocation.tokens[0] if invocation.tokens else ""
@@ -117,7 +118,7 @@ def _dispatch(invocation: Invocation, host: Host | None) -> int:
 
         if not steps_back(word, project, invocation.tokens[1:]):
             return _built_in(invocation, host)
-        project = Project(found, write_cache=invocation.acts) if found else None
+        project = Project(found, write_cache=acts) if found else None
     return _from_manifest(project, invocation, host)
 
 
@@ -148,8 +149,6 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
     from fdl.manifest.select.environment import active_environment
 
     if invocation.json and not invocation.dry_run:
-        from fdl.base.errors import UsageError
-
         raise UsageError(
             "`--json` before a command needs `--dry-run`", hint="fdl --dry-run --json COMMAND"
         )
@@ -171,13 +170,16 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
 
     if env is not None:
         project = project.under(env)
-    place = (host or here()).replaced(exported=invocation.exported(), append=invocation.append)
+    exported, append = invocation.exported(), invocation.append
+    place = (
+        host.replaced(exported=exported, append=append) if host else here(exported, append=append)
+    )
     if not invocation.help:
         work = invocation.work
         if work.wants_sweep() or any(word.startswith("--each") for word in words):
             from fdl.run.sweeps.execute import begin, without_flags
 
-            project = project.copying() if invocation.acts else project
+            project = project if invocation.dry_run else project.copying()
             words, work, request = without_flags(project, words, work)
             _warn(project)
             if request is not None:
@@ -216,7 +218,7 @@ def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Seq
     from fdl.run.batch.slurm import away, prepared, refuse
 
     refuse(work)
-    project = project.copying() if invocation.acts else project
+    project = project if invocation.dry_run else project.copying()
     step = steps_of(project, words, away(place))[-1].replaced(words=words)
     return [prepared(step, project.env, place, forced=work.force)], where
 
@@ -225,7 +227,8 @@ def _carry_out(
     steps: Sequence[Step], where: Where, project: Project, invocation: Invocation
 ) -> int:
     """Execute plans, or show them."""
-    _warn(project)
+    if project.warnings:
+        _warn(project)
     if invocation.dry_run:
         return _show(steps, where, invocation)
     if project.examples:
@@ -316,7 +319,6 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
     A variable left over from another project costs its environment, not the page.
     """
     from fdl.base import output
-    from fdl.base.errors import SelectionError
     from fdl.manifest.select.environment import active_environment
 
     try:
@@ -341,7 +343,7 @@ def _project_help(found: Found | None, env: str | None = None) -> int:
     if project is not None:
         try:
             page = Selection(project.level(), page=True)
-            project.warn_of_unread(page.level)
+            project.require_readers(page.level, warn=True)
         except FdlError as broken:
             problem = broken
         _warn(project)

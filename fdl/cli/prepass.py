@@ -63,11 +63,6 @@ class Invocation(Record):
     yes: bool = False
     work: Work = Work()
 
-    @property
-    def acts(self) -> bool:
-        """Whether something may be started and written."""
-        return not (self.help or self.dry_run)
-
     def exported(self) -> dict[str, str]:
         """The variables through which children learn of the flags; empty without flags."""
         variables = {}

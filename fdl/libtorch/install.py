@@ -20,6 +20,7 @@ from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import find, this_platform
 from fdl.libtorch.download import is_resumable
 from fdl.libtorch.layout import Contents
+from fdl.libtorch.prove import facts_of
 from fdl.libtorch.sources import Bench, Source
 from fdl.libtorch.store import Store
 from fdl.libtorch.trust import Trust
@@ -220,8 +221,6 @@ def _with_archs(contents: Contents, folder: Path) -> Contents:
     """Add the GPU architectures of a libtorch, if its source does not give them."""
     if contents.archs:
         return contents
-    from fdl.libtorch.prove import facts_of
-
     found = ""
     # Only libraries for Linux can be read.
     with suppress(LibtorchError):

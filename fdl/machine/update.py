@@ -12,9 +12,13 @@ every command its start-up time.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
+from fdl.base import output
+from fdl.base.files import put
 from fdl.base.light_record import Record
 from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
@@ -125,8 +129,6 @@ def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None
     if os.path.exists("/.dockerenv") if in_container is None else in_container:  # noqa: PTH110
         return
     # These imports would cost every command its start-up time.
-    from pathlib import Path
-
     from platformdirs import user_cache_dir
 
     cache = os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False)
@@ -148,9 +150,6 @@ def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> 
 
 
 def _daily(file: str) -> None:
-    from fdl.base import output
-    from fdl.base.files import put
-
     try:
         if not os.path.exists(file):  # noqa: PTH110
             put(file, b"")
@@ -179,8 +178,6 @@ def news(latest: str) -> str:
     """One line about a newer release and how to install it; empty if there is none."""
     from packaging.version import InvalidVersion, Version
 
-    from fdl.version import __version__
-
     try:
         newest = Version(latest)
     except InvalidVersion:
@@ -193,8 +190,6 @@ def news(latest: str) -> str:
 
 def _start(file: str) -> None:
     """Start the request as a process of its own, which nobody waits for."""
-    import subprocess
-
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
@@ -217,9 +212,6 @@ def main(file: str, address: str) -> None:
     """Ask for the newest release and keep what was answered; without an answer, keep nothing."""
     import httpx2
     from packaging.version import Version
-
-    from fdl.base.files import put
-    from fdl.version import __version__
 
     agent = {"User-Agent": f"fdl/{__version__}"}
     try:

@@ -13,6 +13,7 @@ from fdl.base.errors import ManifestError
 from fdl.base.files import put
 from fdl.manifest.discover import Found
 from fdl.manifest.node import dotted
+from fdl.manifest.read import read
 from fdl.manifest.source import shown
 
 _PATIENCE_S = 2
@@ -50,8 +51,6 @@ def copied(found: Found) -> Found:
 
 def newer_keys(example: str, copy: str) -> str:
     """A warning that names the keys in which an example differs from its older copy; else empty."""
-    from fdl.manifest.read import read
-
     try:
         with open(example, "rb") as theirs, open(copy, "rb") as mine:
             if theirs.read() == mine.read():

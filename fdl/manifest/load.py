@@ -12,15 +12,16 @@ import os
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import SHORTEST_WHOLE, is_distinct
 from fdl.manifest import cache
-from fdl.manifest.layers import overlay_files
+from fdl.manifest.cache import make_folder
+from fdl.manifest.layers import overlay_files, stack
 from fdl.manifest.slips import slips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from fdl.manifest.discover import Found
-    from fdl.manifest.node import Node, Removed
+    from fdl.manifest.node import Node
 
 
 class Manifest:
@@ -41,24 +42,21 @@ class Manifest:
 
     def __init__(
         self,
-        node: Node,
         found: Found,
         env: str | None,
-        layers: tuple[str, ...],
-        removed: list[Removed],
-        *,
+        content: cache.Content,
         overlays: Collection[str] = (),
+        *,
         has_secrets: bool = True,
     ) -> None:
-        self.node = node
+        self.node, self.layers, self.removed = content
         self.found = found
         self.directory = found.directory
         self.env = env
-        self.layers = layers
-        self.removed = removed
         self.has_secrets = has_secrets
-        KNOWN.later(self.secrets)
-        self.warnings = (*found.warnings, *slips(node, overlays), *_of_example(found))
+        if has_secrets:
+            KNOWN.add(self.secrets())
+        self.warnings = (*found.warnings, *slips(self.node, overlays), *_of_example(found))
 
     def secrets(self) -> list[str]:
         """Its secret texts, and those that they have replaced."""
@@ -94,11 +92,11 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     """
     overlays = overlay_files(found.directory, env)
     if (content := cache.fetch(found, overlays)) is not None:
-        return _made(found, env, overlays, content, has_secrets=False)
+        return Manifest(found, env, content, overlays.values(), has_secrets=False)
     # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
     stamps: list[cache.Stamp | None] = []
     content = _content(found.path, overlays.values(), stamps)
-    manifest = _made(found, env, overlays, content, has_secrets=True)
+    manifest = Manifest(found, env, content, overlays.values())
     if write_cache:
         from fdl.manifest.secrecy import texts
 
@@ -127,25 +125,13 @@ def known(found: Found, env: str | None = None) -> Manifest | None:
     """The manifest from the cache, else None. Reads no YAML."""
     overlays = overlay_files(found.directory, env)
     content = cache.fetch(found, overlays)
-    return None if content is None else _made(found, env, overlays, content, has_secrets=False)
-
-
-def _made(
-    found: Found,
-    env: str | None,
-    overlays: Mapping[str, str],
-    content: cache.Content,
-    *,
-    has_secrets: bool,
-) -> Manifest:
-    node, layers, removed = content
-    files = overlays.values()
-    return Manifest(node, found, env, layers, removed, overlays=files, has_secrets=has_secrets)
+    if content is None:
+        return None
+    return Manifest(found, env, content, overlays.values(), has_secrets=False)
 
 
 def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None]) -> cache.Content:
     from fdl.manifest.check import check
-    from fdl.manifest.layers import stack
     from fdl.manifest.overlay import combine
     from fdl.manifest.read import read
 
@@ -182,7 +168,6 @@ def keep_schema(manifest: str) -> None:
         from contextlib import suppress
 
         from fdl.base.files import put_own
-        from fdl.manifest.cache import make_folder
 
         with suppress(OSError):
             make_folder(os.path.dirname(target))

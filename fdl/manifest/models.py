@@ -184,24 +184,8 @@ class Training(Section):
     mapping of the keys below. It reaches the program in `FLODL_GUARDS`."""
 
 
-class Keep(Section):
-    """Which runs and checkpoints `fdl runs prune` keeps; nothing is removed before you type it."""
-
-    best: NonNegativeInt | None = None
-    """Keep the best N runs of each folder, by the metric of `by`."""
-    newest: NonNegativeInt | None = None
-    """Keep the newest N runs of each folder."""
-    checkpoints: NonNegativeInt | None = None
-    """Keep the checkpoints of the best N runs, without `by` of the newest N, and remove the
-    others."""
-    by: str | None = None
-    """Metric that decides which runs are the best: `val_loss`, `margin:max`."""
-    group: str | None = None
-    """Setting: keep the best N runs for each of its values."""
-
-
 class Output(Section):
-    """Folder of the runs, port of the live page, and which runs to keep."""
+    """Folder of the runs, and port of the live page."""
 
     dir: str | None = None
     """Folder of the runs; each run gets a folder in it."""
@@ -212,8 +196,6 @@ class Output(Section):
     record: bool | None = None
     """Whether each start of `entry` leaves a run folder (default: true). Without one, the program
     writes directly to the terminal."""
-    keep: Keep | None = None
-    """Which runs and checkpoints `fdl runs prune` keeps."""
 
 
 class Metric(Section):
@@ -382,7 +364,7 @@ class Root(Mapping):
     training: Training | None = None
     """Length and pace of a training."""
     output: Output | None = None
-    """Folder of the runs, port of the live page, and which runs to keep."""
+    """Folder of the runs, and port of the live page."""
     metrics: Table[Metric] | None = None
     """Metrics that `entry` prints: name -> `{value: REGEX, step: REGEX}`. fdl records them."""
     options: dict[str, Any] | None = None

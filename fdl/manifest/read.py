@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.manifest.node import Node
+from fdl.manifest.read_json import read_json
 from fdl.manifest.source import read_text, refusal_of
 
 _KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
@@ -32,8 +33,6 @@ def parse(text: str, file: str) -> Node:
         ManifestError: The text is broken, or is not a mapping.
     """
     if is_json(file):
-        from fdl.manifest.read_json import read_json
-
         root = read_json(text, file)
     else:
         from fdl.manifest.read_yaml import read_yaml

@@ -7,7 +7,7 @@ wherever else it appears.
 
 from __future__ import annotations
 
-from fdl.base.masking import KNOWN
+from fdl.base.masking import KNOWN, redacted_script, secrets_of_script
 from fdl.base.secrets import (
     REDACTED,
     is_secret,
@@ -80,8 +80,6 @@ def script(text: str) -> str:
     words = text.split()
     if redact_tokens(words) == words:
         return KNOWN.text(text)
-    from fdl.base.masking import redacted_script
-
     return redacted_script(text)
 
 
@@ -132,8 +130,6 @@ def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[tuple[
             for place, item in enumerate(one.value):
                 yield from _texts(item, (*path, place))
         elif isinstance(one.value, str) and path and path[-1] in _SCRIPTS:
-            from fdl.base.masking import secrets_of_script
-
             yield from ((text, False) for text in secrets_of_script(one.value))
 
 

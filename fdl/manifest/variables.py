@@ -11,11 +11,17 @@ that have such keys or values.
 from __future__ import annotations
 
 import copy
+import io
 import os
+import re
+
+from dotenv.parser import parse_stream
+from dotenv.variables import parse_variables
 
 from fdl.base.errors import FdlError, ManifestError
 from fdl.base.secrets import is_secret
 from fdl.manifest.node import Node, Variable, origin, relative, text
+from fdl.manifest.source import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +55,6 @@ def expanded(node: Node, find: Find, root: str, *, numbers: bool = False) -> Nod
         return node.at({k: expanded(one, find, root, numbers=numbers) for k, one in value.items()})
     if not isinstance(value, str) or "$" not in value:
         return node
-    import re
-
     made, secret = node.at(value), node.secret
     names: dict[str, None] = {}
 
@@ -66,8 +70,6 @@ def expanded(node: Node, find: Find, root: str, *, numbers: bool = False) -> Nod
     made.secret, made.reference = secret, " ".join(names)
     whole = re.fullmatch(_REFERENCE, value)
     if whole and whole[1] and made.value:
-        from fdl.manifest.source import resolve
-
         typed = resolve(made.value)
         if typed is not None and (numbers or text(typed) == made.value):
             made.value = typed
@@ -279,11 +281,6 @@ def parse_env(
         ManifestError: A line does not set a variable. The message does not repeat the line,
             because it may hold a secret.
     """
-    import io
-
-    from dotenv.parser import parse_stream
-    from dotenv.variables import parse_variables
-
     own: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text)):
         line = _line(binding)
@@ -310,10 +307,6 @@ def _line(binding: Binding) -> int:
 
 def names_in_env(text: str) -> set[str]:
     """The names in an env file, even if its lines are broken."""
-    import io
-
-    from dotenv.parser import parse_stream
-
     return {binding.key for binding in parse_stream(io.StringIO(text)) if binding.key}
 
 

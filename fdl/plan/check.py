@@ -19,6 +19,7 @@ from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, wr
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spelled, spellings
 from fdl.programs.parameters.parameter import is_number
+from fdl.programs.parameters.parser import slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,8 +202,6 @@ class _Tail:
 
     def _see(self) -> tuple[str, str]:
         # A command that is right does not pay for the import.
-        from fdl.programs.parameters.parser import slots
-
         words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
         return " ".join(words), self._page
 

@@ -5,14 +5,11 @@ Imported on the warm path.
 
 from __future__ import annotations
 
-from fdl.base.errors import UsageError
 from fdl.manifest.select.level import RUN
 from fdl.plan.planner import IN_CONTAINER, UNCHECKED, Planner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.level import Level
     from fdl.manifest.select.project import Project
@@ -48,7 +45,7 @@ def plan_of(selected: Selection, project: Project, host: Host) -> Plan:
 def planned(selected: Selection, planner: Planner) -> Plan:
     """What a selected command runs, by a planner; see :func:`plan_of`."""
     if selected.kind == RUN:
-        return _run(selected, planner)
+        return planner.run(selected.level, selected.name, selected.words)
     from fdl.programs.schema import known
 
     level, preset, tail = selected.level, selected.preset, selected.words
@@ -89,19 +86,3 @@ def _note_slip(plan: Plan, level: Level, word: str) -> None:
         plan.notes.append(
             f"`{word}` is passed to the program; the nearest preset is `{level.typed(meant)}`"
         )
-
-
-def _run(selected: Selection, planner: Planner) -> Plan:
-    level, name, tail = selected.level, selected.name, list(selected.words)
-    cut = tail.index("--") if "--" in tail else len(tail)
-    user: Sequence[str] = tail[cut + 1 :]
-    if level.commands[name].get("args"):
-        return planner.run(level, name, user, tail[:cut])
-    if cut:
-        from fdl.base.shell_words import join
-
-        raise UsageError(
-            f"arguments of `{level.typed(name)}` go after `--`",
-            hint=f"{level.typed(name)} -- {join([*tail[:cut], *user])}",
-        )
-    return planner.run(level, name, user)

@@ -13,6 +13,7 @@ from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.shell_words import quote
 from fdl.libtorch.active import compose_variables
 from fdl.manifest.node import Variable
+from fdl.manifest.variables import names_in_env
 from fdl.plan.value import Plan
 
 # These settings of fdl also apply to programs inside the container.
@@ -101,6 +102,4 @@ def _compose_settings(project: str) -> set[str]:
             content = file.read()
     except (OSError, ValueError):
         return set()
-    from fdl.manifest.variables import names_in_env
-
     return names_in_env(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.hardware import nvidia
 from fdl.base.shell_words import join, quote
 from fdl.manifest.inspect.document import json_value
 from fdl.plan.dry_run import labelled
@@ -111,8 +112,6 @@ def _devices(command: Command, plan: Plan) -> list[str]:
         names = plan.ranks.gpus
         otherwise = "no GPU left" if names else _CPU
         return [names[one] if one < len(names) else otherwise for one in range(plan.ranks.here)]
-    from fdl.base.hardware import nvidia
-
     outside = {} if plan.service else command.host.variables
     visible = nvidia({**outside, **plan.env}).visible
     return [visible[0].name if visible else _CPU]

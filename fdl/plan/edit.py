@@ -6,6 +6,7 @@ the mapping around it. The new text is read back, merged and checked before it i
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 import sys
@@ -19,7 +20,7 @@ from fdl.base.secrets import is_secret_name
 from fdl.manifest.example import copied
 from fdl.manifest.inspect.document import explanation, terminal_columns
 from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Report, parse
-from fdl.manifest.inspect.layer import Layers, lookup, settled
+from fdl.manifest.inspect.layer import Layers, is_only_change, lookup, settled
 from fdl.manifest.inspect.splice import Layout, NewValue, candidates, json_layout, yaml_layout
 from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.node import Node, dotted, relative
@@ -92,8 +93,6 @@ class Change:
 
     def diff(self) -> str:
         """A unified diff without secrets; empty if the value is already there."""
-        import difflib
-
         name = shown(self.file)
         old, new = self._printable(self.before), self._printable(self.after, changed=self.path)
         if self.text == self.new_text:
@@ -335,8 +334,6 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
 
 def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) -> str:
     """The best text that differs in this value alone, or an error."""
-    from fdl.manifest.inspect.layer import is_only_change
-
     text, node = layers.texts[file], layers.nodes[file]
     layout = _layout(file, text)
     for candidate in candidates(text, layout, path, new, is_json=is_json(file)):

@@ -6,6 +6,7 @@ from fdl.base.errors import ManifestError
 from fdl.base.light_record import Record
 from fdl.base.secrets import is_secret
 from fdl.manifest.node import dotted, origin, relative, text
+from fdl.manifest.slips import empty
 from fdl.plan.spelling import Key, Spelling, flattened, output_keys, written
 from fdl.plan.value import Flag
 
@@ -294,8 +295,6 @@ def _is_flag(key: str, spelling: Spelling | None) -> bool:
 def _refusal(
     path: Sequence[str], node: Node, root: str, spelling: Spelling | None
 ) -> ManifestError:
-    from fdl.manifest.slips import empty
-
     schema = spelling.schema if spelling else None
     names = [word.lstrip("-").replace("-", "_") for word in schema.spellings] if schema else []
     return ManifestError(

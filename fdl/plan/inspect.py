@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fdl.base.errors import FdlError, SelectionError, UsageError
+from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
 from fdl.base.masking import KNOWN, PLAN_VARIABLE
 from fdl.base.secrets import REDACTED, is_secret
+from fdl.base.suggest import did_you_mean
 from fdl.manifest.inspect.document import SCHEMA_VERSION, node_of
 from fdl.manifest.inspect.field import (
     OVERRIDDEN,
@@ -21,14 +23,18 @@ from fdl.manifest.inspect.field import (
 )
 from fdl.manifest.node import Node
 from fdl.manifest.secrecy import tree
-from fdl.manifest.select.command import Selection
+from fdl.manifest.select.command import Selection, of_the_project_above
 from fdl.manifest.select.level import PRESET, RUN, Level
 from fdl.plan.command import plan_of
 from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.plan.planner import Planner
+from fdl.plan.probe import learn, learn_about
+from fdl.plan.redaction import redacted
 from fdl.plan.spelling import Spelling
 from fdl.plan.value import Plan
+from fdl.programs.parameters.parameter import UNSET, choice_text
 from fdl.programs.parameters.parser import typed, typed_values
+from fdl.programs.schema.subcommand import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,10 +65,6 @@ class Command:
     """
 
     def __init__(self, page: Selection, plan: Plan, host: Host, warnings: list[str]) -> None:
-        from fdl.plan.probe import learn
-        from fdl.plan.redaction import redacted
-        from fdl.programs.schema.subcommand import select
-
         self.level: Level = page.level
         self.kind = page.kind
         self.name = page.name
@@ -99,8 +101,6 @@ class Command:
 
     def find(self, asked: str) -> list[Field]:
         """The fields of a name: a manifest path, a mapping, a flag, or a field that was removed."""
-        from fdl.plan.spelling import Spelling
-
         declared = Spelling(self.schema).declared(asked)
         flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
         found = [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")] or [
@@ -166,8 +166,6 @@ def resolved(project: Project, words: Sequence[str], place: Host) -> Command:
     Raises:
         FdlError: The words name nothing that can run, or a manifest on the path is broken.
     """
-    from fdl.plan.probe import learn_about
-
     selected = project.select(words) if words else None
     if selected and not selected.known:
         raise unknown(selected)
@@ -183,10 +181,6 @@ def resolved(project: Project, words: Sequence[str], place: Host) -> Command:
 
 def unknown(found: Selection) -> FdlError:
     """The error for a word that does not name a command, with the nearest name."""
-    from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
-    from fdl.base.suggest import did_you_mean
-    from fdl.manifest.select.command import of_the_project_above
-
     level, token = found.level, found.name
     if token.startswith("-"):
         flags = ("--json", *GLOBAL_FLAGS)
@@ -427,8 +421,6 @@ class _Settings:
         return 1 + len(node.losers) if node else 0
 
     def _declared(self, one: Parameter | None) -> list[Statement]:
-        from fdl.programs.parameters.parameter import UNSET, choice_text
-
         # The default of `--resume [RUN]` counts only where the option is given without a value.
         if one is None or one.default is UNSET or one.absent() is None:
             return []

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.base.errors import ManifestError
+from fdl.base.errors import ManifestError, UsageError
 from fdl.base.light_record import Record
-from fdl.base.masking import KNOWN, PLAN_VARIABLE
+from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.shell_words import compose, join, quote_cmd
-from fdl.manifest.node import Variable, origin
+from fdl.manifest.node import Variable, origin, texts
 from fdl.plan.script import shell_text, stops_at_failures
 from fdl.plan.value import GRACE_S, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
@@ -33,6 +33,9 @@ _GUARDS = "FLODL_GUARDS"
 """``guards:`` of a training as JSON; the Trainer of flodl reads it."""
 
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
+_DEPENDING = frozenset(("needs", "inputs"))
+"""Keys of a command that waits for others, or may be skipped."""
+
 IN_CONTAINER = "this machine is a container"
 UNCHECKED = "passes it unchecked"
 """End of the note about options that are passed as a guess."""
@@ -59,9 +62,11 @@ class Host(Record):
     append: bool = True
 
 
-def here() -> Host:
+def here(exported: Mapping[str, str] = {}, *, append: bool = True) -> Host:
     """The host of this process. A file that Docker makes marks its containers."""
-    return Host(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
+    terminal = os.isatty(0) and os.isatty(1)
+    in_container = os.path.exists("/.dockerenv")
+    return Host(os.environ, in_container, terminal, exported=exported, append=append)
 
 
 class Planner(Record):
@@ -82,20 +87,26 @@ class Planner(Record):
     keeps: bool = False
     secrets: Callable[[], Sequence[str]] = tuple
 
-    def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
+    def run(self, level: Level, name: str, words: Sequence[str]) -> Plan:
         """The plan of a ``run:`` command.
 
         Args:
             level: Where the command is.
             name: Its name.
-            user: The words after ``--``.
-            given: The words before, for a command with ``args:``.
+            words: The words behind it; those before ``--`` are for a command with ``args:``.
 
         Raises:
             ManifestError: Its variables cannot be settled, or its container is not available.
-            UsageError: The words do not fit ``args:``.
+            UsageError: The words do not fit ``args:``, or belong behind ``--``.
         """
         spec = level.commands[name]
+        cut = words.index("--") if "--" in words else len(words)
+        given, user = words[:cut], words[cut + 1 :]
+        if cut and not spec.get("args"):
+            raise UsageError(
+                f"arguments of `{level.typed(name)}` go after `--`",
+                hint=f"{level.typed(name)} -- {join([*given, *user])}",
+            )
         service = None if self.host.in_container else spec.text("docker")
         on_windows = os.name == "nt" and not service
         text = spec.text("run") or ""
@@ -123,13 +134,18 @@ class Planner(Record):
             service=service,
             origin=origin(spec.get("run") or spec, self.root),
             environment=level.manifest.env,
-            secrets=_marked(spec.get("run"), spec.get("append")),
+            secrets=[
+                str(node.value)
+                for node in (spec.get("run"), spec.get("append"))
+                if node and node.secret
+            ],
         )
         scopes = (*level.scopes, spec)
-        plan.depends = _depends(spec)
+        plan.depends = not _DEPENDING.isdisjoint(spec.mapping)
         if self.host.in_container:
             self._note_container(plan, spec)
-        _check_start(plan, scopes, spec.get("cwd"))
+        if cwd := spec.get("cwd"):
+            _require_folder(plan, cwd)
         self._settle(plan, scopes)
         for variable in variables:
             plan.set(variable)
@@ -169,16 +185,18 @@ class Planner(Record):
             preset=preset,
             origin=origin(entry, self.root) if entry else "",
             environment=level.manifest.env,
-            secrets=_marked(entry) and made.argv[: made.words],
+            secrets=made.argv[: made.words] if entry and entry.secret else [],
         )
         plan.subcommand = made.subcommand
         plan.commands = [] if preset else list(level.commands)
-        plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
+        own = [one for one in (level.spec, level.commands[preset] if preset else None) if one]
+        plan.depends = any(not _DEPENDING.isdisjoint(one.mapping) for one in own)
         scopes = level.scopes
         named = (*scopes, level.commands[preset]) if preset else scopes
         if self.host.in_container:
             self._note_container(plan, level.manifest.node)
-        _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
+        if cwd := (named[-1].get("cwd") if preset else None) or level.cwd:
+            _require_folder(plan, cwd)
         self._settle(plan, named)
         keep_heap(plan, scopes, self.host.variables)
         if schema is not None and not schema.origins:
@@ -227,6 +245,8 @@ class Planner(Record):
         Also set how the program is stopped.
         """
         for scope in scopes:
+            # The question of a path command is also that of the commands below it.
+            plan.confirm = scope.text("confirm") or plan.confirm
             if "secrets" in scope.mapping:
                 plan.secrets += _listed(scope, self.host.variables)
             if (cluster := scope.get("slurm")) is not None:
@@ -236,7 +256,6 @@ class Planner(Record):
             if (grace := scope.mapping.get("grace")) is not None:
                 given = _seconds(grace)
                 plan.grace = GRACE_S if given is None else given
-        KNOWN.later(lambda: _hidden_texts(plan))
         shell, mine = self.host.variables, self.host.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -290,35 +309,22 @@ def _refers(node: Node) -> bool:
     return any(_refers(child) for child in children)
 
 
-def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
-    """Refuse a missing working directory, and note the question to ask before the start.
-
-    The question of a path command is also that of the commands below it.
-    """
-    if cwd is not None and not os.path.isdir(plan.cwd):
+def _require_folder(plan: Plan, cwd: Node) -> None:
+    if not os.path.isdir(plan.cwd):
         raise ManifestError(
             f"{origin(cwd, plan.root)}: `cwd: {cwd.value}`: there is no folder {plan.cwd}",
             hint="create it; the path is relative to the folder of the fdl.yml",
         )
-    for scope in scopes:
-        plan.confirm = scope.text("confirm") or plan.confirm
 
 
 def _listed(scope: Node, shell: Mapping[str, str]) -> list[str]:
     """The values of the variables that a manifest lists as secret."""
-    from fdl.manifest.node import texts
-
     return [shell[name] for name in texts(scope, "secrets") if name in shell]
 
 
 def _seconds(node: Node) -> float | None:
     """A number of seconds, or None for null."""
     return float(node.value) if isinstance(node.value, int | float) else None
-
-
-def _depends(*specs: Node | None) -> bool:
-    """Whether a command waits for others, or may be skipped. If not, both packages are not read."""
-    return any(one and ("needs" in one.mapping or "inputs" in one.mapping) for one in specs)
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
@@ -362,17 +368,6 @@ def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) 
         if all(one.name != variable for one in plan.variables):
             known = Variable(variable, there[variable], "shell", secret=flag.secret)
             plan.variables.append(known)
-
-
-def _marked(*nodes: Node | None) -> list[str]:
-    """The texts of the values that are marked ``!secret``."""
-    return [str(node.value) for node in nodes if node and node.secret]
-
-
-def _hidden_texts(plan: Plan) -> Iterable[str]:
-    from fdl.plan.redaction import hidden_texts
-
-    return hidden_texts(plan)
 
 
 def hand_down(plan: Plan, secrets: Sequence[str] = ()) -> None:

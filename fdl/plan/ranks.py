@@ -6,7 +6,11 @@ program that declares no such flags.
 
 from __future__ import annotations
 
+import json
+
 from fdl.base.errors import ManifestError
+from fdl.base.hardware import nvidia
+from fdl.base.hardware.machine import threads
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.words import node_range, solo_device
 from fdl.plan import torchrun
@@ -182,8 +186,6 @@ class Distribution:
         return found
 
     def _gpus(self) -> list[str]:
-        from fdl.base.hardware import nvidia
-
         return [gpu.name for gpu in nvidia(self._environ).visible]
 
     def _not_launchable(self) -> ManifestError:
@@ -208,8 +210,6 @@ class Distribution:
             del said["ranks"]
         if not said:
             return
-        import json
-
         text = json.dumps(said, separators=(",", ":"))
         secret = any(_is_secret(node) for node in self._ddp.values())
         self._plan.set(Variable(SETTINGS_VARIABLE, text, "fdl", secret=secret))
@@ -286,8 +286,6 @@ class Distribution:
         if "simulate_ms" in self._ddp:
             count, why = 1, "simulated ranks use one thread each"
         else:
-            from fdl.base.hardware.machine import threads
-
             cores = threads()
             count = max(1, cores // ranks.here)
             why = f"{_counted(cores, 'core')} shared by {_counted(ranks.here, 'rank')}"

@@ -31,16 +31,6 @@ cat >"$_fdl_script/{name}" <<'{end}'
 _NOT_IN_A_NAME = str.maketrans(dict.fromkeys('/"$`\\', "_"))
 
 
-def interpreter(script: str) -> list[str]:
-    """The program that the first line names, with its one argument; empty without ``#!``.
-
-    As the kernel reads it: everything after the program's path is one argument.
-    """
-    if not script.startswith("#!"):
-        return []
-    return script[2:].partition("\n")[0].strip().split(maxsplit=1)
-
-
 def stops_at_failures(script: str, errexit: Node | None) -> bool:
     """Whether the first line that fails ends a script.
 
@@ -65,8 +55,9 @@ def shell_text(script: str, append: str | None, user: Sequence[str], name: str) 
         user: The arguments after fdl's own ``--``.
         name: The command, after which the file of an interpreter is named.
     """
-    program = interpreter(script)
-    if not program:
+    # As the kernel reads it: everything after the program's path is one argument.
+    first = script[2:].partition("\n")[0].strip() if script.startswith("#!") else ""
+    if not first:
         return compose(script, append, user)
     end = "FDL_SCRIPT"
     while f"\n{end}\n" in f"\n{script}\n":
@@ -75,6 +66,6 @@ def shell_text(script: str, append: str | None, user: Sequence[str], name: str) 
         name=name.translate(_NOT_IN_A_NAME),
         end=end,
         text=script.removesuffix("\n"),
-        program=join(program),
+        program=join(first.split(maxsplit=1)),
     )
     return compose(inside, append, user)

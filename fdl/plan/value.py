@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fdl.base.light_record import Record
 from fdl.base.masking import PLAN_VARIABLE
+from fdl.base.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,8 +223,6 @@ class Plan(Record):
         lost, and values of variables, are not in it when they are secret. Of an entry's arguments
         the last ``typed`` ones were typed; a program lets its environment win over the others.
         """
-        from fdl.base.secrets import REDACTED
-
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 
 from fdl.base.errors import FdlError, ManifestError, UsageError
 from fdl.base.suggest import nearest
+from fdl.manifest.builtins import BUILTINS
 from fdl.manifest.node import Node, origin
 from fdl.manifest.select.command import Selection
 from fdl.manifest.select.level import Level
 from fdl.manifest.select.project import Project
 from fdl.plan.command import plan_of
+from fdl.plan.inspect import unknown
 from fdl.plan.planner import Host
 from fdl.plan.value import Plan
 from fdl.run.freshness import Digests, Patterns, Rule
+from fdl.run.pool import DEVICES_VARIABLE, groups
 from fdl.run.step import Step
 
 TYPE_CHECKING = False
@@ -54,8 +57,6 @@ def with_gpus(place: Host, each: int) -> Host:
     """A place where every job sees as many GPUs as the first one; the pool says which."""
     if not each:
         return place
-    from fdl.run.pool import DEVICES_VARIABLE, groups
-
     first = groups(each, os.environ)[0]
     return place.replaced(variables={**place.variables, DEVICES_VARIABLE: first})
 
@@ -214,8 +215,6 @@ def _lines(project: Project, tokens: Sequence[str], jobs: int) -> list[list[str]
         if word in words[:place]:
             raise UsageError(f"`{word}` is named twice", hint="name each command once")
         if place and word not in level.commands and _belongs(project, word, words[place - 1]):
-            from fdl.plan.inspect import unknown
-
             env = ["--env", project.env] if project.env else []
             joined = [*words[: place - 1], f'"{words[place - 1]} {word}"', *words[place + 1 :]]
             typed = " ".join(["fdl", *env, "--jobs", str(jobs), *joined])
@@ -233,16 +232,12 @@ def _belongs(project: Project, word: str, before: str) -> bool:
 
 def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
     """The error for words that are not a command that runs."""
-    from fdl.manifest.builtins import BUILTINS
-
     if not selected.known and words[0] in BUILTINS:
         return UsageError(
             f"`{words[0]}` is a built-in command, and `--jobs` runs commands of the project",
             hint=f"fdl {' '.join(words)}",
         )
     if not selected.known:
-        from fdl.plan.inspect import unknown
-
         return unknown(selected)
     return UsageError(
         f"`fdl {' '.join(words)}` runs nothing by itself",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 from contextlib import suppress
 
@@ -40,7 +41,6 @@ def _end_with(pool: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     import ctypes
-    import signal
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

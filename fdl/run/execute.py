@@ -8,6 +8,8 @@ import time
 
 from fdl.base import output
 from fdl.base.errors import FdlError
+from fdl.base.shell_words import join
+from fdl.run.program import name_of, require_script
 from fdl.run.step import DONE, FAILED, HERE, STOPPED, Outcome, Step
 
 TYPE_CHECKING = False
@@ -37,7 +39,9 @@ def execute(steps: Sequence[Step], where: Where = HERE, watch: Watch | None = No
         FdlError: A question is answered with no, a program cannot be started, or an input does not
             exist.
     """
-    confirm(steps)
+    open_ = [step.plan for step in steps if step.plan.confirm]
+    if open_ and not where.agreed:
+        confirm(open_)
     if where.on:
         from fdl.run.batch.slurm import run_all
 
@@ -67,8 +71,6 @@ def start(plan: Plan) -> tuple[int, int]:
         FdlError: The program cannot be started.
     """
     if plan.kind == "entry" and not plan.service:
-        from fdl.run.program import require_script
-
         require_script(plan)
     _say_first(plan)
     if plan.service:
@@ -113,18 +115,15 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 0
 
 
-def confirm(steps: Sequence[Step]) -> None:
+def confirm(plans: Sequence[Plan]) -> None:
     """Ask the questions of plans, each once in a call; ``-y`` answers yes, Enter means no.
 
     Raises:
         FdlError: An answer is no, or no terminal is there to ask.
     """
-    open_ = [step.plan for step in steps if step.plan.confirm]
-    if not open_:
-        return
     from fdl.base.terminal import ask, has_yes, may_ask
 
-    for question, plan in {plan.confirm: plan for plan in reversed(open_)}.items():
+    for question, plan in {plan.confirm: plan for plan in reversed(plans)}.items():
         typed = " ".join(plan.command)
         if has_yes():
             break
@@ -136,8 +135,6 @@ def confirm(steps: Sequence[Step]) -> None:
         answer = ask(f"{question} [y/N] ")
         if answer is None or answer.lower() not in ("y", "yes"):
             raise FdlError(f"`fdl {typed}` was not confirmed, so nothing ran")
-    for plan in open_:
-        plan.confirm = ""
 
 
 def _say_first(plan: Plan) -> None:
@@ -153,7 +150,6 @@ def _say_first(plan: Plan) -> None:
 
 
 def _announce(plan: Plan) -> None:
-    from fdl.base.shell_words import join
     from fdl.plan.redaction import redacted
 
     shown = redacted(plan)
@@ -186,8 +182,6 @@ def _in_order(steps: Sequence[Step], where: Where) -> int:
 
 
 def _error_of_signal(step: Step, number: int, so: str) -> None:
-    from fdl.run.program import name_of
-
     output.error(f"`fdl {step.name}` received {name_of(number)}, so {so}")
 
 
@@ -204,7 +198,6 @@ class _Commands:
     """
 
     def __init__(self, steps: Sequence[Step], where: Where) -> None:
-        from fdl.base.shell_words import join
         from fdl.plan.redaction import redacted
 
         self._steps = steps

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from contextlib import suppress
 
@@ -79,7 +80,6 @@ class Metrics:
     """
 
     def __init__(self, folder: str, patterns: Mapping[str, tuple[str, str]]) -> None:
-        import re
         import warnings
 
         self._file = os.path.join(folder, METRIC_LINES)
@@ -128,8 +128,6 @@ def plain(line: bytes) -> bytes:
     line = last_state(line)
     if b"\x1b" not in line:
         return line
-    import re
-
     return re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])", b"", line)
 
 

@@ -12,7 +12,7 @@ import time
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.venv import locate
-from fdl.run.program import cannot_start, deliver, marked
+from fdl.run.program import cannot_start, deliver, marked, too_long
 from fdl.run.watcher import Watcher
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
 # Linux: sent by the kernel, as for a key press, not by another process.
 _SI_KERNEL = 0x80
 
-_LOOKS_EVERY_S = 5.0
+_LOOKS_EVERY_S = 5.0 if hasattr(_signal, "sigtimedwait") else None
 """In a process with threads, another thread may take the signal that the child has ended."""
 
 _TWICE_WITHIN_S = 10.0
@@ -120,8 +120,6 @@ def _refused(plan: Plan, variables: dict[str, str], problem: Exception) -> FdlEr
     """The error for a program that the system refuses to start."""
     if getattr(problem, "errno", None) != _E2BIG:
         return cannot_start(plan, getattr(problem, "strerror", None) or str(problem))
-    from fdl.run.program import too_long
-
     return too_long(plan, variables)
 
 
@@ -197,9 +195,10 @@ class _Attendant:
         """Forward signals until the child has ended; return its exit code."""
         self.watcher.tell(child)
         while True:
-            if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            left = None if self._stop_at is None else self._stop_at - time.monotonic()
+            if left is not None and left <= 0:
                 return self._kill(child)
-            number, known = self._next(self._patience())
+            number, known = self._next(_LOOKS_EVERY_S if left is None else left)
             if number in (0, _signal.SIGCHLD):
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
@@ -221,12 +220,6 @@ class _Attendant:
         """
         of_slurm = "SLURM_JOB_ID" in os.environ
         return self._plan.ranks is not None and number == _signal.SIGUSR1 and of_slurm
-
-    def _patience(self) -> float | None:
-        """Seconds until there is something to do without a signal; None for never."""
-        if self._stop_at is not None:
-            return max(0.0, self._stop_at - time.monotonic())
-        return _LOOKS_EVERY_S if hasattr(_signal, "sigtimedwait") else None
 
     def _asked(self, number: int, known: bool, child: int) -> bool:
         """Pass on a signal that asks the job to end; return whether to kill the job instead."""

@@ -8,6 +8,7 @@ import os
 import time
 
 from fdl.base.errors import FdlError
+from fdl.manifest.node import relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def require_script(plan: Plan) -> None:
     if not name or os.path.exists(file) or not os.path.isdir(plan.cwd):
         return
     from fdl.base.suggest import did_you_mean
-    from fdl.manifest.node import relative
 
     folder, inside = os.path.dirname(file), os.path.dirname(name)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

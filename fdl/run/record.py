@@ -25,6 +25,8 @@ from fdl.base.run_record import (
     OUTPUT,
     RECORD,
 )
+from fdl.plan.redaction import redacted
+from fdl.run.lines import Lines, Metrics
 from fdl.run.program import script
 from fdl.version import __version__
 
@@ -49,8 +51,6 @@ def begin(plan: Plan) -> RunRecord | None:
     """
     if plan.record is None:
         return None
-    from fdl.plan.redaction import redacted
-
     shown = redacted(plan)
     KNOWN.add(HandedDown(plan.env).secrets)
     try:
@@ -121,8 +121,6 @@ class RunRecord:
 
     def lines(self) -> Callable[[], Lines]:
         """What makes a reader of lines for each stream of the program."""
-        from fdl.run.lines import Lines, Metrics
-
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         try:
             log = os.open(os.path.join(self.folder, LOG), flags, 0o666)

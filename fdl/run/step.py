@@ -92,6 +92,7 @@ class Where(Record):
         forced: Whether what was typed runs even if its inputs are unchanged.
         follows: Whether the caller runs something behind it. Then a signal makes the exit code,
             also if the last plan catches it and ends with 0.
+        agreed: Whether the caller has asked the questions of the plans already.
     """
 
     on: str = ""
@@ -100,6 +101,7 @@ class Where(Record):
     keep_going: bool = False
     forced: bool = False
     follows: bool = False
+    agreed: bool = False
 
 
 HERE = Where()

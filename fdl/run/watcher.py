@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-_DISMISSED = b"."
+_DISMISSED = "."
 
 _LOOKS = 10
 
@@ -30,24 +30,21 @@ class Watcher:
             _watch(reading, self._pipe, mark)
         os.close(reading)
 
-    def tell(self, child: int) -> None:
+    def tell(self, what: object) -> None:
         """Name the first process of the job: its descendants need not carry the mark."""
-        self._write(b"%d" % child)
-
-    def dismiss(self) -> None:
-        """End the watcher; the job continues."""
-        self._write(_DISMISSED)
-        if self._pid:
-            os.close(self._pipe)
-            os.waitpid(self._pid, 0)
-
-    def _write(self, text: bytes) -> None:
         try:
             if self._pid:
-                os.write(self._pipe, text)
+                os.write(self._pipe, str(what).encode())
         # Somebody has killed the watcher.
         except BrokenPipeError:
             return
+
+    def dismiss(self) -> None:
+        """End the watcher; the job continues."""
+        self.tell(_DISMISSED)
+        if self._pid:
+            os.close(self._pipe)
+            os.waitpid(self._pid, 0)
 
 
 def _watch(reading: int, writing: int, mark: str) -> None:
@@ -60,7 +57,7 @@ def _watch(reading: int, writing: int, mark: str) -> None:
         told = b""
         while part := os.read(reading, 64):
             told += part
-        if not told.endswith(_DISMISSED):
+        if not told.endswith(_DISMISSED.encode()):
             from fdl.run.tree import kill
 
             kill(int(told) if told else os.getpid(), mark, looks=_LOOKS)

@@ -160,7 +160,7 @@ def _why(verdict: Verdict) -> list[str]:
         lines += [f"  {number}. {_told(cause)}", *(f"   {line}" for line in _lines(cause))]
     if len(found) > _MOST_CAUSES:
         lines.append(f"  and {len(found) - _MOST_CAUSES} more; --json lists them all")
-    return [*lines, "", "--bisect trains the first steps again and says which of them it is."]
+    return lines
 
 
 def _irrelevant(verdict: Verdict) -> list[str]:

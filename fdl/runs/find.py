@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import subfolders
 from fdl.base.suggest import did_you_mean
+from fdl.manifest.variables import known_folder
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric
 from fdl.runs.run import Run, damaged, flaw, read
@@ -46,23 +47,17 @@ def _declared(project: Project) -> Iterator[str]:
         yield from _of_level(level)
 
 
-def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
-    """The manifests of a project, its own first.
-
-    Args:
-        project: The project.
-        strict: Whether one below it that cannot be read is an error; else it is left out.
+def levels(project: Project) -> Iterator[Level]:
+    """The manifests of a project, its own first; one below it that cannot be read is left out.
 
     Raises:
-        ManifestError: The project's own manifest is broken, or with ``strict`` another one.
+        ManifestError: The project's own manifest is broken.
     """
     from fdl.manifest.select.walk import below
 
     top = project.level()
     yield top
     for place in below(top, project.child):
-        if place.problem and strict:
-            raise place.problem
         if place.level:
             yield place.level
 
@@ -70,11 +65,9 @@ def levels(project: Project, *, strict: bool = False) -> Iterator[Level]:
 def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
-        if output and (folder := output.get("dir")):
-            from fdl.manifest.variables import known_folder
-
-            if name := known_folder(level, folder, node):
-                yield name
+        folder = output.get("dir") if output else None
+        if folder and (name := known_folder(level, folder, node)):
+            yield name
     if name := default_folder(level):
         yield name
     elif level.entry and not _names_folder(level.manifest.node):

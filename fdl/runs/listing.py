@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import Counter
 from datetime import datetime
@@ -222,9 +224,6 @@ def as_csv(runs: Sequence[Run], columns: Sequence[Quantity]) -> str:
         runs: The runs, in the order of the rows.
         columns: The columns behind the name; without any, all facts, metrics and settings.
     """
-    import csv
-    import io
-
     wanted = list(columns) or _all(runs)
     if not any(one.kind == FACT and one.name in ("name", "path") for one in wanted):
         wanted.insert(0, Quantity("name", FACT, "name"))

@@ -219,7 +219,6 @@ def choose(
     rule: Rule | None,
     best: KeepBest | None,
     now: datetime,
-    known: Iterable[Run] | None = None,
 ) -> list[Run]:
     """The runs to which every condition applies, newest first.
 
@@ -230,14 +229,12 @@ def choose(
         rule: Age, state and number of the newest runs to keep.
         best: The best runs to keep.
         now: The time from which ages count.
-        known: Every run that may continue one of them; by default those of ``runs``.
     """
-    known = runs if known is None else known
     chosen = rule.choose(runs, now) if rule else [run for run in runs if run.state != RUNNING]
     if best:
         others = {run.path for run in best.others(runs)}
         chosen = [run for run in chosen if run.path in others]
-    return [run for run in chosen if not _is_read_by_another(run, known)]
+    return [run for run in chosen if not _is_read_by_another(run, runs)]
 
 
 def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:

@@ -8,7 +8,10 @@ is JSON and is read without torch.
 # ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import zlib
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import open_bytes, subfolders
@@ -145,9 +148,6 @@ def _config_file(file: str) -> dict[str, Any]:
 
 def _checkpoint(file: str) -> dict[str, Any] | None:
     """The configuration in a checkpoint's header, or None if it has none."""
-    import gzip
-    import zlib
-
     try:
         with open_bytes(file) as stream:
             packed = stream.read(2) == b"\x1f\x8b"
@@ -176,8 +176,6 @@ def _header(stream: GzipFile | BinaryIO, file: str) -> dict[str, Any]:
 
 
 def _mapping(data: bytes, where: str) -> dict[str, Any]:
-    import json
-
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -113,7 +113,7 @@ def adopted(script: Path) -> Adopted:
 def _document(file: Path, entry: str) -> dict[str, Any]:
     """What the source of the program declares; empty if it declares nothing that is understood."""
     found = Found(str(file.parent), file.name)
-    manifest = Manifest(parse(f"entry: {scalar(entry)}\n", str(file)), found, None, (), [])
+    manifest = Manifest(found, None, (parse(f"entry: {scalar(entry)}\n", str(file)), (), []))
     document, _ = read(Level(manifest, (), str(file.parent), None))
     return document or {}
 

@@ -25,7 +25,6 @@ from flodl.ranks.settings import (
 from flodl.train.observers.early_stop import EarlyStop, StopMode
 from flodl.train.observers.live_settings import LiveSetting
 from flodl.train.plan import TrainingPlan
-from flodl.train.repeat import repeat_wanted
 from flodl.train.run.own_state import lacking
 from flodl.train.run.resume import resume_source
 from flodl.train.settings.compute import settled_computing
@@ -319,8 +318,6 @@ class TrainerBuilder(SettingMethods):
             Terminated: SIGTERM, with exit code 143; SIGUSR1 in a SLURM job, with 138.
         """
         plan = self._plan()
-        if (repeat := repeat_wanted()) is not None:
-            plan = repeat.applied(plan)
         if self._given is not None and is_first_rank() and resume_source(plan) is None:
             self._given.begin_run()
         return self._runner(plan)

@@ -212,7 +212,7 @@ def test_the_files_of_a_run_are_read_only_if_they_are_its_own(runs, fdl, outside
 @pytest.mark.parametrize(
     "words",
     [
-        ["clean", "--keep", "0", "--yes"],
+        ["prune", "--keep", "0", "--yes"],
         ["prune", "--where", "lr=0.1", "--yes"],
         ["prune", "--checkpoints", "none", "--yes"],
         ["prune", "--keep-best", "0", "--by", "loss", "--yes"],
@@ -228,14 +228,6 @@ def test_a_link_to_a_folder_of_runs_does_not_lend_them_for_deletion(runs, fdl, o
     assert fdl("runs", *words).exit == 0
     assert content(outside) == before
     (outside / NAMES[0] / "best.fdl").unlink()
-
-
-def test_a_manifest_deletes_no_runs_of_another_project(project, fdl, outside):
-    rule = f"entry: python main.py\noutput: {{dir: {outside}, keep: {{newest: 0}}}}\n"
-    folder = project({"fdl.yml": rule})
-    mine = trail(outside / NAMES[1], project_root=str(folder))
-    done = fdl("runs", "prune", "--yes")
-    assert (done.exit, mine.exists()) == (0, False)
 
 
 @pytest.fixture
@@ -285,12 +277,12 @@ def test_the_project_that_a_record_names_is_not_read(runs, fdl, outside):
     os.mkfifo(outside / "fdl.yml")
     run = trail(
         runs / NAMES[0], "interrupted", config={"resume": None}, project_root=str(outside),
-        start=["/usr/bin/python3", "main.py"], argv=["main.py"], cwd=str(outside),
+        typed=["fdl", "train"], argv=["main.py"], cwd=str(outside),
     )  # fmt: skip
     (run / "last.fdl").write_bytes(b"")
     done = fdl("runs", "show", NAMES[0], timeout=60)
     assert done.exit == 0
-    assert f"resume with  --resume out/{NAMES[0]}" in done.out
+    assert f"resume with  cd {outside} && fdl train --resume {run}" in done.out
     (outside / "fdl.yml").unlink()
 
 

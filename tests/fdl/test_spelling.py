@@ -256,8 +256,6 @@ def test_help_and_completion_show_the_declared_spelling(project, fdl):
 PROGRAM = """
 import argparse
 
-from fdl.programs.args import expose
-
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--seed", type=int, default=0)
 commands = parser.add_subparsers(dest="command", required=True)
@@ -265,13 +263,12 @@ fit = commands.add_parser("fit", allow_abbrev=False)
 fit.add_argument("--max_epochs", type=int, default=1)
 test = commands.add_parser("test", allow_abbrev=False)
 test.add_argument("--ckpt_path")
-expose(parser)
 print(vars(parser.parse_args()))
 """
 
 
 @pytest.fixture
-def with_subcommands(project, fdl):
+def with_subcommands(project):
     """A project around a program with the subcommands fit and test, whose schema is known."""
 
     def made(manifest: str):
@@ -279,7 +276,6 @@ def with_subcommands(project, fdl):
         # The interpreter that has fdl, as an installed project has it.
         text = (folder / "fdl.yml").read_text().replace("python", sys.executable)
         (folder / "fdl.yml").write_text(text)
-        assert fdl("self", "schema", "refresh").exit == 0
         return folder
 
     return made
@@ -302,7 +298,6 @@ def test_a_typed_subcommand_comes_before_the_generated_options(project, fdl):
     )
     file = folder / "t/fdl.yml"
     file.write_text(file.read_text().replace("PYTHON", sys.executable))
-    assert fdl("self", "schema", "refresh").exit == 0
     assert planned(fdl, "t", "fit", "--max_epochs", "3") == [
         *("train.py", "--seed", "7", "fit", "--max_epochs", "3")
     ]

@@ -202,7 +202,7 @@ def test_what_another_user_may_not_read_hides_nothing():
 
 def test_pruning_and_cleaning_keep_what_cannot_be_read(fdl, hostile):
     before = sorted((hostile / "runs").iterdir())
-    listed(fdl, "-y", "runs", "clean", "--keep", "1000")
+    listed(fdl, "-y", "runs", "prune", "--keep", "1000")
     listed(fdl, "runs", "prune", "--keep", "1000", "--dry-run")
     assert sorted((hostile / "runs").iterdir()) == before
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,6 @@ def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
 
 def _versions(environ: Mapping[str, str], patience: float) -> dict[str, str]:
     """Version of each installed program; ``unknown`` for one that does not give it."""
-    from concurrent.futures import ThreadPoolExecutor
 
     def version(name: str) -> str | None:
         answer = ask([name, "--version"], environ, patience=patience)

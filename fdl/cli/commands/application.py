@@ -5,6 +5,7 @@ The module of a command is imported when its name is typed. So is that of a comm
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,13 @@ from typer.main import get_command
 
 from fdl.base import output
 from fdl.base.errors import UsageError
+from fdl.base.layout import Row, terminal_width
+from fdl.base.suggest import did_you_mean
 from fdl.cli.builtins.tree import children, document, find, is_open, schema, summary, usage
-from fdl.cli.commands.verb import in_module
+from fdl.cli.commands.verb import Call, in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
-from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.programs.parameters.document import is_asked
+from fdl.programs.parameters.parser import Parser, RefusedError, argument_rows, option_tables
 
 if TYPE_CHECKING:
     from fdl.cli.prepass import Invocation
@@ -67,16 +71,11 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
     Raises:
         FdlError: Whatever the command raises.
     """
-    from fdl.cli.commands.verb import Call
-    from fdl.programs.parameters.document import is_asked
-
     names, tail = find(invocation.tokens)
     below, program = children(names), names[0] in PROGRAMS
     if not program and (invocation.help or (below and not tail)):
         return _print_page(names, schema(names), below)
     if not program and is_asked(tail):
-        import json
-
         output.write(sys.stdout, json.dumps(document(names), indent=2) + "\n")
         return 0
     if below and not tail[0].startswith("-"):
@@ -98,9 +97,7 @@ def run(invocation: Invocation, host: Host | None = None) -> int:
 
 def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
     """Print a help page from the table; no module of a command is imported for it."""
-    from fdl.base.layout import Row, terminal_width
     from fdl.base.tables import Page
-    from fdl.programs.parameters.parser import argument_rows, option_tables
 
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.usage(usage(names))
@@ -114,8 +111,6 @@ def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
 
 
 def _unknown(names: list[str], word: str, known: list[str]) -> int:
-    from fdl.base.suggest import did_you_mean
-
     typed = " ".join(names)
     hint = did_you_mean(word, known, f"it has {', '.join(known)}", typed=f"fdl {typed} {{}}")
     output.error(f"unknown command: {typed} {word}", hint)

@@ -16,13 +16,22 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.layout import Row, terminal_width
+from fdl.base.suggest import did_you_mean
 from fdl.base.venv import interpreter
+from fdl.cli.commands.schema import refresh_one
 from fdl.cli.commands.verb import Call, Group, Program
+from fdl.cli.help import render
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.select import bundle
+from fdl.manifest.select.command import behind, select
 from fdl.manifest.select.project import Project, locate
+from fdl.plan.command import planned
+from fdl.plan.dry_run import as_json, as_text
 from fdl.plan.planner import Host, Planner, hand_down
+from fdl.plan.probe import learn
+from fdl.plan.probe.question import LIMIT_VARIABLE
 from fdl.plan.value import Plan
+from fdl.run.execute import start as start_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,9 +103,6 @@ def _installed(found: Level | None) -> Level:
 
 def _run(call: Call, bundled: Level, words: Sequence[str], project_root: str) -> int:
     """Select, plan and run, as for any other command; started here, not where the manifest lies."""
-    from fdl.manifest.select.command import behind, select
-    from fdl.plan.command import planned
-
     asked, place = call.invocation, call.here()
     choose = behind if bundled.entry else select
     selected = choose(
@@ -105,8 +111,6 @@ def _run(call: Call, bundled: Level, words: Sequence[str], project_root: str) ->
     if not selected.known:
         return _refuse(selected)
     if selected.refreshes:
-        from fdl.cli.commands.schema import refresh_one
-
         return refresh_one(selected.level, place, dry_run=call.dry_run)
     if selected.page and selected.level is bundled and not bundled.entry:
         output.write(sys.stdout, _page(bundled, _of_project()))
@@ -161,11 +165,7 @@ def run_or_show(plan: Plan, *, dry_run: bool, json: bool) -> int:
         FdlError: The program cannot be started.
     """
     if not dry_run:
-        from fdl.run.execute import start as start_plan
-
         return start_plan(plan)[0]
-    from fdl.plan.dry_run import as_json, as_text
-
     text = as_json(plan) if json else as_text(plan, output.palette(sys.stdout))
     output.write(sys.stdout, text)
     return 0
@@ -179,10 +179,6 @@ def root(here: str) -> str:
 
 def _show(page: Selection, host: Host) -> int:
     """Print one help page of a bundle."""
-    from fdl.cli.help import render
-    from fdl.plan.probe import learn
-    from fdl.plan.probe.question import LIMIT_VARIABLE
-
     # These programs are known to answer, though not before they have imported torch.
     variables = {LIMIT_VARIABLE: _PATIENCE_SECONDS, **host.variables}
 
@@ -202,8 +198,6 @@ def _of_project() -> Level | None:
 
 def _refuse(unknown: Selection) -> int:
     """Say that a word is not a command, and where the commands are listed."""
-    from fdl.base.suggest import did_you_mean
-
     own = _of_project()
     names = [*unknown.level.commands, *(own.commands if own else ())]
     typed = unknown.level.typed()

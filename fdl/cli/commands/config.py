@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
+from fdl.cli.answers import config_show
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Open, Verb
+from fdl.plan.edit import prepare, words_of
 
 verbs = Group("config", "Show the manifest's values with their origins, or change one.")
 
@@ -30,8 +32,6 @@ def show(
     Raises:
         FdlError: There is no manifest, it is broken, or the command does not exist.
     """
-    from fdl.cli.answers import config_show
-
     output.write(sys.stdout, config_show(ctx.obj, command or [], as_json=json))
     return 0
 
@@ -67,8 +67,6 @@ def set_(
         FdlError: The change would not take effect, would break the manifest, or cannot be made
             without touching anything else; nothing is written then.
     """
-    from fdl.plan.edit import prepare, words_of
-
     call: Call = ctx.obj
     project, words = call.behind_environment(words_of(for_ or ""))
     asked = None if for_ is None else words

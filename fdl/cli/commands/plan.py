@@ -15,6 +15,12 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.streams import stdout_as_stderr
 from fdl.cli.commands.verb import Call, Group, Json, Open
+from fdl.plan.distribution import as_json, as_text
+from fdl.plan.heap import uses_flodl
+from fdl.plan.inspect import resolved
+from fdl.run.chain import steps_of
+from fdl.run.step import Where
+from fdl.runs.describe import rehearsal_page as page
 
 if TYPE_CHECKING:
     from fdl.manifest.select.project import Project
@@ -104,8 +110,6 @@ def plan(
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
             that are asked for make no sense.
     """
-    from fdl.plan.inspect import resolved
-
     lengths = {"epochs": epochs, "batches": batches}
     if tries:
         if simulate is not None:
@@ -126,8 +130,6 @@ def plan(
             f"`fdl {' '.join(found.plan.command)}` is a shell command: it starts once",
             hint="`fdl --dry-run` shows it; only an `entry` has ranks",
         )
-    from fdl.plan.distribution import as_json, as_text
-
     if json:
         output.print_json(as_json(found))
     else:
@@ -153,7 +155,6 @@ def _simulate(
 ) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
     from fdl.cli.commands.bundled import start
-    from fdl.plan.inspect import resolved
 
     project, rest = call.behind_environment(words)
     command = resolved(project, rest, call.here())
@@ -206,15 +207,11 @@ def _try(call: Call, typed: list[str], *, json: bool) -> int:
         text = json_.dumps({"schema_version": SCHEMA_VERSION, **result}, indent=2) + "\n"
         output.write(sys.stdout, text)
     else:
-        from fdl.runs.describe import rehearsal_page as page
-
         output.show(page(result))
     return code
 
 
 def _steps(call: Call, project: Project, words: list[str]) -> list[Step]:
-    from fdl.run.chain import steps_of
-
     # As on another machine: fdl itself starts no ranks.
     steps = steps_of(project, words, call.here().replaced(elsewhere=True))
     output.warnings(project.untold())
@@ -227,8 +224,6 @@ def _check(plan: Plan) -> None:
     Raises:
         UsageError: The command is not a program with flodl, or runs in a container.
     """
-    from fdl.plan.heap import uses_flodl
-
     typed = f"fdl {' '.join(plan.command)}"
     if plan.kind != "entry" or not uses_flodl(plan):
         raise UsageError(
@@ -244,7 +239,6 @@ def _check(plan: Plan) -> None:
 
 def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
     from fdl.run.execute import execute, start
-    from fdl.run.step import Where
 
     work = call.invocation.work
     where = Where(at_once=work.jobs or 0, gpus_each=work.gpus_each, follows=True)

@@ -20,7 +20,6 @@ verbs = Group(
         "tag": "runs_write",
         "note": "runs_write",
         "rm": "runs_remove",
-        "clean": "runs_remove",
         "prune": "runs_remove",
         "tell": "runs_write",
     },

@@ -12,7 +12,11 @@ from fdl.base.errors import UsageError
 from fdl.cli.commands.runs_group import Places, State, Where, only_where, places, print_json
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
 from fdl.manifest.select.project import locate
+from fdl.run.batch.queue import queued
+from fdl.runs import listing
+from fdl.runs.describe import as_json, queue
 from fdl.runs.find import by_metric, shortened, survey, unmeasured
+from fdl.runs.listing import as_csv
 from fdl.runs.metrics import Metric
 from fdl.runs.prune import require_state
 from fdl.runs.quantity import Known, listed, sorted_by
@@ -82,13 +86,9 @@ def list_(
     if json:
         return _print_as_json(runs, wanted, waiting)
     if csv:
-        from fdl.runs.listing import as_csv
-
         output.write(sys.stdout, as_csv(runs, wanted))
         return 0
     if waiting:
-        from fdl.runs.describe import queue
-
         output.show(queue(waiting))
     elif not runs:
         shown = ", ".join(str(shortened(place)) for place in searched)
@@ -130,9 +130,6 @@ def _ordered(
 
 
 def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queued]) -> int:
-    from fdl.runs import listing
-    from fdl.runs.describe import as_json
-
     sound = [run for run in runs if not run.problem]
     documents = [as_json(run) for run in sound]
     if columns:
@@ -147,8 +144,6 @@ def _show(
     runs: list[Run], metric: Metric | None, columns: list[Quantity], *, is_sorted: bool
 ) -> None:
     """Print a table, and warn of the runs that cannot be read."""
-    from fdl.runs import listing
-
     on_terminal = sys.stdout.isatty()
     rows = runs[::-1] if on_terminal and not is_sorted else runs
     if columns:
@@ -171,6 +166,4 @@ def _queued(call: Call) -> list[Queued]:
     """The jobs of the project around here that a cluster has in its queue."""
     if locate() is None:
         return []
-    from fdl.run.batch.queue import queued
-
     return queued(call.project().directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,16 +12,21 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import put
+from fdl.base.units import printable
+from fdl.cli.commands.bundled import start
 from fdl.cli.commands.runs_group import OneRun, Places, chosen, places, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.manifest.select.project import locate
+from fdl.runs import follow as follower
+from fdl.runs.describe import Comparison, require_several
 from fdl.runs.find import choose, shortened
-from fdl.runs.run import LOG, METRICS, REPORT, RUNNING
+from fdl.runs.resume import how_to_resume
+from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.run.bisect import Finding, Search
-    from fdl.runs.diff import Verdict
     from fdl.runs.run import Run
 
 
@@ -46,10 +50,8 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
         return print_json(as_json(found, whole=True))
     resume = ""
     if found.is_resumable:
-        from fdl.manifest.select.project import locate
-        from fdl.runs.resume import how_to_resume
-
-        resume = how_to_resume(found, ctx.obj.project() if locate() else None)
+        project = locate()
+        resume = how_to_resume(found, project.directory if project else "")
     output.show(page(found, resume))
     return 0
 
@@ -74,8 +76,6 @@ def compare(
         FdlError: A word means no run, there are not two different ones, or the page cannot be
             written.
     """
-    from fdl.runs.describe import Comparison, require_several
-
     searched = project_folders(ctx.obj)
     found = [choose(word, searched) for word in runs or ()]
     require_several(found)
@@ -142,10 +142,6 @@ def tail(
     Raises:
         FdlError: The word means no run.
     """
-    from fdl.base.units import printable
-    from fdl.runs import follow as follower
-    from fdl.runs.run import read
-
     found = chosen(ctx.obj, run)
     file = found.path / (METRICS if metrics else LOG)
     if lines < 0:
@@ -220,7 +216,6 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     Raises:
         FdlError: The file cannot be written.
     """
-    from fdl.base.files import put
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.document import whole
 
@@ -238,11 +233,6 @@ def diff(
     ctx: typer.Context,
     first: OneRun,
     second: OneRun,
-    bisect: Annotated[
-        bool,
-        typer.Option("--bisect", help="Train the first steps again to be certain of the cause"),
-    ] = False,
-    dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
     """Find the first step at which two runs differ, and the cause.
@@ -250,17 +240,11 @@ def diff(
     It compares samples, losses, gradient norms and weights, to the bit. The exit code is 0 if the
     runs agree, 1 if they differ, and 2 if the records cannot tell.
 
-    With --bisect, it repeats the steps up to the difference in a temporary folder. It swaps one
-    setting, the code, the threads or the ranks at a time, until one gives the second run. Both
-    programs run again with today's data, after a question; `fdl -y` answers it. The runs and the
-    working tree do not change.
-
     Returns:
         0, 1 or 2, as those of ``diff``.
 
     Raises:
-        FdlError: A word means no run, or the records cannot tell. With --bisect: a run cannot be
-            repeated.
+        FdlError: A word means no run, or the records cannot tell.
     """
     from fdl.runs.diff import AGREE, PART, UNKNOWN, compare, text
 
@@ -269,60 +253,14 @@ def diff(
         if runs[0].path.samefile(runs[1].path):
             raise UsageError(f"both arguments name {runs[0].path}", hint="name two runs")
         verdict = compare(*runs)
-        finding = _searched(verdict, dry_run=dry_run) if bisect and verdict.difference else None
     except FdlError as problem:
         problem.exit_code = UNKNOWN
         raise
     if json:
-        told = {"bisect": finding.as_json()} if finding is not None else {}
-        print_json({**verdict.as_json(), **told})
+        print_json(verdict.as_json())
     else:
         output.write(sys.stdout, text(verdict))
-        if finding is not None:
-            output.write(sys.stdout, f"\n{finding.sentence}\n")
     return AGREE if verdict.difference is None else PART
-
-
-def _searched(verdict: Verdict, *, dry_run: bool) -> Finding | None:
-    """Train the first steps again; with ``dry_run``, only say what would be trained."""
-    from fdl.run.bisect import Repeats, search, search_of
-
-    plan = search_of(verdict)
-    for line in plan.lines():
-        output.note(line)
-    for recipe in plan.recipes:
-        output.note(f"  runs, in {recipe.cwd}: {recipe.shown()}")
-    if dry_run:
-        return None
-    _require_consent(plan)
-    with tempfile.TemporaryDirectory(prefix="fdl-bisect-") as folder:
-        repeats = Repeats(Path(folder), plan.steps)
-        return search(plan, verdict, repeats.train, output.note)
-
-
-def _require_consent(plan: Search) -> None:
-    """Ask before the programs run: their records name them, and may come from somebody else.
-
-    Raises:
-        FdlError: Nobody agreed, or a program is not in the project that was entered.
-    """
-    from fdl.base.terminal import has_yes
-    from fdl.cli.commands.runs_group import agreed
-    from fdl.runs.recipe import repository
-
-    here = Path.cwd()
-    top = (repository(here) or here).resolve()
-    for recipe in plan.recipes:
-        if not recipe.cwd.resolve().is_relative_to(top):
-            raise FdlError(
-                f"nothing was started: a run was trained in {recipe.cwd}, not inside {top}",
-                hint=f"if you trust the run: cd {recipe.cwd}, and type the command again",
-            )
-    if not (has_yes() or agreed("run these programs?")):
-        raise FdlError(
-            "nothing was started: the records of the runs say what is executed",
-            hint="look at the lines above, then type: fdl -y runs diff A B --bisect",
-        )
 
 
 @verbs.command("verify", cls=Verb)
@@ -339,8 +277,6 @@ def verify(
     Raises:
         FdlError: The word means no run, or Python cannot be started.
     """
-    from fdl.cli.commands.bundled import start
-
     found = chosen(ctx.obj, run)
     if not dry_run:
         _require_ledger(found)

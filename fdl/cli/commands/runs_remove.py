@@ -1,4 +1,4 @@
-"""``fdl runs rm``, ``clean`` and ``prune``: delete runs and checkpoints."""
+"""``fdl runs rm`` and ``prune``: delete runs and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable, size_text
 from fdl.cli.commands.runs_group import (
     Places,
     State,
@@ -23,15 +24,13 @@ from fdl.cli.commands.runs_group import (
     project_folders,
     remove_all,
 )
-from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Verb
+from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
+from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Rule, continued_by
+from fdl.runs.prune import Rule, continued_by, remove_checkpoints
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from fdl.runs.prune import Surplus
     from fdl.runs.run import Run
 
@@ -95,37 +94,9 @@ def delete(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> 
     if dry_run:
         return 0
     if not yes and not agreed(f"remove {counted(len(runs))}?"):
-        output.note("nothing was removed; --yes removes without asking")
+        output.note(_NOTHING)
         return 1
     return remove_all(runs)
-
-
-@verbs.command("clean", cls=Verb)
-def clean(
-    ctx: typer.Context,
-    path: Places = None,
-    keep: Keep = None,
-    older_than: OlderThan = None,
-    state: State = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> int:
-    """Delete old runs, after listing them with their sizes and asking.
-
-    A run must match all given filters. A running run stays, and so does the target of a link.
-
-    Returns:
-        0; 1 when nobody agreed.
-
-    Raises:
-        FdlError: Nothing says which runs go, or one cannot be removed.
-    """
-    rule = Rule(keep, older_than, state)
-    runs = rule.choose(search(places(ctx.obj, path)), datetime.now().astimezone())
-    if not runs:
-        output.note("no run to remove")
-        return 0
-    return delete(runs, [], yes=yes, dry_run=dry_run)
 
 
 _NOTHING = "nothing was removed; --yes removes without asking"
@@ -160,10 +131,10 @@ def prune(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Delete all runs but the best, or only checkpoints, after asking.
+    """Delete old runs, all but the best, or only checkpoints, after asking.
 
-    Without a condition, `output.keep` of the manifest decides. A run must match all given
-    conditions. A run that did not measure the metric stays. With --checkpoints the runs stay, and
+    A run must match all given conditions. A running run stays, and so does the target of a link. A
+    run that did not measure the metric stays. With --checkpoints the runs stay, and
     lose the other checkpoints. A checkpoint that a run can resume from always stays.
 
     Returns:
@@ -172,14 +143,15 @@ def prune(
     Raises:
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
-    from fdl.runs import prune as pruning
-    from fdl.runs.prune import Rule
-
     best = pruning.keep_best(keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
     has_rule = keep is not None or older_than is not None or state is not None
     if not has_rule and best is None and where is None and kept is None:
-        return _by_manifest(ctx.obj, path, yes=yes, dry_run=dry_run)
+        raise UsageError(
+            "no condition says which runs or checkpoints to remove",
+            hint="give --keep N, --keep-best N --by METRIC, --where CONDITION or "
+            "--checkpoints KINDS",
+        )
     rule = Rule(keep, older_than, state) if has_rule else None
     every = search(places(ctx.obj, path))
     runs = pruning.choose(every, rule, best, datetime.now().astimezone())
@@ -191,52 +163,6 @@ def prune(
         output.note("no run to remove")
         return 0
     return delete(runs, [], yes=yes, dry_run=dry_run)
-
-
-def _by_manifest(call: Call, path: Sequence[Path] | None, *, yes: bool, dry_run: bool) -> int:
-    """Delete what ``output.keep`` of the manifests does not keep, after listing it and asking.
-
-    Raises:
-        UsageError: No manifest has such a rule.
-        FdlError: A rule is not complete, or a file cannot be removed.
-    """
-    from fdl.manifest.select.project import locate
-    from fdl.runs import retention
-
-    rules = retention.rules(call.project()) if locate() else []
-    if not rules:
-        raise UsageError(
-            "no condition says which runs or checkpoints to remove",
-            hint="give --keep-best N --by METRIC, --where CONDITION or --checkpoints KINDS, or "
-            "write `output.keep` into the manifest",
-        )
-    folders = project_folders(call)
-    every = search([*folders, *(rule.folder for rule in rules)])
-    found = retention.going(rules, folders, every, datetime.now().astimezone())
-    named = [one.resolve() for one in places(call, path)] if path else None
-    runs = [pair for pair in found.runs if named is None or _is_below(pair[0], named)]
-    surplus = [one for one in found.checkpoints if named is None or _is_below(one.run, named)]
-    if not runs and not surplus:
-        output.note("no run and no checkpoint to remove")
-        return 0
-    if runs:
-        list_sizes([run for run, _ in runs], [f"by {rule.origin}" for _, rule in runs])
-    if surplus:
-        _show(surplus)
-    what = [counted(len(runs))] if runs else []
-    what += [_counted(surplus)] if surplus else []
-    if dry_run:
-        return 0
-    if not yes and not agreed(f"remove {' and '.join(what)}?"):
-        output.note(_NOTHING)
-        return 1
-    code = remove_all([run for run, _ in runs]) if runs else 0
-    return max(code, _remove(surplus)) if surplus else code
-
-
-def _is_below(run: Run, places: Sequence[Path]) -> bool:
-    path = run.path.resolve()
-    return any(path.is_relative_to(place) for place in places)
 
 
 def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
@@ -260,7 +186,6 @@ def _counted(found: list[Surplus]) -> str:
 def _show(found: list[Surplus]) -> None:
     """Print the checkpoints with their sizes, and the sum."""
     from fdl.base.tables import table
-    from fdl.base.units import printable, size_text
 
     rows = [
         (
@@ -278,9 +203,6 @@ def _show(found: list[Surplus]) -> None:
 
 def _remove(found: list[Surplus]) -> int:
     """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    from fdl.base.units import size_text
-    from fdl.runs.prune import remove_checkpoints
-
     freed = removed = code = 0
     for one in found:
         try:

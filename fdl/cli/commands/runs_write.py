@@ -10,9 +10,13 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.units import printable
 from fdl.cli.commands.runs_group import OneRun, chosen, counted, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
+from fdl.runs.follow import parse, tell as tell_run
+from fdl.runs.importing.foreign import UnreadableRunError
+from fdl.runs.importing.write import Target
 from fdl.runs.run import change, require_tag
 
 if TYPE_CHECKING:
@@ -131,8 +135,6 @@ def tell(
     Raises:
         FdlError: The run is over or cannot be reached, it refuses, or no step has ended in time.
     """
-    from fdl.runs.follow import parse, tell as tell_run
-
     if timeout <= 0:
         raise UsageError(f"--timeout takes more than 0 seconds, not {timeout:g}")
     meant = parse(act or ())
@@ -170,8 +172,6 @@ def import_(
         FdlError: A path holds no run of a known format, or the folder cannot be written.
     """
     from fdl.runs.importing.detect import runs
-    from fdl.runs.importing.foreign import UnreadableRunError
-    from fdl.runs.importing.write import Target
 
     if not path:
         raise UsageError("no path is named", hint="fdl runs import PATH")
@@ -209,7 +209,6 @@ def _document(run: Foreign, path: Path, what: str) -> dict[str, object]:
 
 def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     from fdl.base.tables import table
-    from fdl.base.units import printable
 
     if not done:
         return

@@ -10,6 +10,11 @@ from fdl.base import output
 from fdl.base.units import duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.manifest.select.project import Project
+from fdl.run.sweeps import execute
+from fdl.run.sweeps.execute import begin
+from fdl.run.sweeps.request import Request, of_manifest
+from fdl.run.sweeps.store import STATES, choose, find
+from fdl.runs.describe import measured
 from fdl.runs.find import shortened
 
 if TYPE_CHECKING:
@@ -44,9 +49,6 @@ def run(
     Raises:
         FdlError: There is no such sweep, or it is wrong.
     """
-    from fdl.run.sweeps.execute import begin
-    from fdl.run.sweeps.request import of_manifest
-
     call: Call = ctx.obj
     project = call.project()
     request = of_manifest(project, name, call.invocation.work)
@@ -71,9 +73,6 @@ def resume(
     Raises:
         FdlError: There is no such sweep, or another process runs it.
     """
-    from fdl.run.sweeps import execute
-    from fdl.run.sweeps.request import Request
-
     call: Call = ctx.obj
     sweep = _chosen(call, name)
     project = Project(call.project().found, sweep.settings["env"], write_cache=True)
@@ -90,7 +89,6 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
         FdlError: There is no project, or its manifest is broken.
     """
     from fdl.base.tables import table
-    from fdl.run.sweeps.store import STATES, find
 
     sweeps = find(_call(ctx).project())
     if json:
@@ -120,7 +118,6 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
         FdlError: The word means no sweep.
     """
     from fdl.base.tables import table
-    from fdl.runs.describe import measured
 
     sweep = _chosen(_call(ctx), name)
     if json:
@@ -148,8 +145,6 @@ def _call(ctx: typer.Context) -> Call:
 
 
 def _chosen(call: Call, word: str) -> Sweep:
-    from fdl.run.sweeps.store import choose
-
     return choose(word, call.project())
 
 

@@ -12,8 +12,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.builtins.tree import schema
+from fdl.manifest.select.environment import active_environment, meaning, require_overlay
+from fdl.manifest.select.project import Project, locate, required
+from fdl.plan.planner import here
 from fdl.programs.args.annotations import Complete
 from fdl.programs.parameters.parser import Parser, RefusedError
 
@@ -65,9 +69,6 @@ class Call:
         Raises:
             FdlError: There is no project, or it has no overlay for the environment.
         """
-        from fdl.manifest.select.environment import active_environment, require_overlay
-        from fdl.manifest.select.project import Project, locate, required
-
         found = required(locate())
         if env is None:
             env = active_environment(self.invocation, found)
@@ -77,8 +78,6 @@ class Call:
 
     def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
-        from fdl.plan.planner import here
-
         given = self.invocation
         return (self.host or here()).replaced(exported=given.exported(), append=given.append)
 
@@ -90,10 +89,6 @@ class Call:
         Raises:
             FdlError: There is no project, or the environment has no overlay in it.
         """
-        from fdl.base import output
-        from fdl.manifest.select.environment import meaning
-        from fdl.manifest.select.project import Project, locate, required
-
         rest = list(words)
         if rest[:1] == ["--"]:
             del rest[0]

@@ -9,10 +9,12 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import ManifestError, UsageError
+from fdl.cli import answers
 from fdl.cli.builtins.tree import schema
 from fdl.cli.commands.runs_group import project_folders
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
 from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.run.chain import steps_of
 from fdl.runs.find import choose, search
 from fdl.runs.metrics import BEST_OF
 from fdl.runs.resolved import split
@@ -69,8 +71,6 @@ def why(
         return 0
     if field is None:
         raise RefusedError("missing required argument <field>")
-    from fdl.cli import answers
-
     asked = _with_path(ctx.obj, field)
     output.write(sys.stdout, answers.why(ctx.obj, asked, command or [], as_json=json))
     return 0
@@ -78,8 +78,6 @@ def why(
 
 def _about_run(call: Call, typed: list[str], *, as_json: bool) -> str:
     """Whether a command and those that it needs would run, and why."""
-    from fdl.run.chain import steps_of
-
     if typed and typed[0].startswith("-"):
         Parser(schema(["why"]).parameters).parse(typed[:1], {})
     project, words = call.behind_environment(typed)

@@ -12,8 +12,12 @@ import os
 
 from fdl.base.errors import FdlError
 from fdl.cli.complete.listing import listed
-from fdl.cli.complete.offer import OTHERWISE, Offer, add_global
+from fdl.cli.complete.offer import OTHERWISE, Offer, add_global, values
+from fdl.cli.prepass import scan
 from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF, PROGRAMS
+from fdl.manifest.select.environment import explicit, meaning, steps_back
+from fdl.manifest.select.level import RUN
+from fdl.manifest.select.project import Project, locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,10 +66,6 @@ class _Place:
     """
 
     def __init__(self, before: Sequence[str], offer: Offer, *, describe: bool) -> None:
-        from fdl.cli.prepass import scan
-        from fdl.manifest.select.environment import explicit
-        from fdl.manifest.select.project import Project, locate
-
         self._before = before
         self._offer = offer
         self._describe = describe
@@ -146,14 +146,10 @@ class _Place:
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
-        from fdl.manifest.select.environment import steps_back
-
         return word in (*BUILTINS, *OF_SELF) and not steps_back(word, self._base, self._tokens[1:])
 
     def _take_environment(self, built_in: Collection[str] = ()) -> None:
         """Use the environment that the first word names, unless there is a command of that name."""
-        from fdl.manifest.select.environment import meaning
-
         if self._chosen or not self._known or not self._tokens or self._tokens[0].startswith("-"):
             return
         try:
@@ -250,8 +246,6 @@ class _Place:
         return look_up(completer, Asked(self._known, before, text))
 
     def _add_of_manifest(self, project: Project, current: str) -> None:
-        from fdl.manifest.select.level import RUN
-
         level, rest = project.descend(self._tokens)
         if rest and rest[0] in level.commands:
             if level.kind(rest[0]) == RUN:
@@ -297,6 +291,8 @@ class _Place:
 
             made = chosen(level, preset, tail, schema)
             schema, tail = made.schema, made.tail
+            below = schema.commands if schema and not tail and current[:1] != "-" else {}
+            self._offer.add_all((word, one.description) for word, one in below.items())
         if self._asks_for_help and not asks_for_flags:
             self._add_groups(schema)
         elif schema is None:
@@ -312,7 +308,6 @@ class _Place:
     ) -> None:
         """Offer what a schema declares; the snippets of its completers run at the level's place."""
         from fdl.cli.complete.arguments import Arguments
-        from fdl.cli.complete.offer import values
 
         place = (level.manifest.directory, level.root)
         parameters = schema.parameters if schema else ()

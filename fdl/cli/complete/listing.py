@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fdl.base.errors import FdlError
 from fdl.manifest.builtins import RESERVED
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import known
 from fdl.manifest.select.level import PATH, PRESET
 
 TYPE_CHECKING = False
@@ -47,9 +49,6 @@ def _below(directory: str, project: Project, *, describe: bool) -> str | None:
     Only what is known without parsing YAML: every folder that has not been used yet would make
     the whole list wait.
     """
-    from fdl.manifest.discover import find_in
-    from fdl.manifest.load import known
-
     found = find_in(directory)
     if found is None:
         return None

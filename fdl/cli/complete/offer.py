@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,7 +172,6 @@ def _output(process: Popen[bytes]) -> bytes:
     from contextlib import suppress
     from select import select
     from signal import SIGKILL
-    from time import monotonic
 
     end = monotonic() + LIMIT_SECONDS
     data = b""

@@ -11,8 +11,22 @@ import os
 from itertools import islice
 
 from fdl.base.errors import FdlError, ManifestError
+from fdl.cli.complete.listing import listed
+from fdl.libtorch.catalog import artifacts, default_version, this_platform, versions
+from fdl.libtorch.store import locate
+from fdl.manifest.discover import find_in
 from fdl.manifest.layers import overlay_file
-from fdl.manifest.node import relative
+from fdl.manifest.node import dotted, origin, relative
+from fdl.manifest.select.level import PATH
+from fdl.manifest.select.walk import below
+from fdl.programs.schema.catalog import cached
+from fdl.run.sweeps.store import find
+from fdl.runs.find import folders, search
+from fdl.runs.follow import PLAIN
+from fdl.runs.prune import KINDS, NONE
+from fdl.runs.quantity import FACTS, Known, quoted
+from fdl.runs.query import begun, spelled
+from fdl.runs.run import STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,8 +98,6 @@ def first_environments(asked: Asked) -> Values:
 
 def fields(asked: Asked) -> Values:
     """Dotted paths of all values of the project's manifest."""
-    from fdl.manifest.node import dotted, origin
-
     root = asked.project.root
     for path, leaf in root.node.leaves():
         if path:
@@ -94,9 +106,7 @@ def fields(asked: Asked) -> Values:
 
 def layers(asked: Asked) -> Values:
     """What a value can be written to: ``base``, an environment, a file of the project."""
-    from fdl.manifest.discover import find_in
     from fdl.manifest.layers import LOCAL, environments
-    from fdl.manifest.select.walk import below
 
     root = asked.project.root
     yield "base", os.path.basename(root.found.path)
@@ -121,8 +131,6 @@ def schemas(asked: Asked) -> Values:
     """The same, and the caches of programs whose manifest is gone."""
     yield from programs(asked)
     if not asked.before:
-        from fdl.programs.schema.catalog import cached
-
         for one in cached(asked.project.level(), asked.project.remembered):
             if one.status == "orphan":
                 yield one.name, "Its manifest is gone"
@@ -138,8 +146,6 @@ def command_line(asked: Asked) -> Values:
 
 def variants(_asked: Asked) -> Values:
     """The installed variants of libtorch, of the project and of the user."""
-    from fdl.libtorch.store import locate
-
     here = locate(os.getcwd(), os.environ)
     stores = (here, locate(os.getcwd(), os.environ, use_global=True))
     known = {one.id: one.facts.get("torch", "") for store in stores for one in store.installed()}
@@ -148,8 +154,6 @@ def variants(_asked: Asked) -> Values:
 
 def torch_versions(_asked: Asked) -> Values:
     """The versions of torch that the catalog has archives of."""
-    from fdl.libtorch.catalog import default_version, versions
-
     usual = default_version()
     return [(one, "Taken unless another is named" if one == usual else "") for one in versions()]
 
@@ -194,14 +198,10 @@ def runs_then_tags(asked: Asked) -> Values:
 
 def run_columns(asked: Asked) -> Values:
     """The names of metrics, settings and facts of the runs, as a list takes them."""
-    from fdl.runs.quantity import quoted
-
     return [(quoted(name) if "," in name else name, what) for name, what in _quantities(asked)]
 
 
 def _quantities(asked: Asked) -> Values:
-    from fdl.runs.quantity import FACTS, Known
-
     known = Known(_runs(asked)[:_MEASURED_RUNS])
     yield from ((name, "Metric") for name in known.metrics)
     yield from ((name, "Setting") for name in known.settings if name not in known.metrics)
@@ -211,30 +211,22 @@ def _quantities(asked: Asked) -> Values:
 
 def run_conditions(asked: Asked) -> Values:
     """A condition as one word, whose last name is completed."""
-    from fdl.runs.query import begun, spelled
-
     prefix = begun(asked.text)
     return [(prefix + spelled(name), what) for name, what in _quantities(asked)]
 
 
 def checkpoint_kinds(_asked: Asked) -> Values:
     """The checkpoints of a run directory."""
-    from fdl.runs.prune import KINDS, NONE
-
     return [*((kind, f"{kind}.fdl") for kind in KINDS), (NONE, "No checkpoint")]
 
 
 def run_states(_asked: Asked) -> Values:
     """The states a run can be in."""
-    from fdl.runs.run import STATES
-
     return [(state, "") for state in STATES]
 
 
 def run_acts(asked: Asked) -> Values:
     """What a running training can be told."""
-    from fdl.runs.follow import PLAIN
-
     if asked.before and asked.before[-1] == "set":
         return []
     return [("lr=", "Learning rate"), ("set", "A live setting"), *((act, "") for act in PLAIN)]
@@ -247,8 +239,6 @@ def metrics(asked: Asked) -> Values:
 
 def sweeps(asked: Asked) -> Values:
     """Names of the sweeps that have run."""
-    from fdl.run.sweeps.store import find
-
     yield "last", "The newest sweep"
     for sweep in find(asked.project):
         yield sweep.name, f"fdl {' '.join(sweep.settings['command'])}"
@@ -289,23 +279,16 @@ SOURCES: dict[str, Source] = {
 
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
-    from fdl.cli.complete.listing import listed
-    from fdl.manifest.select.level import PATH
-
     level, rest = project.descend(before)
     found = [] if rest else listed(level, project)
     return [(name, text) for name, kind, text in found if kind == PATH or not programs_only]
 
 
 def _artifacts() -> list[Artifact]:
-    from fdl.libtorch.catalog import artifacts, default_version, this_platform
-
     return artifacts(default_version(), this_platform())
 
 
 def _runs(asked: Asked) -> list[Run]:
-    from fdl.runs.find import folders, search
-
     return search(folders(asked.known_project))
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Literal
 
+from elftools.elf.elffile import ELFFile
+
 from fdl.libtorch.catalog import Architecture
 
 MAGIC = b"\x50\xed\x55\xba"
@@ -333,8 +335,6 @@ def _parse(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
 
 
 def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
-    from elftools.elf.elffile import ELFFile
-
     elf: Any = ELFFile(stream)
     machine = str(elf["e_machine"])
     count = min(elf.num_sections(), _MOST_SECTIONS)

@@ -54,7 +54,7 @@ class Layers:
         tops = [one.file for one in layers]
         # Included files come first: a new value goes into the manifest.
         files = (*(one for one in self.nodes if one not in tops), *tops)
-        self.manifest = Manifest(node, found, env, files, removed, overlays=overlays)
+        self.manifest = Manifest(found, env, (node, files, removed), overlays)
 
     def replaced(self, file: str, text: str) -> Layers:
         """The layers with another text for one file.

@@ -11,6 +11,13 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdl.base.venv import interpreter, project_prefix, site_packages
+from fdl.manifest.builtins import JOINING
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import load as load_manifest
+from fdl.manifest.select.level import PATH, Level, descend, enter
+from fdl.manifest.select.project import Project
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,9 +37,6 @@ def level(name: str, variables: Mapping[str, str]) -> Level | None:
         name: One of :data:`MODULES`.
         variables: The environment variables, which may name the environment in use.
     """
-    from fdl.base.venv import interpreter, project_prefix, site_packages
-    from fdl.manifest.select.level import Level
-
     folder = Path(*MODULES[name].split("."))
     prefix = project_prefix(str(Path.cwd()), variables)
     beside = Path(__file__).resolve().parents[3]
@@ -65,9 +69,6 @@ def load(directory: str) -> Manifest | None:
     Raises:
         ManifestError: It is broken.
     """
-    from fdl.manifest.discover import find_in
-    from fdl.manifest.load import load as load_manifest
-
     found = find_in(directory)
     return None if found is None else load_manifest(found, write_cache=False)
 
@@ -78,8 +79,6 @@ def reached(bundled: Level, words: Sequence[str]) -> tuple[Level, list[str]]:
     Raises:
         ManifestError: The manifest of a command is missing or broken.
     """
-    from fdl.manifest.select.level import descend
-
     return descend(bundled, words, load)
 
 
@@ -89,8 +88,6 @@ def names(bundled: Level, found: Found | None) -> Iterator[tuple[str, str]]:
     Raises:
         FdlError: The project's manifests cannot be read.
     """
-    from fdl.manifest.builtins import JOINING
-
     (name,) = bundled.names
     own = project_level(name, found) if name in JOINING else None
     for one in (own, bundled):
@@ -132,9 +129,6 @@ def project_level(name: str, found: Found | None) -> Level | None:
     """
     if found is None:
         return None
-    from fdl.manifest.select.level import PATH, enter
-    from fdl.manifest.select.project import Project
-
     project = Project(found)
     top = project.level()
     if name not in top.commands or top.kind(name) != PATH:

@@ -12,6 +12,7 @@ import os
 
 from fdl.base.errors import FdlError, ManifestError
 from fdl.base.light_record import Record
+from fdl.manifest.discover import find
 from fdl.manifest.select.level import PRESET, RUN, enter, require_entry, require_reader
 
 TYPE_CHECKING = False
@@ -79,7 +80,9 @@ class Selection(Record):
     @property
     def runs(self) -> bool:
         """Whether the selection is a command to plan."""
-        return self.kind != UNKNOWN and not self.page and not self.refreshes
+        if self.page or self.kind in (RUN, UNKNOWN):
+            return self.kind == RUN and not self.page
+        return not self.refreshes
 
 
 def select(
@@ -171,7 +174,6 @@ def _end(level: Level, tail: list[str]) -> Selection:
 
 def of_the_project_above(level: Level, word: str) -> str:
     """The hint that a word is a command of the project above; empty if it is not."""
-    from fdl.manifest.discover import find
     from fdl.manifest.load import load
 
     try:

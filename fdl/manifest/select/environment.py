@@ -13,6 +13,7 @@ from fdl.base.errors import FdlError, SelectionError
 from fdl.manifest.builtins import JOINING, YIELDING
 from fdl.manifest.layers import LOCAL, environments, overlay_file
 from fdl.manifest.node import relative
+from fdl.manifest.select.project import Project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def _require_one(found: Found | None, env: str, asked: str) -> None:
             hint=remedy or "go to the project's folder",
         )
     if overlay_file(found.directory, env) is None:
-        from fdl.manifest.select.project import Project
-
         nested = Project(found).nested()
         if env in nested:
             return

@@ -147,7 +147,7 @@ class Level:
         cwd = spec.get("cwd") if spec else None
         if cwd is None and not (spec and spec.get("run")):
             cwd = self.cwd
-        return self._folder(cwd, "", spec)
+        return self._folder(cwd, "", spec) if cwd else self.manifest.directory
 
     def child_directory(self, name: str) -> str:
         """The directory of a path command's manifest: its ``path``, or a folder of its name.

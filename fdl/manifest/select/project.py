@@ -11,7 +11,10 @@ import os
 
 from fdl.base.errors import FdlError, ManifestError
 from fdl.manifest.discover import find, find_in
+from fdl.manifest.layers import LOCAL, environments, overlay_file
 from fdl.manifest.load import load, settle
+from fdl.manifest.node import relative
+from fdl.manifest.select.level import RUN, Level, descend, require_reader, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class Project:
             ManifestError: It cannot be read.
         """
         try:
-            node = self.root.node
+            node = self._load(self.found).node
         except ManifestError:
             # It may need its overlay to be whole; the names are there without.
             from fdl.manifest.read import read
@@ -111,9 +114,7 @@ class Project:
 
     def level(self) -> Level:
         """The project as the first level of a walk."""
-        from fdl.manifest.select.level import Level
-
-        return Level(self.root, (), self.directory, None)
+        return Level(self._load(self.found), (), self.directory, None)
 
     def descend(self, words: Sequence[str]) -> tuple[Level, list[str]]:
         """The deepest level that the words of a command enter, and the words behind.
@@ -121,8 +122,6 @@ class Project:
         Raises:
             ManifestError: A manifest on the way is broken or missing.
         """
-        from fdl.manifest.select.level import descend
-
         return descend(self.level(), words, self.child)
 
     def secrets(self) -> list[str]:
@@ -131,14 +130,10 @@ class Project:
 
     def environments(self) -> list[str]:
         """Names of the environments of the project and of the folders below it, sorted."""
-        from fdl.manifest.layers import environments
-
         return sorted({*environments(self.directory), *self.nested(cached=True)})
 
     def has_environment(self, name: str) -> bool:
         """Whether :meth:`environments` has this name; reads no manifest if an overlay is here."""
-        from fdl.manifest.layers import environments
-
         return name in environments(self.directory) or name in self.nested(cached=True)
 
     def nested(self, *, cached: bool = False) -> dict[str, list[Place]]:
@@ -166,8 +161,6 @@ class Project:
         Raises:
             SelectionError: The message names the overlays that the environment does have.
         """
-        from fdl.manifest.layers import LOCAL, overlay_file
-
         read = (self.directory, *self._read)
         for env in self.env.split(",") if self.env else ():
             if env == LOCAL or any(overlay_file(directory, env) for directory in read):
@@ -191,23 +184,23 @@ class Project:
             FdlError: A manifest on the way is broken, or the environment has no overlay for it.
         """
         from fdl.manifest.select.command import select
-        from fdl.manifest.select.level import RUN
 
         selected = select(
             self.level(), tokens, self.child, help_wanted=help_wanted, help_word=help_word
         )
-        if selected.known and not selected.refreshes:
+        if selected.kind == RUN or (selected.known and not selected.refreshes):
             if self.env:
                 self.require_overlay_for(f"`fdl {' '.join(selected.command)}`")
             # A page never fails, and a script does not read settings.
-            if help_wanted or selected.kind == RUN:
-                self.warn_of_unread(selected.level)
-            else:
-                self.require_readers(selected.level)
+            self.require_readers(selected.level, warn=help_wanted or selected.kind == RUN)
         return selected
 
-    def require_readers(self, level: Level) -> None:
+    def require_readers(self, level: Level, *, warn: bool = False) -> None:
         """Refuse settings in a manifest on the way to a level that no program reads.
+
+        Args:
+            level: The level.
+            warn: Whether to add a warning instead.
 
         Raises:
             ManifestError: The message has their place, and the place where they belong.
@@ -216,24 +209,22 @@ class Project:
         while way[0].parent is not None:
             way.insert(0, way[0].parent)
         for place, one in enumerate(way):
-            self.require_reader(one, way[place + 1 :])
+            if not unread(one):
+                continue
+            try:
+                self.require_reader(one, way[place + 1 :])
+            except ManifestError as problem:
+                if not warn:
+                    raise
+                self.warn(f"{problem.message}; {problem.hint}")
+                return
 
     def require_reader(self, level: Level, towards: Sequence[Level] = ()) -> None:
         """The same for the manifest of one level; ``towards`` are the levels to name first."""
-        from fdl.manifest.select.level import require_reader, unread
+        from fdl.manifest.select.walk import below
 
-        if unread(level):
-            from fdl.manifest.select.walk import below
-
-            found = (under.level for under in below(level, self.child))
-            require_reader(level, [*towards, *filter(None, found)])
-
-    def warn_of_unread(self, level: Level) -> None:
-        """Add to the warnings what :meth:`require_readers` refuses."""
-        try:
-            self.require_readers(level)
-        except ManifestError as problem:
-            self.warn(f"{problem.message}; {problem.hint}")
+        found = (under.level for under in below(level, self.child))
+        require_reader(level, [*towards, *filter(None, found)])
 
     def warn(self, warning: str) -> None:
         """Add a warning, unless it is there."""
@@ -249,7 +240,6 @@ class Project:
     def settle(self) -> dict[str, str]:
         """Copy the examples that were read to real manifests; the names of both in the project."""
         from fdl.manifest.example import settled
-        from fdl.manifest.node import relative
 
         return {
             relative(one.path, self.directory): relative(settled(one).path, self.directory)

@@ -5,7 +5,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
+from fdl.base.errors import FdlError
+from fdl.base.files import put_own
+from fdl.manifest.cache import make_folder
 from fdl.manifest.select.level import RUN, Level
 from fdl.programs.parameters.contract import PROBE_VARIABLE
 from fdl.programs.schema import from_source, inline
@@ -47,9 +51,6 @@ def learn(level: Level, host: Host | None = None) -> Schema | None:
     is_written = level.manifest.node.get("schema") is not None
     read = None if is_written else from_source(level, keep=False)
     if record is None and not (read and read.whole) and may_ask(level):
-        from contextlib import suppress
-
-        from fdl.base.errors import FdlError
         from fdl.plan.probe.question import refresh
 
         with suppress(FdlError):
@@ -85,11 +86,6 @@ def invites(level: Level) -> bool:
 
 def agree(level: Level) -> None:
     """Remember that the user lets fdl ask the programs of this project."""
-    from contextlib import suppress
-
-    from fdl.base.files import put_own
-    from fdl.manifest.cache import make_folder
-
     with suppress(OSError):
         make_folder(os.path.join(level.root, ".fdl"))
         put_own(level.root, _consent(level), _CONSENT)

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.layout import Page, Row
+from fdl.base.layout import Page, Row, terminal_width
 from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.args._fields import check_together, is_marked, parameter
 from fdl.programs.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
@@ -264,9 +265,6 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
 
     @classmethod
     def _render(cls, program: str, stream: TextIO | None, group: str) -> str:
-        from fdl.base import output
-        from fdl.base.layout import terminal_width
-
         try:
             return render(
                 program,
@@ -324,8 +322,6 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
 
 
 def _print_and_exit(text: str) -> NoReturn:
-    from fdl.base import output
-
     output.write(sys.stdout, text)
     sys.stdout.flush()
     sys.exit(0)

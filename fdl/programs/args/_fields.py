@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from fdl.base.secrets import REDACTED
 from fdl.manifest.words import IN_WORDS, RESERVED_LONG, RESERVED_SHORT
 from fdl.programs.args.annotations import describe
 from fdl.programs.parameters.parameter import UNSET, Parameter, is_letter
@@ -166,8 +167,6 @@ def _normal(made: Parameter) -> Any:
 
 
 def _shown(made: Parameter, value: Any) -> str:
-    from fdl.base.secrets import REDACTED
-
     return REDACTED if made.hides(value) else repr(value)
 
 

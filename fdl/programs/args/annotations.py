@@ -73,21 +73,6 @@ def describe(annotation: Any) -> Described:
     return Described(scalar, shape, choices)
 
 
-def completers(function: Any) -> dict[str, str]:
-    """The :class:`Complete` marks of a function: parameter -> completer."""
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (AttributeError, NameError, TypeError):
-        # Annotations that only a type checker can read have no mark.
-        return {}
-    return {
-        name: mark.completer
-        for name, hint in hints.items()
-        for mark in getattr(hint, "__metadata__", ())
-        if isinstance(mark, Complete)
-    }
-
-
 def _bare(annotation: Any) -> Any:
     """An annotation without ``Annotated`` and the names given to types."""
     while True:

@@ -7,6 +7,7 @@ Imported on the warm path: nothing beyond our own light modules.
 
 from __future__ import annotations
 
+from fdl.base.secrets import REDACTED, is_secret
 from fdl.manifest.words import IN_WORDS
 
 TYPE_CHECKING = False
@@ -191,16 +192,12 @@ class Parameter:
 
     def hides(self, value: Any) -> bool:
         """Whether a value of this parameter is kept from print: its name or variable says so."""
-        from fdl.base.secrets import is_secret
-
         # A word that should have been a number is shown under `--max-tokens`, not `--password`.
         shown = 0 if self.numeric and isinstance(value, str) else value
         return any(is_secret(name, shown) for name in (self.name, self.env) if name)
 
     def refusal(self, value: Any, reason: str) -> str:
         """The message for a value that is not accepted; a secret is not repeated."""
-        from fdl.base.secrets import REDACTED
-
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         shown = REDACTED if self.hides(value) else text
         return f"invalid value `{shown}` for `{self.display}` -- {reason}"

@@ -7,7 +7,8 @@ the manifest. Imported on the warm path.
 
 from __future__ import annotations
 
-from fdl.programs.schema.cache import SOURCES, fetch
+from fdl.programs.parameters.contract import ContractError, parse
+from fdl.programs.schema.cache import SOURCES, fetch, stamps, store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def from_source(level: Level, *, keep: bool) -> Schema | None:
     record = fetch(level, SOURCES)
     if record is not None:
         return record.schema
-    from fdl.programs.parameters.contract import ContractError, parse
-    from fdl.programs.schema.cache import stamps, store
     from fdl.programs.source import read
 
     document, files = read(level)
@@ -68,8 +67,6 @@ def inline(level: Level) -> Schema | None:
     node = level.manifest.node.get("schema")
     if node is None:
         return None
-    from fdl.programs.parameters.contract import ContractError, parse
-
     try:
         return parse(node.plain(), closed=True)
     except ContractError as problem:

@@ -9,8 +9,10 @@ counts as absent and is never an error.
 from __future__ import annotations
 
 import os
+from _imp import source_hash
 
-from fdl.base.files import names, read_text
+from fdl.base.files import names, put_own, read_text
+from fdl.manifest.cache import make_folder
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -119,9 +121,6 @@ def store(
     import json
     from contextlib import suppress
 
-    from fdl.base.files import put_own
-    from fdl.manifest.cache import make_folder
-
     document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}
     with suppress(OSError):
         make_folder(os.path.join(level.manifest.directory, ".fdl"))
@@ -146,6 +145,4 @@ def _key(level: Level) -> list[object]:
 def _digest(text: str) -> str:
     """A digest that identifies an entry without showing its text, which may hold a secret."""
     # Part of every interpreter; a module for checksums would have to be loaded.
-    from _imp import source_hash
-
     return source_hash(0, text.encode()).hex()

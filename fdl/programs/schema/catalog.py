@@ -10,7 +10,7 @@ from time import time
 from typing import NamedTuple
 
 from fdl.base.errors import FdlError
-from fdl.base.files import names as names_in
+from fdl.base.files import inside, names as names_in, own
 from fdl.manifest.discover import find_in
 from fdl.manifest.load import Manifest
 from fdl.manifest.select.level import Level
@@ -130,8 +130,6 @@ def delete(file: str) -> None:
     Raises:
         OSError: It cannot be deleted.
     """
-    from fdl.base.files import own
-
     os.remove(own(_command_folder(file), file))
     folder = os.path.dirname(file)
     if os.listdir(folder):
@@ -145,8 +143,6 @@ def delete(file: str) -> None:
 
 
 def _files(root: str) -> Iterator[str]:
-    from fdl.base.files import inside
-
     for folder, names, _ in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED and name != ".fdl")
         try:

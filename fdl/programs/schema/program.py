@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 from itertools import pairwise
 
@@ -205,7 +206,6 @@ def _package(name: str, folder: str) -> str | None:
 
 def _entry_points(folder: str, command: str) -> Iterator[str]:
     import glob
-    import re
 
     pattern = re.compile(rf"^{re.escape(command)}\s*=\s*(.+)$", re.MULTILINE)
     for file in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "entry_points.txt")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.base.light_record import Record
+from fdl.programs.parameters.contract import Schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
 
 def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
     """A subcommand that also knows the options of the commands around it."""
-    from fdl.programs.parameters.contract import Schema
-
     outer = {one.name: one for one in above}
     own = {one.name for one in schema.parameters}
     return Schema(

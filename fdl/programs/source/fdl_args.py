@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import os
+from pathlib import PurePath
 
 from fdl.base.light_record import Record
 from fdl.programs.parameters.document import document
@@ -283,8 +284,6 @@ def _text(node: ast.stmt) -> str:
 
 
 def _path(*parts: str) -> str:
-    from pathlib import PurePath
-
     return str(PurePath(*parts))
 
 

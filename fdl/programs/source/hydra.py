@@ -7,6 +7,8 @@ from __future__ import annotations
 import ast
 import os
 
+from fdl.base.errors import FdlError
+from fdl.manifest.read import read
 from fdl.programs.source.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
@@ -124,9 +126,6 @@ class _Reader:
         return sorted(found)
 
     def _read(self, name: str) -> Node | None:
-        from fdl.base.errors import FdlError
-        from fdl.manifest.read import read
-
         file = os.path.normpath(os.path.join(self._folder, f"{name.lstrip('/')}.yaml"))
         if file in self.files or len(self.files) >= _MOST_FILES or not os.path.isfile(file):
             return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from fdl.base.errors import FdlError
 from fdl.base.files import inside, names, put_own, subfolders
 from fdl.base.light_record import Record as _Record
+from fdl.manifest.cache import make_folder
 from fdl.runs.metrics import read_json
 
 FOLDER = ".fdl/slurm"
@@ -75,8 +76,6 @@ def new_folder(root: str) -> Path:
     Raises:
         FdlError: It cannot be made.
     """
-    from fdl.manifest.cache import make_folder
-
     name = now = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     attempt = 1
     try:

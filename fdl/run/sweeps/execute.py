@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
+from fdl.base.shell_words import join
+from fdl.plan.dry_run import several_as_json
 from fdl.plan.recorded import chosen
+from fdl.plan.redaction import redacted
 from fdl.plan.value import Plan
 from fdl.programs.schema import known
+from fdl.run.batch.slurm import away, refuse, words_of
 from fdl.run.chain import steps_of, with_gpus
 from fdl.run.execute import confirm, execute
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step, Where
 from fdl.run.sweeps.request import Request, name_of, of_flags, points, take_flags
+from fdl.run.sweeps.search import Search
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, now
 from fdl.run.sweeps.target import Target
+from fdl.runs.describe import Comparison
 from fdl.runs.metrics import Metric, read_json
 
 if TYPE_CHECKING:
@@ -66,8 +72,6 @@ class Runs:
 
     def __init__(self, project: Project, request: Request, place: Host) -> None:
         if request.work.on:
-            from fdl.run.batch.slurm import away
-
             place = away(place)
         self._project = project
         self._request = request
@@ -77,8 +81,6 @@ class Runs:
         self.target = Target(project, request.words, self._steps[-1].plan)
         self.search: Search | None = None
         if request.work.search:
-            from fdl.run.sweeps.search import Search
-
             self.search = Search(request)
 
     def plan(self, row: Row, folder: Path, resume: Path | None = None) -> Plan:
@@ -99,9 +101,9 @@ class Runs:
             FdlError: A program cannot be started.
         """
         work, self._sweep = self._request.work, sweep
-        confirm(self._steps)
+        confirm([step.plan for step in self._steps if step.plan.confirm])
         needed = self._steps[:-1]
-        if needed and (code := execute(needed, Where(follows=True))):
+        if needed and (code := execute(needed, Where(follows=True, agreed=True))):
             return code
         steps = [self._step(row) for row in rows]
         if self.search:
@@ -114,7 +116,7 @@ class Runs:
         if not steps:
             output.note(f"the sweep {sweep.name} has no unfinished runs")
             return 1 if summarize(sweep) else 0
-        where = Where(work.on, work.jobs or 0, work.gpus_each, keep_going=True)
+        where = Where(work.on, work.jobs or 0, work.gpus_each, keep_going=True, agreed=True)
         code = execute(steps, where, self)
         unfinished = summarize(sweep)
         return code or (1 if unfinished else 0)
@@ -122,23 +124,16 @@ class Runs:
     def _any_plan(self) -> Plan:
         """A plan to hold the place of a trial whose values are not chosen yet."""
         row = Row("trial", self.search.corners()[0] if self.search else {})
-        return self._unasked(row, self._sweep.directory(row))
-
-    def _unasked(self, row: Row, folder: Path) -> Plan:
-        """The plan of a run whose question was asked for the whole sweep."""
-        plan = self.plan(row, folder, _resumable(folder))
-        plan.confirm = ""
-        return plan
+        folder = self._sweep.directory(row)
+        return self.plan(row, folder, _resumable(folder))
 
     def _step(self, row: Row, step: Step | None = None) -> Step:
         """The step of a row; with ``step``, that one takes the row's plan."""
         folder = self._sweep.directory(row)
-        plan = self._unasked(row, folder)
+        plan = self.plan(row, folder, _resumable(folder))
         plan.record = chosen(plan, str(folder), row.varied)
         made = Step(plan, label=row.name, directory=str(folder), varied=row.varied)
         if self._request.work.on:
-            from fdl.run.batch.slurm import words_of
-
             tokens = self.target.words(row.varied, folder, _resumable(folder))
             env, forced = self._project.env, self._request.work.force
             made.words = words_of(tokens, env, self._place, forced=forced)
@@ -191,8 +186,6 @@ def begin(
     """
     work = request.work
     if work.on:
-        from fdl.run.batch.slurm import refuse
-
         refuse(work)
     runs = Runs(project, request, place)
     search = runs.search
@@ -270,8 +263,6 @@ def _resumable(folder: Path) -> Path | None:
 
 def summarize(sweep: Sweep) -> int:
     """Compare the runs of a sweep on stdout; the number of those that are not done."""
-    from fdl.runs.describe import Comparison
-
     found = sweep.runs()
     names = list(found)
     goal = Metric.parse(sweep.settings["goal"]) if sweep.settings["goal"] else None
@@ -313,10 +304,6 @@ def _show(
     rows: Sequence[Row], plans: Sequence[Plan], heading: str, *, as_json: bool = False
 ) -> int:
     """Print the name of every run, and its command line below it."""
-    from fdl.base.shell_words import join
-    from fdl.plan.dry_run import several_as_json
-    from fdl.plan.redaction import redacted
-
     if as_json:
         text = several_as_json(plans, asked=0)
     else:

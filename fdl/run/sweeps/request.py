@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from hashlib import sha256
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -223,8 +225,6 @@ def name_of(point: Point, number: int | None = None) -> str:
     full = ",".join(f"{key}={value}" for key, value in point.items())
     safe = re.sub(r"[^A-Za-z0-9._+=,-]", "_", full)
     if safe != full or len(safe) > _LONGEST_NAME:
-        from hashlib import sha256
-
         safe = f"{safe[:_LONGEST_NAME]}-{sha256(full.encode()).hexdigest()[:8]}"
     return safe if number is None else f"{number},{safe}"
 
@@ -356,8 +356,6 @@ def of_manifest(project: Project, name: str, work: Work) -> Request:
 
 
 def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
-    import shlex
-
     each = block.get("each")
     axes = [_axis(key, node, project) for key, node in (each.mapping if each else {}).items()]
     for key in ("zip", "search", "trials", "goal", "jobs", "gpus_each"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.run.step import DONE, FAILED, STOPPED
-from fdl.run.sweeps.request import Axis, Range
+from fdl.run.sweeps.request import Axis, Range, name_of
 from fdl.runs.metrics import Metric
 
 if TYPE_CHECKING:
@@ -91,8 +91,6 @@ class Search:
 
     def ask(self, number: int) -> Point:
         """The values of a new trial."""
-        from fdl.run.sweeps.request import name_of
-
         trial = self._study.ask(self._space)
         point = {key: str(trial.params[key]) for key in self._space}
         self._asked[name_of(point, number)] = trial

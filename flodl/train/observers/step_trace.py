@@ -20,7 +20,7 @@ from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
 from flodl.openmp import use_one_thread
-from flodl.train.observers.digest_times import SHARE, DigestTimes
+from flodl.train.observers.digest_times import DigestTimes
 from flodl.train.observers.digests import HostCopies, combined, named_weights, order_digest
 from flodl.train.observers.sample_digests import SampleDigests, row_digests
 from flodl.train.observers.trace_stretch import Stretch
@@ -55,7 +55,6 @@ class StepTrace:
         after: Steps that are complete.
         form: Where the orders of epochs come from, as the format numbers it.
         clips: Whether every step has a gradient norm.
-        every: Whether digests are taken after every step, whatever they cost.
         samples: The data, if it is in memory.
 
     Attributes:
@@ -73,14 +72,13 @@ class StepTrace:
         facts: Mapping[str, object] | None = None,
         *,
         clips: bool = False,
-        every: bool = False,
         samples: Sequence[Tensor] = (),
     ) -> None:
         self._file = file
         self._facts = dict(facts or {})
         self._form = form
         self._clips = clips
-        self._times = DigestTimes(after, share=math.inf if every else SHARE)
+        self._times = DigestTimes(after)
         self.next_step = after if file is not None else math.inf
         self.steps = self._norms_told = after
         self._losses_told = self._batches = self._epoch_began = 0
@@ -145,7 +143,6 @@ class StepTrace:
             _form(loader),
             facts,
             clips=clips,
-            every=plan.every_digest,
             samples=loader.resident if isinstance(loader, DataLoader) else (),
         )
 

@@ -16,6 +16,7 @@ from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
 from fdl.base.run_record import CODE
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens
 from flodl import log
+from flodl.ranks.launch.launcher import detect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,14 +56,42 @@ def recorded_argv(
     return [program, *shown]
 
 
-def program_start() -> dict[str, Any]:
-    """Return how this program was started: interpreter and script or module, and the folders."""
-    words = sys.argv[1:]
-    before = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
-    if not before or sys.orig_argv[len(sys.orig_argv) - len(words) :] != words:
-        before = [sys.argv[0]]  # started by another program in the same process
+def typed_words(environ: Mapping[str, str]) -> list[str] | None:
+    """Return the command line that started this program, as it was typed; the first is a program.
+
+    It is None if a launcher other than ``fdl`` started this program.
+    """
+    words = _typed_for_fdl(environ)
+    if words is None and detect(environ) is None:
+        interpreter, *rest = sys.orig_argv
+        return [Path(interpreter).name, *rest]
+    return words
+
+
+def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
+    try:
+        plan: Any = json.loads(environ.get(PLAN_VARIABLE, ""))
+        if plan["kind"] != "entry":  # a script decides itself what its words mean
+            return None
+        argv, typed = plan["argv"], int(plan["typed"])
+        chosen = ["--env", plan["env"]] if plan.get("env") else []
+        words = [*chosen, *plan["command"], *plan.get("kept", []), *argv[len(argv) - typed :]]
+        if unchecked := int(plan.get("unchecked", 0)):
+            words.insert(len(words) - unchecked, "--")
+        return ["fdl", *map(str, words)]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def program_start(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how this program was started, without secrets, and the folders.
+
+    Args:
+        config: The configuration as it is recorded.
+    """
+    typed = typed_words(os.environ)
     return {
-        "start": [sys.executable, *before],
+        "typed": typed and recorded_argv(typed, config, os.environ),
         "cwd": str(Path.cwd()),
         "project_root": os.environ.get("FDL_PROJECT_ROOT"),
     }

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.run_record import RESUME, without_resume
 from flodl.errors import RunDirectoryError
 from flodl.ranks.launch.begun import has_begun
-from flodl.ranks.launch.launcher import detect
+from flodl.train.run.program_record import typed_words
 from flodl.train.run.run_records import LAST
 
 if TYPE_CHECKING:
@@ -84,28 +81,7 @@ def _continue_with() -> str:
 
 
 def _command(environ: Mapping[str, str]) -> str:
-    words = _typed_for_fdl(environ)
-    if words is None and detect(environ) is not None:
+    words = typed_words(environ)
+    if words is None:
         return f"the same command and {RESUME} last"
-    return shlex.join([*without_resume(words or _typed_for_python()), RESUME, "last"])
-
-
-def _typed_for_fdl(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the command line of ``fdl`` that started this program; None if it did not."""
-    try:
-        plan: Any = json.loads(environ.get(PLAN_VARIABLE, ""))
-        if plan["kind"] != "entry":  # a script decides itself what its words mean
-            return None
-        argv, typed = plan["argv"], int(plan["typed"])
-        chosen = ["--env", plan["env"]] if plan.get("env") else []
-        words = [*chosen, *plan["command"], *plan.get("kept", []), *argv[len(argv) - typed :]]
-        if unchecked := int(plan.get("unchecked", 0)):
-            words.insert(len(words) - unchecked, "--")
-        return ["fdl", *map(str, words)]
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _typed_for_python() -> list[str]:
-    interpreter, *words = sys.orig_argv
-    return [Path(interpreter).name, *words]
+    return shlex.join([*without_resume(words), RESUME, "last"])

@@ -37,7 +37,6 @@ from flodl.train.run.run_records import (
     BEST,
     LAST,
     REHEARSAL,
-    REPEAT,
     checkpoint_to_resume,
     read_record,
     run_of_launch,
@@ -169,8 +168,8 @@ class RunDirectory:
             ValueError: ``config`` is not a mapping.
         """
         known = folder = _from_project(root)
-        if asked := os.environ.get(REHEARSAL) or os.environ.get(REPEAT):
-            # The command that rehearses or repeats a training removes this folder afterwards.
+        if asked := os.environ.get(REHEARSAL):
+            # The command that rehearses a training removes this folder afterwards.
             folder = Path(asked).parent / "runs"
         plain = read_metadata(config or {})
         launched = detect(os.environ)
@@ -474,7 +473,7 @@ def _first_record(
         "error": None,
         "argv": recorded_argv(sys.argv, config, os.environ),
         "variables": recorded_variables(os.environ),
-        **program_start(),
+        **program_start(config),
         "launched_ranks": launched.world_size if launched is not None else None,
         "resumed_from": str(source) if source is not None else None,
         **job_record(os.environ),

@@ -19,8 +19,6 @@ LAST = "last.fdl"
 BEST = "best.fdl"
 REHEARSAL = "FLODL_REHEARSE"
 """If set, a training is only rehearsed; names the file that gets the result as JSON."""
-REPEAT = "FLODL_REPEAT"
-"""If set, only the first steps of a training are repeated; names a file that says how many."""
 
 _CAN_GO_ON = ("running", "interrupted", "failed")
 

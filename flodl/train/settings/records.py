@@ -149,8 +149,6 @@ class RecordSettings(Settings):
     ``steps.trace`` holds the samples and the loss of every step, and digests of weights and batches
     at some steps. It does not change the training.
     """
-    every_digest: bool = False
-    """Take the digests of the trace after every step."""
     most_steps: int | None = None
     """Optimizer steps of the whole training after which it stops; None for no limit."""
 

@@ -1,4 +1,4 @@
-"""``fdl runs clean``: what goes is listed first, and only what may go goes."""
+"""``fdl runs prune`` by age, state and number: first it lists, then only what may go goes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def left(folder):
 
 
 def test_without_anybody_to_ask_it_lists_and_removes_nothing(runs, fdl):
-    session = fdl("runs", "clean", "--keep", "3")
+    session = fdl("runs", "prune", "--keep", "3")
     lines = session.out.splitlines()
     assert [line.split()[:2] for line in lines] == [
         [f"out/{NAMES[1]}", "complete"],
@@ -43,7 +43,7 @@ def test_without_anybody_to_ask_it_lists_and_removes_nothing(runs, fdl):
 def test_the_listed_sizes_add_up(runs, fdl):
     (runs / NAMES[0] / "deep").mkdir()
     (runs / NAMES[0] / "deep/big.bin").write_bytes(b"x" * 3_000_000)
-    *one, total = fdl("runs", "clean", "-n", "--keep", "4").out.splitlines()
+    *one, total = fdl("runs", "prune", "-n", "--keep", "4").out.splitlines()
     assert one[0].endswith("  3.0 MB")
     assert total.endswith("  3.0 MB")
 
@@ -61,10 +61,10 @@ def test_the_listed_sizes_add_up(runs, fdl):
     ],
 )
 def test_yes_removes_what_every_condition_names(runs, fdl, words, kept):
-    session = fdl("runs", "clean", "--yes", *words)
+    session = fdl("runs", "prune", "--yes", *words)
     assert session.exit == 0
     assert left(runs) == kept
-    assert fdl("-y", "runs", "clean", *words).err.strip().endswith("no run to remove")
+    assert fdl("-y", "runs", "prune", *words).err.strip().endswith("no run to remove")
 
 
 def test_an_age_counts_from_the_beginning_of_the_run(project, fdl):
@@ -74,7 +74,7 @@ def test_an_age_counts_from_the_beginning_of_the_run(project, fdl):
         began = now - timedelta(hours=hours)
         name = f"{began:%Y-%m-%dT%H-%M-%S}"
         trail(folder / name, started=began.isoformat(), finished=now.isoformat())
-    assert fdl("runs", "clean", "--yes", "--older-than", "1d").exit == 0
+    assert fdl("runs", "prune", "--yes", "--older-than", "1d").exit == 0
     assert left(folder) == [f"{now - timedelta(hours=1):%Y-%m-%dT%H-%M-%S}"]
 
 
@@ -82,7 +82,7 @@ def test_the_newest_of_each_folder_stay(project, fdl):
     folder = project({"fdl.yml": "entry: python main.py\noutput: {dir: out}"}) / "out"
     for part, name in (("a", NAMES[0]), ("a", NAMES[1]), ("b", NAMES[2]), ("b", NAMES[3])):
         trail(folder / part / name)
-    assert fdl("runs", "clean", "--yes", "--keep", "1").exit == 0
+    assert fdl("runs", "prune", "--yes", "--keep", "1").exit == 0
     assert (left(folder / "a"), left(folder / "b")) == ([NAMES[1]], [NAMES[3]])
 
 
@@ -91,9 +91,9 @@ def test_a_running_run_and_what_is_no_run_stay(runs, fdl):
     (runs / "notes").mkdir()
     (runs / "notes/keep.txt").write_text("mine")
     (runs / "README").write_text("mine")
-    assert fdl("runs", "clean", "--yes", "--keep", "0").exit == 0
+    assert fdl("runs", "prune", "--yes", "--keep", "0").exit == 0
     assert left(runs) == ["2025-01-01T10-00-00", "README", "notes"]
-    refused = fdl("runs", "clean", "--yes", "--state", "running")
+    refused = fdl("runs", "prune", "--yes", "--state", "running")
     assert refused.exit == 2
     assert "a run that is running is never removed" in refused.err
 
@@ -106,7 +106,7 @@ def test_links_go_and_what_they_lead_to_stays(runs, fdl, tmp_path):
     (runs / NAMES[0] / "file").symlink_to(outside / "precious")
     other = trail(tmp_path / "other/2024-01-01T10-00-00")
     (runs / "2024-01-01T10-00-00").symlink_to(other)
-    assert fdl("runs", "clean", "--yes", "--keep", "0").exit == 0
+    assert fdl("runs", "prune", "--yes", "--keep", "0").exit == 0
     assert left(runs) == ["2024-01-01T10-00-00"]
     assert (outside / "precious").read_text() == "mine"
     assert (other / "run.json").is_file()
@@ -118,7 +118,7 @@ def test_a_record_that_is_a_link_makes_no_run(runs, fdl, tmp_path):
     (fake / "thesis.txt").write_text("mine")
     for name in ("run.json", "config.json"):
         (fake / name).symlink_to(runs / NAMES[0] / name)
-    assert fdl("runs", "clean", "--yes", "--keep", "0").exit == 0
+    assert fdl("runs", "prune", "--yes", "--keep", "0").exit == 0
     assert left(runs) == ["fake"]
     assert (fake / "thesis.txt").read_text() == "mine"
 
@@ -129,19 +129,19 @@ def test_what_cannot_be_deleted_is_an_error_and_the_others_go(runs, fdl):
     locked.mkdir()
     (locked / "file").write_text("x")
     locked.chmod(0o500)
-    session = fdl("runs", "clean", "--yes", "--keep", "0")
+    session = fdl("runs", "prune", "--yes", "--keep", "0")
     locked.chmod(0o700)
     assert session.exit == 1
     assert "cannot be deleted" in session.err
     assert left(runs) == [NAMES[4]]
-    assert fdl("runs", "clean", "--yes", "--keep", "0").exit == 0
+    assert fdl("runs", "prune", "--yes", "--keep", "0").exit == 0
     assert left(runs) == []
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "no condition says which runs to remove"),
+        ([], "no condition says which runs or checkpoints to remove"),
         (["--keep", "-1"], "--keep takes 0 or more, not -1"),
         (["--older-than", "soon"], "`soon` is not an age"),
         (["--older-than=-3d"], "`-3d` is not an age"),
@@ -150,7 +150,7 @@ def test_what_cannot_be_deleted_is_an_error_and_the_others_go(runs, fdl):
     ],
 )
 def test_what_makes_no_sense_is_refused(runs, fdl, words, problem):
-    session = fdl("runs", "clean", "--yes", *words)
+    session = fdl("runs", "prune", "--yes", *words)
     assert session.exit in (1, 2)
     assert problem in session.err
     assert left(runs) == NAMES
@@ -158,7 +158,7 @@ def test_what_makes_no_sense_is_refused(runs, fdl, words, problem):
 
 @pytest.mark.parametrize(("key", "kept"), [("y\n", NAMES[1:]), ("n\n", NAMES), ("\n", NAMES)])
 def test_on_a_terminal_it_asks(runs, tmp_path, key, kept):
-    with Terminal("runs", "clean", "--keep", "4", cwd=tmp_path) as session:
+    with Terminal("runs", "prune", "--keep", "4", cwd=tmp_path) as session:
         session.read_until("remove 1 run? [y/N]")
         session.press(key)
         code = session.finish()

@@ -253,10 +253,10 @@ def test_a_damaged_run_is_never_removed(project, fdl):
     folder = project(MANIFESTS) / "runs/train"
     (trail(folder / FIRST) / "run.json").write_text("{half")
     for code, said, words in (
-        (0, "no run to remove", ["clean", "--keep", "0"]),
+        (0, "no run to remove", ["prune", "--keep", "0"]),
         (0, "no run to remove", ["prune", "--where", "age > 0"]),
         (0, "no run to remove", ["prune", "--keep-best", "0", "--by", "loss"]),
-        (2, "a damaged run is never removed", ["clean", "--state", "damaged"]),
+        (2, "a damaged run is never removed", ["prune", "--state", "damaged"]),
         (1, "run.json that is broken", ["rm", FIRST]),
         (1, "run.json that is broken", ["rm", f"runs/train/{FIRST}"]),
     ):
@@ -290,7 +290,7 @@ def test_the_shell_completes_runs_states_and_metrics(project, fdl):
     offered = fdl("__complete", "fish", "--", "runs", "show", "").out.splitlines()
     assert offered[:3] == [f"last\tThe newest: {FIRST}", f"{FIRST}\tfailed",
                            "best:loss\tThe best of all epochs"]  # fmt: skip
-    states = fdl("__complete", "fish", "--", "runs", "clean", "--state", "").out.split()
+    states = fdl("__complete", "fish", "--", "runs", "prune", "--state", "").out.split()
     assert {"failed", "dead", "complete"} <= set(states)
     assert fdl("__complete", "fish", "--", "runs", "list", "--best", "").out.split() == ["loss"]
 

@@ -130,7 +130,7 @@ def test_a_killed_run_is_dead_and_can_be_resumed_and_cleared_away(project, fdl, 
     folder = project(FILES)
     process = trainings(folder, "--epochs", "500")
     wait_for(lambda: running(fdl, folder))
-    assert fdl("runs", "clean", "--yes", "--keep", "0").err.strip() == "no run to remove"
+    assert fdl("runs", "prune", "--yes", "--keep", "0").err.strip() == "no run to remove"
     process.send_signal(signal.SIGKILL)
     process.wait()
     (dead,) = listed(fdl)
@@ -145,7 +145,7 @@ def test_a_killed_run_is_dead_and_can_be_resumed_and_cleared_away(project, fdl, 
     assert successor["resumed_from"] == f"{dead['path']}/last.fdl"
     assert f"(resumed {dead['name']})" in fdl("runs", "list").out
 
-    assert fdl("runs", "clean", "--yes", "--state", "dead").exit == 0
+    assert fdl("runs", "prune", "--yes", "--state", "dead").exit == 0
     assert [one["path"] for one in listed(fdl)] == [successor["path"]]
 
 

@@ -75,7 +75,7 @@ def test_the_script_of_an_entry_is_found_without_running_it(level, entry, file):
     [
         ("python main.py", "class Args(FdlArgs): ...", "", True, True),
         ("python main.py", "if '--fdl-schema' in sys.argv: ...", "", True, True),
-        ("python main.py", "from fdl.programs.args import expose", "", True, True),
+        ("python main.py", "from fdl.programs.args import FdlArgs", "", True, True),
         ("python main.py", "import fdl", "", False, False),
         ("python main.py", "", "compile: true", False, True),
         ("python main.py", "", "compile: false", False, False),

@@ -159,14 +159,6 @@ def test_the_worked_example_of_the_guide_does_what_it_shows(tmp_path):
     assert commands == 10
 
 
-def test_the_fragments_of_the_guide_are_python():
-    fragments = [text for language, name, text in BLOCK.findall(TEXTS["guide.md"]) if not name]
-    python = [text for text in fragments if "import" in text]
-    assert python
-    for text in python:
-        compile(text, "guide.md", "exec")
-
-
 def test_every_name_of_flodl_in_the_table_exists():
     import flodl
     from flodl.train.builder import TrainerBuilder

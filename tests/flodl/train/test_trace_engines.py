@@ -10,9 +10,7 @@ import torch
 
 from fdl.runs.trace import first_difference, read_trace
 from flodl import Callback, RunDirectory
-from flodl.errors import RunDirectoryError
 from flodl.train.callbacks import TrainingRun
-from flodl.train.run.run_records import REPEAT
 from tests.flodl.train.test_step_trace import STEPS, samples, train
 
 
@@ -52,25 +50,6 @@ def test_data_that_is_read_per_epoch_has_digests_of_its_batches(tmp_path: Path) 
     assert f"sample {changed} " in found.detail
 
 
-@pytest.mark.parametrize("steps", [1, 5, STEPS + 2])
-def test_the_first_steps_are_repeated_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
-) -> None:
-    whole = train(tmp_path / "whole", max_grad_norm=0.5)
-    file = tmp_path / "repeat/repeat.json"
-    file.parent.mkdir()
-    file.write_text(json.dumps({"steps": steps}))
-    monkeypatch.setenv(REPEAT, str(file))
-    part = train(tmp_path / "whole", max_grad_norm=0.5)
-    assert part.path.parent == tmp_path / "repeat/runs"
-    assert part.losses == whole.losses[:steps]
-    trace = read_trace(part.path)
-    assert trace.last == steps
-    assert sorted(trace.weights) == list(range(steps + 1))
-    assert len(trace.norms) == steps
-    assert first_difference(read_trace(whole.path), trace) is None
-
-
 def test_a_restart_with_accumulation_continues_the_trace(tmp_path: Path) -> None:
     settings = {"accumulate": 2, "epochs": 3, "max_grad_norm": 1.0}
     whole = train(tmp_path / "whole", **settings)
@@ -104,15 +83,6 @@ def test_the_compiled_engine_has_a_whole_trace(tmp_path: Path) -> None:
 def test_a_run_says_how_its_program_was_started(tmp_path: Path) -> None:
     record = json.loads((RunDirectory.create(tmp_path).path / "run.json").read_text())
     assert record["cwd"] == str(Path.cwd())
-    assert len(record["start"]) >= 2
+    assert Path(record["typed"][0]).name == record["typed"][0]
+    assert len(record["typed"]) >= 2
     assert record["launched_ranks"] is None
-
-
-def test_a_file_that_does_not_say_what_to_repeat_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "repeat.json"
-    file.write_text("{}")
-    monkeypatch.setenv(REPEAT, str(file))
-    with pytest.raises(RunDirectoryError, match="unset FLODL_REPEAT"):
-        train(tmp_path)
