@@ -52,7 +52,7 @@ class Guarding:
             steps.logs.keep_for_judge()
             self.left_out = self.guard = LossGuard(
                 *given, batches_per_step=feed.batches_per_step, settings=plan.guards,
-                engine=steps.engine,
+                engine=steps.engine, steps=lambda: feed.steps(steps.engine.global_step),
             )  # fmt: skip
         elif isinstance(parts.batches, IterableLoader):
             return  # guards refuse data that can only be iterated
@@ -181,7 +181,7 @@ class Guarding:
         rewind, counted = found
         self._return_to(counted)
         self._keeps = False
-        guard.run_clock()
+        guard.begin_again()
         return rewind
 
     def look_back(self, setback: Setback) -> FirstNonFinite | None:

@@ -127,6 +127,14 @@ class Feed(ABC, Generic[W]):
             steps: Optimizer steps of this process.
         """
 
+    def steps(self, own: int) -> int:
+        """Return the optimizer steps of a rank so far, the same number on all ranks.
+
+        Args:
+            own: Optimizer steps of this process.
+        """
+        return own
+
     @abstractmethod
     def told_place(self) -> str:
         """Return how much is trained, for people."""

@@ -118,6 +118,10 @@ class WindowFeed(SharedFeed[LeaseWindow]):
         """Return the batches of the slowest rank between two averages, and those of each rank."""
         return self.schedule.elche.anchor, self.schedule.elche.counts
 
+    def steps(self, own: int) -> int:  # noqa: ARG002 - the ranks take different numbers of steps
+        """Return the mean of the optimizer steps of all ranks."""
+        return self.schedule.position // (self._group.world_size * self._accumulate)
+
     # --- Windows -------------------------------------------------------------------------------
 
     @property

@@ -68,7 +68,8 @@ class LossGuard(LeftOut):
         place: Complete epochs, and batches of the next one that are done.
         batches_per_step: Batches of all ranks in one optimizer step.
         settings: The limits.
-        engine: Counts the steps.
+        engine: Has the steps of this process.
+        steps: Returns the steps of a rank so far, the same number on all ranks.
 
     Attributes:
         next_step: Optimizer steps after which a snapshot is due.
@@ -88,12 +89,13 @@ class LossGuard(LeftOut):
         batches_per_step: int,
         settings: Guards,
         engine: StepEngine,
+        steps: Callable[[], int],
     ) -> None:
         super().__init__(
             plan, group, assembly, rate, start, place, batches_per_step=batches_per_step,
             settings=settings,
         )  # fmt: skip
-        self._engine = engine
+        self._engine, self._steps = engine, steps
         self._gradients = plan.scaler is None
         self._every = settings.every
         if self._every is None and group.world_size > 1:
@@ -104,8 +106,8 @@ class LossGuard(LeftOut):
             own = available_bytes(torch.device("cpu")) // 2 // group.world_size
             memory = int(min(row[0] for row in group.gather([float(own)])))
         self._ring = SnapshotRing(settings.snapshots, memory)
-        self._times = DigestTimes(engine.global_step)
-        self.next_step = engine.global_step
+        self._times = DigestTimes(steps())
+        self.next_step = steps()
 
     # --- Steps ---------------------------------------------------------------------------------
 
@@ -120,11 +122,17 @@ class LossGuard(LeftOut):
 
     def run_clock(self) -> None:
         """Count the time from now on to the steps."""
-        self._times.run(self._engine.global_step)
+        self._times.run(self._steps())
+
+    def begin_again(self) -> None:
+        """Count the time of steps anew, after the training went back."""
+        self._times = DigestTimes(self._steps())
+        self._plan(0.0)
+        self.run_clock()
 
     def pause(self) -> None:
         """Do not count the time from now on to the steps."""
-        self._times.pause(self._engine.global_step)
+        self._times.pause(self._steps())
 
     def look(self, losses: Losses, *, certain: bool = False) -> None:
         """Judge the losses so far, between two steps.
@@ -143,7 +151,7 @@ class LossGuard(LeftOut):
 
     def is_due(self) -> bool:
         """Whether a snapshot is due after the latest step; the same on all ranks."""
-        step = self._engine.global_step
+        step = self._steps()
         if step < self.next_step or self._every is not None:
             return step >= self.next_step
         due = self._times.is_due(step)
@@ -175,7 +183,7 @@ class LossGuard(LeftOut):
 
     def _plan(self, seconds: float) -> None:
         """Plan the next snapshot after one that took so long."""
-        step, every = self._engine.global_step, self._every
+        step, every = self._steps(), self._every
         self._times.taken(step, seconds)
         self.next_step = self._times.next_step if every is None else (step // every + 1) * every
 
@@ -270,5 +278,3 @@ class LossGuard(LeftOut):
             scaler.skipped = int(extra["skipped"])
         self._engine.global_step = snapshot.position.global_step
         self._guard.load_rule(extra["rule"])
-        self._times = DigestTimes(self._engine.global_step)
-        self._plan(0.0)
