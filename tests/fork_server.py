@@ -335,15 +335,16 @@ def _python(
         return subprocess.CompletedProcess(child.args, child.wait(), out, err)
 
 
-def start_torch(
+def start(
     *words: str,
     cwd: Path | str = ".",
     env: Mapping[str, str] = os.environ,
+    torch: bool = False,
     abrupt: bool = False,
 ) -> Forked | subprocess.Popen[str]:
-    """A program that imports torch, while it runs; ``abrupt`` as for :func:`python`."""
+    """A program while it runs; ``torch`` and ``abrupt`` as for :func:`python`."""
     if can_fork(env):
-        return _server_for(env, torch=True).start(words, Path(cwd).absolute(), env, None, abrupt)
+        return _server_for(env, torch).start(words, Path(cwd).absolute(), env, None, abrupt)
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,

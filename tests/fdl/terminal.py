@@ -6,7 +6,6 @@ import codecs
 import os
 import select
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Mapping
@@ -37,8 +36,7 @@ class Terminal:
         args: What is typed after ``fdl``, or the arguments of the program.
         cwd: Where.
         env: Variables besides those of the test.
-        program: The text of a Python program to start instead of fdl. It makes the terminal on
-            its standard input the controlling one.
+        program: The text of a Python program to start instead of fdl.
         size: Lines and columns of the terminal.
         alone: ``env`` is the whole environment, and not an addition to that of the test.
         patience: Seconds until what was started has to end.
@@ -147,19 +145,9 @@ class Terminal:
 def _start(
     args: tuple[str, ...], cwd: Path, env: Mapping[str, str], program: str | None, terminal: int
 ) -> fork_server.Child | subprocess.Popen[bytes]:
-    if program is None:
-        return fork_server.on_terminal(
-            *("-m", "fdl", *args), cwd=cwd, env=env, streams=[terminal] * 3, abrupt=True
-        )
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *args],
-        cwd=cwd,
-        env=env,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
+    words = ("-m", "fdl") if program is None else ("-c", program)
+    streams = [terminal] * 3
+    return fork_server.on_terminal(*words, *args, cwd=cwd, env=env, streams=streams, abrupt=True)
 
 
 def _keep_output(terminal: int) -> None:
@@ -179,4 +167,5 @@ def outside_container(
         cwd=cwd,
         env={**os.environ, **_QUIET, **(env or {})},
         timeout=PATIENCE,
+        abrupt=True,
     )

@@ -7,8 +7,7 @@ from tests.fdl.terminal import Terminal
 # The signal arrives in another thread, so the one that reads is not interrupted: what it meets when
 # Ctrl-C is pressed in the instant before it reads.
 _READ_IS_NOT_INTERRUPTED = """
-import fcntl, signal, sys, termios, threading
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+import signal, sys, threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from fdl.base.terminal import ask

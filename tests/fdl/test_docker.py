@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import fork_server
 from tests.fdl.docker_engine import WORDS_DENIED, WORDS_DOWN, WORDS_NO_GPU, Engine
 from tests.fdl.programs import COUNTER
 from tests.fdl.terminal import PATIENCE, Terminal, outside_container
@@ -19,7 +20,6 @@ from fdl.cli.entry import main
 from fdl.plan.planner import Host
 sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=os.isatty(0))))
 """
-ON_TERMINAL = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + OUTSIDE
 
 COMPOSE = """
     services:
@@ -187,7 +187,7 @@ def test_inside_a_container_nothing_is_wrapped(project):
         "import os; from fdl.cli.entry import main; from fdl.plan.planner import Host; "
         "main(['t'], Host(os.environ, in_container=True, terminal=False))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    done = fork_server.python("-c", code, cwd=folder, abrupt=True)
     assert done.stdout == "direct\n"
 
 
@@ -197,7 +197,7 @@ def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
         "import os; from fdl.cli.entry import main; from fdl.plan.planner import Host; "
         "main(['-n', 't'], Host(os.environ, in_container=True, terminal=False))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    done = fork_server.python("-c", code, cwd=folder, abrupt=True)
     assert (
         "note      docker service `dev` (fdl.yml:1:37) was skipped: this machine is a container"
         in done.stdout
@@ -231,9 +231,7 @@ def test_inside_a_container_a_line_says_once_that_a_service_is_not_used(project,
             "e/fdl.yml": "entry: echo\ndocker: dev\n",
         }
     )
-    done = subprocess.run(
-        [sys.executable, "-c", INSIDE, *words], cwd=folder, capture_output=True, text=True
-    )
+    done = fork_server.python("-c", INSIDE, *words, cwd=folder, abrupt=True)
     assert done.returncode == 0, done.stderr
     said = SKIPPED.replace("fdl.yml:1:42", "e/fdl.yml:2:9") if "e" in words else SKIPPED
     assert [line for line in done.stderr.splitlines() if "skipped" in line] == [said]
@@ -268,14 +266,8 @@ def test_streams_and_variables_reach_the_container(project, engine):
             """,
         }
     )
-    done = subprocess.run(
-        [sys.executable, "-c", OUTSIDE, "t"],
-        cwd=folder,
-        env={**os.environ, "PATH": engine.path, "HIDDEN": "x"},
-        input="typed\n",
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "PATH": engine.path, "HIDDEN": "x"}
+    done = fork_server.python("-c", OUTSIDE, "t", cwd=folder, env=env, stdin="typed\n", abrupt=True)
     assert done.returncode == 3
     assert (done.stdout, done.stderr) == ("typed\nfrom the manifest\n", "oops\n")
 
@@ -413,7 +405,7 @@ def test_on_a_terminal_the_container_gets_it_whole(project, engine):
                     " docker: dev}}"}
     )  # fmt: skip
     env = {"PATH": engine.path}
-    with Terminal("t", cwd=folder, env=env, program=ON_TERMINAL) as terminal:
+    with Terminal("t", cwd=folder, env=env, program=OUTSIDE) as terminal:
         assert terminal.finish() == 0
     assert terminal.text == "whole\r\n"
     [call] = engine.runs()
@@ -461,7 +453,7 @@ def test_after_a_second_ctrl_c_the_container_is_mentioned(project, engine):
         {"fdl.yml": "commands: {t: {run: 'trap \"\" INT; echo ready; sleep 5', docker: dev}}"}
     )
     env = {"PATH": engine.path}
-    with Terminal("t", cwd=folder, env=env, program=ON_TERMINAL) as terminal:
+    with Terminal("t", cwd=folder, env=env, program=OUTSIDE) as terminal:
         terminal.read_until("ready")
         assert terminal.press_until_it_ends("\x03") == 130
     assert "docker compose ps" in terminal.text

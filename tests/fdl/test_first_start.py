@@ -130,7 +130,7 @@ def test_a_program_that_fails_on_one_of_several_machines_ends_on_all(tmp_path):
         place = f"127.0.0.1:{free.getsockname()[1]}"
     options = ("--nproc-per-node=2", "--nnodes=2", "--max-restarts=1", "--rdzv-backend=c10d")
     words = (torchrun.LAUNCHER, *options, f"--rdzv-endpoint={place}", "--rdzv-id=two", "--")
-    start = partial(fork_server.start_torch, *words, "program.py", cwd=tmp_path, env=env)
+    start = partial(fork_server.start, *words, "program.py", cwd=tmp_path, env=env, torch=True)
     with start() as one, start() as other:
         said = [one.communicate(timeout=60)[1], other.communicate(timeout=60)[1]]
         codes = [one.wait(), other.wait()]

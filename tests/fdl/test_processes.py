@@ -12,11 +12,10 @@ from tests.fdl.programs import COUNTER
 from tests.fdl.terminal import PATIENCE, Terminal
 from tests.waiting import wait_for
 
-TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-ON_TERMINAL_BECOME = TAKE_TERMINAL + "command = {command}; os.execvp(command[0], command)"
+ON_TERMINAL_BECOME = "import os; command = {command}; os.execvp(command[0], command)"
 ON_TERMINAL_FDL = (
-    TAKE_TERMINAL
-    + "from fdl.run import posix; from fdl.cli.entry import main; {setup}; sys.exit(main())"
+    "import sys; from fdl.run import posix; from fdl.cli.entry import main; {setup}; "
+    "sys.exit(main())"
 )
 
 

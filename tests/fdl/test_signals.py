@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.fdl.terminal import PATIENCE
 from tests.waiting import wait_for
 
@@ -355,10 +356,7 @@ def test_after_a_signal_nothing_starts_even_if_the_program_ends_with_0(project, 
             "train/train.py": "import flodl\nopen('../further', 'w')",
         }
     )
-    fdl = subprocess.Popen(
-        [sys.executable, "-m", "fdl", *words], cwd=folder, stderr=subprocess.PIPE, text=True
-    )
-    with fdl:
+    with fork_server.start("-m", "fdl", *words, cwd=folder, abrupt=True) as fdl:
         wait_for((folder / "ready").exists)
         (folder / "ready").unlink()
         fdl.send_signal(getattr(signal, name))

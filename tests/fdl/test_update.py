@@ -25,8 +25,7 @@ HOUR = 3600
 
 # fdl on a terminal of a machine that is no container.
 TYPED = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+import os, sys
 import fdl.machine.update
 from fdl.cli.entry import main
 from fdl.plan.planner import Host

@@ -263,7 +263,7 @@ def test_a_program_calls_itself_as_it_can_be_started_again(tmp_path):
         ([str(tmp_path / "pack/other.py")], "python pack/other.py"),
         (["my main.py"], "python 'my main.py'"),
     ):
-        done = fork_server.python(*words, "--help", cwd=tmp_path)
+        done = fork_server.python(*words, "--help", cwd=tmp_path, abrupt=True)
         assert done.stdout.startswith(f"Usage: {usage} [OPTIONS] <data>\n"), done.stderr
 
 

@@ -56,7 +56,8 @@ class Driver:
             words = words[1:]
         self._write(cell, name, beside or {})
         env = {**os.environ, **variables}
-        by_hand = fork_server.python("main.py", *words, cwd=self._folder / name / "free", env=env)
+        free = self._folder / name / "free"
+        by_hand = fork_server.python("main.py", *words, cwd=free, env=env, abrupt=True)
         assert by_hand.returncode == 0, f"{cell.kind}: {by_hand.stderr}"
         first = next(iter(cell.options), "")
         columns = {"manifest": ["set"], "preset": ["free", "p"], "typed": ["free", *words]}

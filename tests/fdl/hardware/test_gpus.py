@@ -40,7 +40,8 @@ print(json.dumps({**dataclasses.asdict(found), "problem": found.problem}))
 def seen(environ: Mapping[str, str], root: Path) -> dict[str, Any]:
     """What a process with these variables finds, where ``root`` is the whole file system."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
-    done = fork_server.python("-c", _QUESTION, str(root), env={**own, **environ})
+    words = ("-c", _QUESTION, str(root))
+    done = fork_server.python(*words, env={**own, **environ}, abrupt=True)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found

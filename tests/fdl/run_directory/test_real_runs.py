@@ -93,7 +93,7 @@ def trainings():
 
     def start(folder, *args):
         words = ("main.py", *args, "--output", str(folder / "out/train"))
-        process = fork_server.start_torch(*words, cwd=folder / "train", abrupt=True)
+        process = fork_server.start(*words, cwd=folder / "train", torch=True, abrupt=True)
         started.enter_context(process)
         started.callback(process.kill)
         return process

@@ -19,9 +19,6 @@ TORCH = "2.11.0"
 
 PROGRAM = f"""
 import os, sys
-if os.environ.get("TEST_ON_TERMINAL"):
-    import fcntl, termios
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from fdl.base.hardware import machine
 from fdl.libtorch import catalog
 catalog._document()["default"] = "{TORCH}"
@@ -405,7 +402,7 @@ def terminal(variables, tmp_path):
     """Type ``fdl setup ARGS`` on a terminal."""
 
     def start(*args, cwd=tmp_path, env=None):
-        env = {**variables, "TEST_ON_TERMINAL": "1", **(env or {})}
+        env = {**variables, **(env or {})}
         return Terminal("setup", *args, cwd=cwd, env=env, program=PROGRAM)
 
     return start

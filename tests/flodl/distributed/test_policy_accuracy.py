@@ -28,9 +28,8 @@ def test_every_rank_gets_equally_many_batches_from_ddp() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_with_default_settings_every_policy_is_as_accurate_as_ddp() -> None:
-    found = in_ranks(
-        policy_accuracy.RANKS, policy_accuracy.results, tuple(TASKS), (DDP, *POLICIES), 3
-    )
+    ways = (DDP, *POLICIES)
+    found = in_ranks(policy_accuracy.RANKS, policy_accuracy.results, tuple(TASKS), ways)
     missed = [
         (name, optimizer, policy, judge(found, name, optimizer, policy))
         for name in TASKS

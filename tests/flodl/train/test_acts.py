@@ -78,8 +78,9 @@ class Terminal:
         self._env.pop("XDG_RUNTIME_DIR", None)
 
     def train(self, resume: str = "", epochs: int = 1_000_000) -> Any:
-        child = fork_server.start_torch(
+        child = fork_server.start(
             *("-c", PROGRAM, resume, str(epochs)),
+            torch=True,
             cwd=self._folder,
             env=self._env | PATHS,
             abrupt=True,
@@ -90,7 +91,8 @@ class Terminal:
         return child
 
     def fdl(self, *words: str) -> Any:
-        return fork_server.python("-m", "fdl", "runs", *words, cwd=self._folder, env=self._env)
+        typed = ("-m", "fdl", "runs", *words)
+        return fork_server.python(*typed, cwd=self._folder, env=self._env, abrupt=True)
 
 
 PATHS = {"PYTHONPATH": str(Path(__file__).parents[3])}

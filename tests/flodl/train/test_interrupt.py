@@ -85,8 +85,9 @@ def start(tmp_path: Path, step: Path) -> Iterator[Start]:
     with ExitStack() as children:
 
         def begin(call: int, program: str = PROGRAM, abrupt: bool = True) -> Child:
-            child = fork_server.start_torch(
+            child = fork_server.start(
                 *("-c", program, str(tmp_path), str(call), str(step)),
+                torch=True,
                 cwd=Path(__file__).parents[3],
                 env={**os.environ, "FLODL_VERBOSITY": "quiet"},
                 abrupt=abrupt,
@@ -443,8 +444,9 @@ def test_a_job_that_is_preempted_twice_ends_with_the_weights_of_an_uninterrupted
     tmp_path: Path,
 ) -> None:
     def attempt(root: Path, stop_in_step: int, job: str, restarts: str) -> int:
-        child = fork_server.start_torch(
+        child = fork_server.start(
             *("-c", PREEMPTED, str(root), str(stop_in_step)),
+            torch=True,
             cwd=Path(__file__).parents[3],
             env={**os.environ, "SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts},
         )

@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[3]
 def train(root: Path, kill_after: tuple[int, float] | None = None) -> int:
     """Train; kill it so many steps further and then so many seconds later. Its exit code."""
     done = progress(root)
-    with fork_server.start_torch("-c", PROGRAM, str(root), cwd=ROOT) as child:
+    with fork_server.start("-c", PROGRAM, str(root), cwd=ROOT, torch=True) as child:
         if kill_after is not None:
             steps, seconds = kill_after
             while progress(root) < done + steps and child.poll() is None:
