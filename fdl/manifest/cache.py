@@ -57,11 +57,6 @@ def stamp(file: str) -> Stamp | None:
     return file, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def stamp_of_absent(file: str) -> Stamp:
-    """The stamp of a file that does not exist; when it appears, its stamp differs."""
-    return file, 0, 0, -1
-
-
 def fetch(found: Found, overlays: Mapping[str, str]) -> Content | None:
     """What is cached of a manifest, if none of its source files has changed.
 
@@ -76,9 +71,7 @@ def fetch(found: Found, overlays: Mapping[str, str]) -> Content | None:
             document["key"] != _key(found, overlays)
             or not stamped.issuperset(document["layers"])
             or not stamped.issuperset((found.path, *overlays.values()))
-            or any(
-                (stamp(known[0]) or stamp_of_absent(known[0])) != tuple(known) for known in stamps
-            )
+            or any(stamp(known[0]) != tuple(known) for known in stamps)
         ):
             return None
         files = document["files"]

@@ -1,7 +1,6 @@
-"""The files that make one manifest: overlays, what each inherits from, and what it includes.
+"""The files that make one manifest: overlays, and what each inherits from.
 
-Of an included file only commands are taken, as if they were written in the manifest itself. Each
-value keeps its own file and line. Imported on the warm path: only ``os`` at module top.
+Each value keeps its own file and line. Imported on the warm path: only ``os`` at module top.
 """
 
 # pathlib would add to the start of a command.
@@ -15,7 +14,7 @@ from fdl.manifest.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 
 _EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
@@ -62,12 +61,7 @@ def environments(directory: str) -> list[str]:
     return sorted(found)
 
 
-def stack(
-    base: str,
-    overlays: Iterable[str],
-    read: Callable[[str], Node],
-    absent: Callable[[str], None] = lambda _: None,
-) -> list[Node]:
+def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> list[Node]:
     """The layers of a manifest, weakest first: ancestors of the base, base, the same per overlay.
 
     A file that is reached twice counts once, at its weakest position.
@@ -76,7 +70,6 @@ def stack(
         base: The manifest.
         overlays: The overlays over it, weakest first.
         read: Reads and checks one file.
-        absent: Is called with each file under ``include`` that may be missing, and is.
 
     Raises:
         ManifestError: ``inherit-from`` names a missing file or forms a circle, or a file is broken.
@@ -84,7 +77,7 @@ def stack(
     layers: list[Node] = []
     seen: set[str] = set()
     for top in (base, *overlays):
-        for node in _chain(top, read, absent):
+        for node in _chain(top, read):
             canonical = os.path.realpath(node.file)
             if canonical not in seen:
                 seen.add(canonical)
@@ -92,8 +85,8 @@ def stack(
     return layers
 
 
-def _chain(file: str, read: Callable[[str], Node], absent: Callable[[str], None]) -> list[Node]:
-    """A file and its ancestors, the deepest one first, each with the commands that it includes."""
+def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
+    """A file and its ancestors, the deepest one first."""
     chain: list[Node] = []
     visited: list[str] = []
     current: str | None = file
@@ -104,8 +97,6 @@ def _chain(file: str, read: Callable[[str], Node], absent: Callable[[str], None]
             raise _circle(asked_by, [*visited, canonical])
         visited.append(canonical)
         node = read(current)
-        if node.get("include"):
-            node = with_included(node, read, absent)
         asked_by = node.get("inherit-from")
         chain.insert(0, _stripped(node))
         current = _parent(asked_by) if asked_by else None
@@ -138,98 +129,3 @@ def _circle(asked_by: Node, files: list[str]) -> Exception:
     circle = files[files.index(files[-1]) :]
     problem = f"`inherit-from` leads in a circle: {' -> '.join(map(shown, circle))}"
     return refusal_of(asked_by, problem, "remove one of the links")
-
-
-_ALLOWED = ("commands", "description", "include")
-
-
-def with_included(top: Node, read: Callable[[str], Node], absent: Callable[[str], None]) -> Node:
-    """A manifest with the commands of the files that it includes, and without ``include``.
-
-    Args:
-        top: The root mapping of the manifest.
-        read: Reads and checks one file.
-        absent: Is called with each file that may be missing, and is.
-
-    Raises:
-        ManifestError: A file is missing or includes itself, holds more than commands, or defines a
-            command that another file defines.
-    """
-    from fdl.manifest.source import refusal_of, shown
-
-    commands: dict[str, Node] = {}
-    seen: set[str] = set()
-
-    def take(node: Node, chain: list[str]) -> None:
-        for name, spec in _commands(node).items():
-            if name in commands:
-                raise _conflict(name, commands[name], spec)
-            commands[name] = spec
-        for item, file in _files(node, absent):
-            canonical = os.path.realpath(file)
-            if canonical in chain:
-                circle = " -> ".join(map(shown, [*chain[chain.index(canonical) :], canonical]))
-                raise refusal_of(
-                    item, f"`include` leads in a circle: {circle}", "remove one of the links"
-                )
-            # A file that two others include counts once.
-            if canonical not in seen:
-                seen.add(canonical)
-                take(_only_commands(read(file)), [*chain, canonical])
-
-    take(top, [os.path.realpath(top.file)])
-    kept = {key: child for key, child in top.mapping.items() if key != "include"}
-    place = top.get("commands") or top.mapping["include"]
-    kept["commands"] = Node(commands, place.file, place.line, place.column)
-    return top.at(kept)
-
-
-def _commands(node: Node) -> dict[str, Node]:
-    commands = node.get("commands")
-    return commands.mapping if commands else {}
-
-
-def _files(node: Node, absent: Callable[[str], None]) -> Iterator[tuple[Node, str]]:
-    """The existing files that a manifest includes, each with the value that names it."""
-    given = node.get("include")
-    value = given.value if given else []
-    for item in value if isinstance(value, list) else [given]:
-        written = item and (item.get("path") or item)
-        if not item or not written:
-            continue
-        folder = os.path.dirname(node.file)
-        file = os.path.normpath(os.path.join(folder, str(written.value)))
-        if os.path.isfile(file):
-            yield written, file
-            continue
-        from fdl.manifest.source import refusal_of
-
-        required = item.get("required")
-        if required is None or required.value is not False:
-            raise refusal_of(
-                written,
-                f"`include: {written.value}`: there is no such file in {folder}",
-                f"create it, or let it be absent with `{{path: {written.value}, required: false}}`",
-            )
-        absent(file)
-
-
-def _only_commands(node: Node) -> Node:
-    from fdl.manifest.source import refusal, shown
-
-    for key, child in node.mapping.items():
-        if key not in _ALLOWED:
-            problem = f"`{key}` cannot be in an included file, which gives commands only"
-            hint = f"move it to the fdl.yml, or give {shown(node.file)} to `inherit-from`"
-            raise refusal(child.file, child.key_line, child.key_column, problem, hint)
-    return node
-
-
-def _conflict(name: str, first: Node, second: Node) -> Exception:
-    from fdl.manifest.source import refusal, shown
-
-    place = f"{shown(first.file)}:{first.key_line}:{first.key_column}"
-    problem = f"command `{name}` is also defined at {place}"
-    return refusal(
-        second.file, second.key_line, second.key_column, problem, "rename or remove one of them"
-    )

@@ -141,7 +141,7 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
         check(node, whole=False)
         return node
 
-    layers = stack(base, overlays, layer, lambda file: stamps.append(cache.stamp_of_absent(file)))
+    layers = stack(base, overlays, layer)
     node, removed = combine(layers)
     check(node, whole=True)
     return node, tuple(one.file for one in layers), removed

@@ -328,8 +328,6 @@ class Root(Mapping):
     """Name -> what it does: a shell command (`run`), a folder (`path`), or a preset of `entry`."""
     inherit_from: Parent | None = Field(None, alias="inherit-from")
     """Manifest to inherit from; values of this file win."""
-    include: EnvFiles | None = None
-    """Files with further `commands`, as if they were written here. By default none."""
     entry: str | None = None
     """Program of this folder: `python main.py`. It gets the settings below as options."""
     subcommand: str | None = None

@@ -48,10 +48,7 @@ def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Re
 
     Both set the same thing. A layer that sets one of them drops the other from weaker layers.
     """
-    # The values of an included file have the strength of the layer that includes it.
-    strength = {
-        leaf.file: index for index, layer in enumerate(layers) for _, leaf in layer.leaves()
-    }
+    strength = {layer.file: index for index, layer in enumerate(layers)}
     removed: list[Removed] = []
 
     def settled(node: Node, path: tuple[str, ...]) -> Node:

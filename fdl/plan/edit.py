@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fdl.plan.planner import Host
 
 
-_LINKS = ("inherit-from", "include")
 _MARK = b"\xef\xbb\xbf"
 
 # What a preset sets for itself. The other keys belong to the manifest around it.
@@ -277,9 +276,9 @@ def _keys(path: str) -> tuple[str, ...]:
                 f"`{path}` is one item of a list", hint="set the whole list: `[first, second]`"
             )
         keys.append(step)
-    if keys[0] in _LINKS:
+    if keys[0] == "inherit-from":
         raise UsageError(
-            f"`{keys[0]}` decides which layers there are, so it is not a value of the manifest",
+            "`inherit-from` decides which layers there are, so it is not a value of the manifest",
             hint="change it in the file by hand",
         )
     return tuple(keys)

@@ -51,9 +51,7 @@ class Layers:
         overlays = overlay_files(found.directory, env).values()
         layers = stack(found.path, overlays, self._read)
         node, removed = combine(layers)
-        tops = [one.file for one in layers]
-        # Included files come first: a new value goes into the manifest.
-        files = (*(one for one in self.nodes if one not in tops), *tops)
+        files = tuple(one.file for one in layers)
         self.manifest = Manifest(found, env, (node, files, removed), overlays)
 
     def replaced(self, file: str, text: str) -> Layers:
