@@ -75,7 +75,7 @@ def watch(person: Person, browser: Browser, train: str, figure: Figure) -> None:
         browser.open(address)
         assert texts(browser, "h1, #status") == ["digits", "Running"]
         browser.wait_for(
-            f"{EPOCHS} >= 2 && flodl.view.charts.some(one => one.scales && one.lines.length)"
+            f"{EPOCHS} >= 2 && page.charts.some(one => one.scales && one.lines.length)"
         )
         seen = int(browser.evaluate(EPOCHS))
         assert seen < 10, "the page came after the end of the training"
