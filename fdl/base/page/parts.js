@@ -4,7 +4,7 @@
 const MOST_TILES = 8;
 const MOST_ROWS = 1000;
 const SURE_MS = 5000;
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = document.querySelector(".mark").namespaceURI;
 
 function svgElement(tag, attributes) {
   const made = document.createElementNS(SVG, tag);
