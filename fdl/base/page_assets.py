@@ -28,10 +28,12 @@ _SCRIPTS = (
     "runs.js",
     "table.js",
     "relations.js",
-    "live.js",
     "main.js",
 )
-"""In the order of their dependencies."""
+"""In the order of their dependencies. A page that is served has one more, before the last."""
+
+_SERVED_SCRIPT = "served.js"
+"""Everything that reads from a server; a file has no such code."""
 
 
 def asset(name: str) -> str:
@@ -51,7 +53,7 @@ def page(title: str, data: str, *, served: bool = False) -> str:
         data: JSON, in which every ``<`` is an escape.
         served: Whether it reads from the server that it came from.
     """
-    shell, _, _ = _parts()
+    shell, _, _ = _parts(served)
     return shell.substitute(title=html.escape(title), policy=policy(served=served), data=data)
 
 
@@ -62,7 +64,7 @@ def policy(*, served: bool) -> str:
     Args:
         served: Whether the page may also read from the server that it came from.
     """
-    _, script, style = _parts()
+    _, script, style = _parts(served)
     own = ["'self'"] if served else []
     rules = [
         ["default-src", "'none'"],
@@ -77,9 +79,11 @@ def policy(*, served: bool) -> str:
 
 
 @functools.cache
-def _parts() -> tuple[Template, str, str]:
+def _parts(served: bool) -> tuple[Template, str, str]:
     """The page, open for ``$title $policy $data``; its script, and its style."""
-    script = "\n" + "\n".join(map(asset, _SCRIPTS))
+    *first, last = _SCRIPTS
+    names = [*first, *([_SERVED_SCRIPT] if served else []), last]
+    script = "\n" + "\n".join(map(asset, names))
     style = "\n" + asset("page.css")
     # A dollar sign of a file begins no placeholder.
     places = {"style": style.replace("$", "$$"), "script": script.replace("$", "$$")}

@@ -169,12 +169,6 @@ function save(name, kind, text) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-async function ask(address, options = {}) {
-  const answer = await fetch(address, { cache: "no-store", ...options });
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer.json();
-}
-
 /** Use the browser's storage; it may be forbidden to local files, and a choice then lasts as long as the page. */
 function stored(use) {
   try {

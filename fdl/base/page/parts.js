@@ -1,9 +1,8 @@
 "use strict";
-/* The parts of a run around its charts: progress, acts, tiles, load of the machine, ranks, time, epochs, facts. */
+/* The parts of a run around its charts: progress, tiles, load of the machine, ranks, time, epochs, facts. */
 
 const MOST_TILES = 8;
 const MOST_ROWS = 1000;
-const SURE_MS = 5000;
 const SVG = document.querySelector(".mark").namespaceURI;
 
 function svgElement(tag, attributes) {
@@ -72,93 +71,6 @@ class ProgressStrip {
     this.facts.replaceChildren(...facts.map(([name, text]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: text }))));
     // Between two messages time goes on.
     if (following) this.#timer = window.setTimeout(() => this.render(), 1000);
-  }
-}
-
-/** Buttons that act on the training; only on a page that was served with them. */
-class ActButtons {
-  #host;
-  #token = window.location.pathname.split("/")[1];
-  #state = {};
-  #sure = 0;
-
-  constructor(host) {
-    this.#host = host;
-    this.pause = button("Pause", () => this.#ask({ act: this.#state.paused ? "continue" : "pause" }));
-    this.save = button("Save a checkpoint", () => this.#ask({ act: "checkpoint" }));
-    this.stop = button("Stop", () => this.#stopIfSure());
-    this.rate = this.#field("Learning rate", "1e-4", (value) => ({ act: "lr", value }));
-    this.key = selection("Setting", () => this.#showSetting());
-    this.setting = this.#field("Setting", "", (value) => ({ act: "set", key: this.key.value, value }));
-    this.setting.input.before(this.key);
-    this.answer = element("p", { className: "act-answer", role: "status" });
-    host.replaceChildren(element("div", { className: "act-row" }, this.pause, this.save, this.stop, this.rate.form, this.setting.form), this.answer);
-    host.hidden = false;
-  }
-
-  /** The state of the training; fields that are missing stay as they were. */
-  show(state) {
-    this.#state = { ...this.#state, ...state };
-    const { paused, stopping, settings = {}, answer } = this.#state;
-    this.pause.textContent = paused ? "Continue" : "Pause";
-    for (const one of this.#host.querySelectorAll("button, input, select")) one.disabled = Boolean(stopping);
-    const names = Object.keys(settings);
-    this.setting.form.hidden = !names.length;
-    fill(this.key, names.map((name) => [name, name]), names.includes(this.key.value) ? this.key.value : names[0]);
-    this.#showSetting();
-    if (answer) this.#say(answer.ok ? answer.text : answer.error, answer.ok);
-  }
-
-  close() {
-    this.#host.hidden = true;
-  }
-
-  #field(label, example, wish) {
-    const input = element("input", { type: "text", placeholder: example, autocomplete: "off", spellcheck: false, ariaLabel: label });
-    const send = element("button", { type: "submit", textContent: "Set", "aria-label": `Set ${label.toLowerCase()}` });
-    const form = element("form", { className: "act-field" }, element("span", { textContent: label }), input, send);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      if (input.value.trim()) this.#ask(wish(input.value.trim()));
-    });
-    return { form, input };
-  }
-
-  #showSetting() {
-    this.setting.input.placeholder = String(this.#state.settings?.[this.key.value] ?? "");
-  }
-
-  #stopIfSure() {
-    window.clearTimeout(this.#sure);
-    const sure = this.stop.dataset.sure;
-    const unsure = () => {
-      delete this.stop.dataset.sure;
-      this.stop.textContent = "Stop";
-    };
-    if (sure) {
-      unsure();
-      this.#ask({ act: "stop" });
-      return;
-    }
-    this.stop.dataset.sure = "yes";
-    this.stop.textContent = "Stop this training?";
-    this.#sure = window.setTimeout(unsure, SURE_MS);
-  }
-
-  async #ask(wish) {
-    this.#say("Waiting for the end of a step …", true);
-    const headers = { "Content-Type": "application/json", "X-Flodl-Token": this.#token };
-    try {
-      const answer = await fetch("api/act", { method: "POST", headers, body: JSON.stringify({ flodl: 1, ...wish }) });
-      if (!answer.ok) this.#say(await answer.text(), false);
-    } catch {
-      this.#say("The training cannot be reached.", false);
-    }
-  }
-
-  #say(text, good) {
-    this.answer.textContent = text;
-    this.answer.classList.toggle("bad-value", !good);
   }
 }
 

@@ -66,46 +66,6 @@ function accepted(read, names) {
   }));
 }
 
-/** Runs and curves from the server of the page. */
-class Served {
-  #version = -1;
-  /** Whether the server is still reading runs that it has not told of. */
-  isReading = false;
-  /** How many runs there are, those that are still being read included. */
-  total = 0;
-
-  /** The rows that changed since the last call, and the order of all; null if nothing did. */
-  async runs() {
-    const found = await ask(`runs?since=${this.#version}`);
-    for (const row of found.rows) {
-      row.report = row.has_report ? `${row.id}/report.html` : null;
-      row.page = row.has_page ? `${row.id}/` : null;
-    }
-    const fresh = found.version !== this.#version || found.more !== this.isReading;
-    Object.assign(this, { isReading: found.more, total: found.total });
-    this.#version = found.version;
-    return fresh ? found : null;
-  }
-
-  /** The runs that meet a filter, or why it is not one. */
-  async where(text) {
-    const { ids, problem } = await ask(`where?${new URLSearchParams({ text })}`);
-    return { ids: ids && new Set(ids), problem };
-  }
-
-  /** Curves of some runs: run -> curve. */
-  async curves({ metric, axis, ids, count, range, band, signal }) {
-    const query = new URLSearchParams({ metric, axis, count, runs: ranges(ids), band: band ? 1 : 0 });
-    if (range) {
-      query.set("first", range[0]);
-      query.set("last", range[1]);
-    }
-    const reply = await fetch(`curves?${query}`, { signal, cache: "no-store" });
-    if (!reply.ok) throw new Error(await reply.text());
-    return unpacked(await reply.arrayBuffer(), band);
-  }
-}
-
 /** Runs and curves that the page holds itself. */
 class Embedded {
   isReading = false;
@@ -143,31 +103,6 @@ class Embedded {
   async curves({ metric, axis, ids }) {
     return new Map(ids.map((id) => [id, this.#found.get(`${axis} ${id} ${metric}`)]).filter(([, curve]) => curve));
   }
-}
-
-/** Numbers of runs as text: [0, 1, 2, 7] -> "0-2,7" */
-function ranges(ids) {
-  const sorted = [...ids].sort((a, b) => a - b);
-  const parts = [];
-  for (let start = 0; start < sorted.length; ) {
-    let end = start;
-    while (sorted[end + 1] === sorted[end] + 1) end++;
-    parts.push(end > start ? `${sorted[start]}-${sorted[end]}` : `${sorted[start]}`);
-    start = end + 1;
-  }
-  return parts.join(",");
-}
-
-/** The curves in a block of bytes, as the server packs them. */
-function unpacked(buffer, band) {
-  const length = new DataView(buffer).getUint32(0, true);
-  let offset = 4 + length;
-  const column = (count) => doubles(buffer, (offset += 8 * count) - 8 * count, count);
-  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return new Map(head.map(([id, count, gaps]) => {
-    const [x, mean] = [column(count), column(count)];
-    return [id, { x, mean, gaps, ...(band ? { low: column(count), high: column(count) } : {}) }];
-  }));
 }
 
 /** Little-endian doubles; nearly every machine has them in this order already. */
