@@ -86,10 +86,10 @@ INTERVALS = """(() => {
 })()"""
 
 ZOOM = """(async () => {
-  const chart = flodl.view.charts[0];
+  const chart = page.charts[0];
   const start = performance.now();
   chart.focus.zoom([%d, %d]);
-  while (!flodl.model.curves.get("loss").detail && performance.now() - start < 5000)
+  while (!page.record.curves.get("loss").detail && performance.now() - start < 5000)
     await new Promise(done => setTimeout(done, 1));
   const taken = performance.now() - start;
   chart.focus.zoom(null);
@@ -98,7 +98,7 @@ ZOOM = """(async () => {
 
 # A canvas keeps what it was told and paints it later; reading a pixel makes it paint at once.
 REDRAW = """((painted) => {
-  const [chart] = flodl.view.charts;
+  const [chart] = page.charts;
   const taken = Array.from({ length: 21 }, () => {
     const start = performance.now();
     chart.show(chart.title.textContent, chart.series);
@@ -137,8 +137,8 @@ class Viewer:
         """Zoom in or out again, four times a second; an empty page has nothing to zoom."""
         part = "null" if turn % 2 else "[last / 4, last / 2]"
         self._browser.evaluate(
-            f"""if (window.flodl) {{
-              const {{ focus, xs }} = flodl.view.charts[0];
+            f"""if (window.page) {{
+              const {{ focus, xs }} = page.charts[0];
               const last = xs[xs.length - 1];
               focus.zoom({part});
             }}"""
@@ -170,11 +170,11 @@ def frames(browser: Browser, points: int) -> tuple[list[list[str]], list[str]]:
         stack.callback(monitor.finish)
         monitor.log_steps(piece(0, points))
         browser.open(monitor.serve(0))
-        browser.wait_for("flodl.view.connection === 'live'")
+        browser.wait_for("page.connection === 'live'")
         feed(stack, monitor, points)
         viewer = Viewer(browser, tuple(browser.evaluate(PLOT)))
         page = viewer.intervals()
-        browser.evaluate("flodl.view.charts[0].focus.zoom(null)")
+        browser.evaluate("page.charts[0].focus.zoom(null)")
         redraw, painted = (browser.evaluate(REDRAW % flag) for flag in ("false", "true"))
         zoom = browser.evaluate(ZOOM % (points // 2, points // 2 + max(10, points // 100)))
         browser.open(EMPTY)

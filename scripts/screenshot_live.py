@@ -141,7 +141,7 @@ def main() -> int:
                 if epoch + 1 == SEEN:
                     break
                 time.sleep(0.2)  # a model of this size would be done before anybody looks
-            browser.evaluate("document.getElementById('by-step').click()")
+            browser.evaluate("page.choices.set({axis: 'step'})")
             browser.evaluate(SMOOTH)
             rows = "document.querySelectorAll('#epochs tbody tr').length"
             browser.wait_for(f"{rows} === {SEEN}")

@@ -62,10 +62,8 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     # Public names are loaded from these at run time.
     assert {"flodl/__init__.pyi", "flodl/hf/__init__.pyi"} <= set(names)
     assert "fdl/libtorch/catalog.toml" in names
-    page = {"page.html", "page.css", "main.js", "chart.js"}
-    assert {f"fdl/runs/pages/page/{name}" for name in page} <= set(names)
-    assert "fdl/base/page/uplot.js" in names
-    assert "fdl/base/page/base.css" in names
+    page = {"page.html", "page.css", "main.js", "chart.js", "uplot.js"}
+    assert {f"fdl/base/page/{name}" for name in page} <= set(names)
     assert "fdl/libtorch/build/container/Dockerfile" in names
     assert {
         f"fdl/scaffold/skill/data/port/{name}.md" for name in ("SKILL", "guide", "instructions")

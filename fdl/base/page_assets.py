@@ -1,4 +1,8 @@
-"""The pages of ``fdl`` and ``flodl``: their scripts and styles in one file, and their policy."""
+"""The page of ``fdl`` and ``flodl``: its scripts and its style in one file, and its policy.
+
+The same page shows one run, many runs, a timeline or some curves; its data say which. It is served,
+or a file that needs no network.
+"""
 
 from __future__ import annotations
 
@@ -9,139 +13,81 @@ import html
 from importlib import resources
 from string import Template
 
-_CHARTS = (
+_SCRIPTS = (
     "uplot.js",
-    "elements.js",
-    "theme.js",
+    "dom.js",
     "format.js",
     "scale.js",
-    "plot.js",
     "chart.js",
-    "linechart.js",
+    "record.js",
+    "curves.js",
+    "panel.js",
+    "parts.js",
+    "media.js",
+    "timeline.js",
+    "runs.js",
+    "table.js",
+    "relations.js",
+    "main.js",
 )
-"""What a page with charts begins with, in the order of their dependencies."""
+"""In the order of their dependencies. A page that is served has one more, before the last."""
+
+_SERVED_SCRIPT = "served.js"
+"""Everything that reads from a server; a file has no such code."""
 
 
 def asset(name: str) -> str:
-    """The text of a file that all pages have: ``base.css``, ``format.js``.
+    """The text of a file of the page: ``page.css``, ``format.js``.
 
     Raises:
         FileNotFoundError: There is no such file.
     """
-    return read(__package__, f"page/{name}")
+    return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8")
 
 
-def read(package: str, path: str) -> str:
-    """The text of a file in a package."""
-    return (resources.files(package) / path).read_text(encoding="utf-8")
-
-
-class Page:
-    """A page that is one file: its own scripts and style, and a place for data.
+def page(title: str, data: str, *, served: bool = False) -> str:
+    """The page with its data.
 
     Args:
-        package: Where its files are.
-        folder: The folder of its files in this package.
-        shell: The name of its HTML, with ``$title $policy $style $scripts $data``.
-        scripts: The names of its scripts, in the order of their dependencies.
-        styles: The names of its styles, after the one of all pages.
-        served_scripts: What a page that is served has before its last script.
+        title: The title of the window.
+        data: JSON, in which every ``<`` is an escape.
+        served: Whether it reads from the server that it came from.
     """
-
-    def __init__(
-        self,
-        package: str,
-        folder: str,
-        shell: str,
-        scripts: tuple[str, ...],
-        styles: tuple[str, ...],
-        *,
-        served_scripts: tuple[str, ...] = (),
-    ) -> None:
-        self._package = package
-        self._folder = folder
-        self._shell = shell
-        self._scripts = scripts
-        self._styles = styles
-        self._served_scripts = served_scripts
-
-    def text(self, title: str, data: str, *, served: bool = False) -> str:
-        """The page with its data.
-
-        Args:
-            title: The title of the window.
-            data: JSON, in which every ``<`` is an escape.
-            served: Whether it reads from the server that it came from.
-        """
-        policy = self.policy(served=served)
-        return self._filled(served).substitute(title=html.escape(title), policy=policy, data=data)
-
-    @functools.cache  # noqa: B019 - there are few pages
-    def policy(self, *, served: bool) -> str:
-        """The content security policy of the page: it allows only its own script and style.
-
-        Args:
-            served: Whether the page may also read from the server that it came from.
-        """
-        own = ["'self'"] if served else []
-        rules = [
-            ["default-src", "'none'"],
-            ["script-src", _digest(self._script(served))],
-            ["style-src", _digest(self._style)],
-            ["img-src", *own, "data:"],
-            ["connect-src", *(own or ["'none'"])],
-            ["base-uri", "'none'"],
-            ["form-action", "'none'"],
-        ]
-        return "; ".join(" ".join(rule) for rule in rules)
-
-    @functools.cache  # noqa: B019 - there are few pages
-    def _filled(self, served: bool) -> Template:
-        """The page with style and script; open: ``$title $policy $data``."""
-        script = f"<script>{self._script(served)}</script>"
-        # A dollar sign of a file begins no placeholder.
-        places = {
-            "style": self._style.replace("$", "$$"),
-            "scripts": script.replace("$", "$$"),
-        }
-        return Template(Template(self._own(self._shell)).safe_substitute(places))
-
-    def _script(self, served: bool) -> str:
-        *first, last = self._scripts
-        own = [*first, *(self._served_scripts if served else ()), last]
-        return "\n" + "\n".join([*map(asset, _CHARTS), *map(self._own, own)])
-
-    @functools.cached_property
-    def _style(self) -> str:
-        return "\n" + "\n".join([asset("base.css"), *map(self._own, self._styles)])
-
-    def _own(self, name: str) -> str:
-        return read(self._package, f"{self._folder}/{name}")
+    shell, _, _ = _parts(served)
+    return shell.substitute(title=html.escape(title), policy=policy(served=served), data=data)
 
 
-RUN_PAGE = Page(
-    __package__ or "fdl.base",
-    "page/run",
-    "report.html",
-    (
-        "model.js",
-        "axis.js",
-        "spark.js",
-        "groups.js",
-        "progress.js",
-        "panels.js",
-        "media_plots.js",
-        "media.js",
-        "timeline_data.js",
-        "timeline_lanes.js",
-        "timeline.js",
-        "view.js",
-        "main.js",
-    ),
-    ("report.css", "media.css", "timeline.css"),
-    served_scripts=("acts.js", "live.js"),
-)
-"""The page of one run: the live page if it is served; as a file a report, a timeline or curves."""
+@functools.cache
+def policy(*, served: bool) -> str:
+    """The content security policy of the page: it allows only its own script and style.
+
+    Args:
+        served: Whether the page may also read from the server that it came from.
+    """
+    _, script, style = _parts(served)
+    own = ["'self'"] if served else []
+    rules = [
+        ["default-src", "'none'"],
+        ["script-src", _digest(script)],
+        ["style-src", _digest(style)],
+        ["img-src", *own, "data:"],
+        ["connect-src", *(own or ["'none'"])],
+        ["base-uri", "'none'"],
+        ["form-action", "'none'"],
+    ]
+    return "; ".join(" ".join(rule) for rule in rules)
+
+
+@functools.cache
+def _parts(served: bool) -> tuple[Template, str, str]:
+    """The page, open for ``$title $policy $data``; its script, and its style."""
+    *first, last = _SCRIPTS
+    names = [*first, *([_SERVED_SCRIPT] if served else []), last]
+    script = "\n" + "\n".join(map(asset, names))
+    style = "\n" + asset("page.css")
+    # A dollar sign of a file begins no placeholder.
+    places = {"style": style.replace("$", "$$"), "script": script.replace("$", "$$")}
+    return Template(Template(asset("page.html")).safe_substitute(places)), script, style
 
 
 def _digest(text: str) -> str:

@@ -191,6 +191,10 @@ class Known:
             return Quantity(text, LAST, text)
         raise unknown(text, "metric, setting or fact", [*self.metrics, *self.settings, *FACTS])
 
+    def is_truth(self, quantity: Quantity) -> bool:
+        """Whether a run has a value of it that is true or false."""
+        return any(isinstance(quantity.value(run), bool) for run in self._runs)
+
     def _best(self, text: str) -> Quantity:
         metric = Metric.parse(text.removeprefix(BEST_OF))
         return Quantity(text, BEST, self._metric(metric.name), metric.higher)

@@ -14,8 +14,7 @@ backquotes. A value is a number, a time span (``30m``, ``7d``), a date (``2026-0
 
 A missing value never matches: a condition on it is unknown, and so is ``not`` of it.
 
-The filter of the page of many runs, ``fdl/runs/pages/page/filter.js``, reads the same language.
-Both are tested with the cases in ``tests/fdl/run_directory/where_cases.py``.
+The filter of the page of many runs is read here too.
 """
 
 from __future__ import annotations

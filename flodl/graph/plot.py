@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from fdl.base import page_assets
 from fdl.base.files import write_text
-from fdl.base.page_assets import RUN_PAGE
 from fdl.base.suggest import nearest
 from flodl.graph.history import Point
 
@@ -58,7 +58,9 @@ def page(
         {"name": name, "values": [finite(float(value)) for value in values]}
         for name, values in series.items()
     ]
-    write_text(path, RUN_PAGE.text(title, to_json({"title": title, "unit": unit, "curves": form})))
+    write_text(
+        path, page_assets.page(title, to_json({"title": title, "unit": unit, "curves": form}))
+    )
 
 
 def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:

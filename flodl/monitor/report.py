@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import final
 
+from fdl.base import page_assets
 from fdl.base.files import replace_text
-from fdl.base.page_assets import RUN_PAGE
 from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.media.store import KEPT, MediaStore
@@ -142,4 +142,4 @@ def _page(
         "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
     }
     data = ",".join(f'"{name}":{text}' for name, text in parts.items())
-    return RUN_PAGE.text(info.title, f"{{{data}}}")
+    return page_assets.page(info.title, f"{{{data}}}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fdl.base import page_assets
 from fdl.base.files import write_text
-from fdl.base.page_assets import RUN_PAGE
 from flodl.errors import DataError
 from flodl.monitor.records import finite, to_json
 from flodl.monitor.resources import GpuSnapshot
@@ -178,4 +178,4 @@ def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title:
         OSError: The file cannot be written; an existing one stays.
     """
     data = f'{{"title":{to_json(title)},"timeline":{_as_json(content)}}}'
-    write_text(path, RUN_PAGE.text(title, data))
+    write_text(path, page_assets.page(title, data))

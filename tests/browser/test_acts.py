@@ -58,10 +58,10 @@ def test_buttons_ask_the_training_and_show_what_it_answers(
     browser: Any, monitor: Monitor, training: Training, tmp_path: Path
 ) -> None:
     browser.open(monitor.url)
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     browser.wait_for("document.querySelectorAll('#acts option').length === 2")
     assert texts(browser, "#acts button") == ["Pause", "Save a checkpoint", "Stop", "Set", "Set"]
-    browser.evaluate("flodl.view.acts.pause.click()")
+    browser.evaluate("page.acts.pause.click()")
     until(browser, training, {"flodl": 1, "act": "pause"})
     assert texts(browser, ".act-answer") == ["Waiting for the end of a step …"]
     training.answer(ok=True, text="paused after step 7")
@@ -69,25 +69,25 @@ def test_buttons_ask_the_training_and_show_what_it_answers(
     browser.wait_for("document.querySelector('.act-answer').textContent === 'paused after step 7'")
     assert texts(browser, "#acts button")[0] == "Continue"
 
-    browser.evaluate("flodl.view.acts.rate.input.focus()")
-    browser.evaluate("flodl.view.acts.rate.input.value = '-1'")
+    browser.evaluate("page.acts.rate.input.focus()")
+    browser.evaluate("page.acts.rate.input.value = '-1'")
     browser.press("Enter")
     until(browser, training, {"flodl": 1, "act": "lr", "value": "-1"})
     training.answer(ok=False, error="lr='-1': <script>document.title = 'run'</script>")
     browser.wait_for("document.querySelector('.act-answer.bad-value')")
     assert browser.evaluate("document.title") != "run"
 
-    browser.evaluate("flodl.view.acts.setting.input.value = '2'")
-    browser.evaluate("flodl.view.acts.setting.form.requestSubmit()")
+    browser.evaluate("page.acts.setting.input.value = '2'")
+    browser.evaluate("page.acts.setting.form.requestSubmit()")
     until(browser, training, {"flodl": 1, "act": "set", "key": "beta", "value": "2"})
 
-    browser.evaluate("flodl.view.acts.stop.click()")
+    browser.evaluate("page.acts.stop.click()")
     assert texts(browser, "#acts button")[2] == "Stop this training?"
     assert training.asked[-1]["act"] == "set", "one click does not stop a training"
-    browser.evaluate("flodl.view.acts.stop.click()")
+    browser.evaluate("page.acts.stop.click()")
     until(browser, training, {"flodl": 1, "act": "stop"})
     monitor.live_page.acts({"stopping": True})  # type: ignore[union-attr]
-    browser.wait_for("flodl.view.acts.pause.disabled")
+    browser.wait_for("page.acts.pause.disabled")
     names = "[...document.querySelectorAll('#acts button, #acts input, #acts select')]"
     assert browser.evaluate(f"{names}.every(one => one.ariaLabel || one.textContent)")
     for width in (400, 1280, 2560):
@@ -113,6 +113,6 @@ def test_a_page_without_buttons_has_none(browser: Any) -> None:
     monitor = Monitor(3, terminal=False)
     monitor.log(0, 1.0, {"loss": 1.0})
     browser.open(monitor.serve(0))
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     assert browser.evaluate("document.getElementById('acts').hidden")
     monitor.close()

@@ -13,7 +13,7 @@ from flodl.monitor.records import StepSeries
 
 from .test_report import drawn, texts
 
-RECEIVED = "flodl.model.records.map(one => one.epoch)"
+RECEIVED = "page.record.records.map(one => one.epoch)"
 
 
 @pytest.fixture
@@ -37,22 +37,22 @@ def test_a_run_is_followed_from_the_middle_through_a_broken_line_to_its_end(brow
     browser.open(url)
     assert texts(browser, "h1, #status") == ["digits", "Running"]
     assert browser.evaluate(RECEIVED) == [1, 2]
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     assert browser.evaluate("document.getElementById('status').className") == "status beating"
     log(monitor, 2)
-    browser.wait_for("flodl.model.records.length === 3")
+    browser.wait_for("page.record.records.length === 3")
     browser.wait_for("document.querySelectorAll('#epochs tbody tr').length === 3")
 
     monitor.close()
-    browser.wait_for("flodl.view.connection === 'lost'")
+    browser.wait_for("page.connection === 'lost'")
     assert texts(browser, "#status") == ["Reconnecting…"]
     log(monitor, 3)
     monitor.log_steps([StepSeries("loss", [0, 1, 2], [3.0, 2.0, 1.0])])
     browser.evaluate("window.sameDocument = true")
     assert monitor.serve(urlsplit(url).port) == url
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     log(monitor, 4)
-    browser.wait_for("flodl.model.records.length === 5 && flodl.model.curves.size === 1")
+    browser.wait_for("page.record.records.length === 5 && page.record.curves.size === 1")
     assert browser.evaluate(RECEIVED) == [1, 2, 3, 4, 5], "nothing twice, nothing left out"
     assert browser.evaluate("window.sameDocument") is True, "without loading the page again"
 
@@ -75,7 +75,7 @@ def test_another_run_behind_the_same_address_replaces_the_page(browser, monitor)
     log(monitor, 0, 1, 2)
     port = urlsplit(monitor.serve(0)).port
     browser.open(monitor.url)
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     monitor.close()
     following = Monitor(2, terminal=False)
     following.set_identity(label="letters")
@@ -93,18 +93,18 @@ def test_a_hundred_thousand_points_are_thinned_and_a_zoom_fetches_the_rest(brows
     monitor.log_steps([StepSeries("loss", steps, values)])
     monitor.serve(0)
     browser.open(monitor.url)
-    assert texts(browser, "#units button[aria-pressed=true]") == ["by step"]
+    assert browser.evaluate("document.getElementById('x-axis').value") == "step"
     [whole] = drawn(browser)
     assert 1000 < whole["points"] <= 2000
-    assert browser.evaluate("flodl.model.curves.get('loss').max") == 9.0, "a peak is never lost"
-    browser.wait_for("flodl.view.connection === 'live'")
-    browser.evaluate("flodl.view.charts[0].focus.zoom([54000, 55000])")
-    browser.wait_for("flodl.view.charts[0].lines[0].x.length === 1003")
-    fine = browser.evaluate("flodl.model.curves.get('loss').detail.xs")
+    assert browser.evaluate("page.record.curves.get('loss').max") == 9.0, "a peak is never lost"
+    browser.wait_for("page.connection === 'live'")
+    browser.evaluate("page.charts[0].focus.zoom([54000, 55000])")
+    browser.wait_for("page.charts[0].lines[0].x.length === 1003")
+    fine = browser.evaluate("page.record.curves.get('loss').detail.xs")
     assert fine == list(range(53_999, 55_002)), "every point of the range"
     monitor.log_steps([StepSeries("loss", range(100_000, 110_000), [0.5] * 10_000)])
-    browser.wait_for("flodl.model.curves.get('loss').last.x === 109999")
-    assert browser.evaluate("flodl.model.curves.get('loss').xs.length") < 8192
+    browser.wait_for("page.record.curves.get('loss').last.x === 109999")
+    assert browser.evaluate("page.record.curves.get('loss').xs.length") < 8192
     assert browser.console == []
 
 
@@ -115,11 +115,11 @@ def test_a_hostile_name_and_dark_colours_under_the_content_security_policy(brows
     monitor.log(0, 1.0, {name: 1.0})
     monitor.serve(0)
     browser.open(monitor.url, dark=True)
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     monitor.log(1, 1.0, {name: math.nan})
     monitor.log_steps([StepSeries(name, [0, 1], [1.0, math.nan])])
     monitor.set_svg("<svg xmlns='http://www.w3.org/2000/svg' width='60' height='20'/>")
-    browser.wait_for("flodl.model.records.length === 2 && flodl.model.curves.size === 1")
+    browser.wait_for("page.record.records.length === 2 && page.record.curves.size === 1")
     assert texts(browser, "h1") == [name]
     browser.wait_for("document.querySelector('#model img').naturalWidth === 60")
     background = "getComputedStyle(document.body).backgroundColor"

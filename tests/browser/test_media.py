@@ -53,7 +53,7 @@ def page(folder: Path, **options: int) -> Path:
 def show(browser) -> None:
     """Show the section at once; panels outside of the window are not drawn."""
     browser.resize(1400, 4000)
-    browser.wait_for("flodl.view.media.panels.every(one => one.body.firstChild)")
+    browser.wait_for("page.media.panels.every(one => one.body.firstChild)")
     browser.settle()
 
 
@@ -184,9 +184,7 @@ def test_curves_have_their_areas_and_are_read_by_keys(browser, tmp_path):
     assert texts(browser, f"{panel('pr')} .media-note") == [
         "class 1: recall 1.000, precision 0.500"
     ]
-    names = (
-        "flodl.view.media.panels.find(one => one.kind === 'roc').plot.lines.map(one => one.name)"
-    )
+    names = "page.media.panels.find(one => one.kind === 'roc').plot.lines.map(one => one.name)"
     assert len(browser.evaluate(names)) == 4, "three classes and the diagonal"
     click(browser, f"{panel('roc')} .legend button")
     assert browser.evaluate(names)[0] == ""
@@ -222,7 +220,7 @@ def test_a_live_page_shows_media_as_they_come(browser):
         record(monitor, range(1, 3))
         monitor.flush()
         browser.open(monitor.serve(0))
-        browser.wait_for("flodl.view.media.panels.length === 7")
+        browser.wait_for("page.media.panels.length === 7")
         show(browser)
         assert set(texts(browser, ".media-steps output")) == {"step 2, epoch 1"}
         slide(browser, "text", 0)

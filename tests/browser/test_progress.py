@@ -35,12 +35,12 @@ def with_load(monitor: Monitor, *progress: int | None, **more: float) -> None:
 def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     monitor.log_progress(0, 0, 450)
     browser.open(monitor.serve(0))
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     assert texts(browser, f"{STRIP} strong") == ["Epoch 1 of 2, step 0 of 450"]
     monitor.log_steps([StepSeries("loss", [0, 1], [2.0, 1.5])])
     monitor.log_ledger({"import": 1.5, "forward": 0.5})
     with_load(monitor, 0, 225, 450, rate=1234.5, eta=90.0)
-    browser.wait_for("flodl.model.progress.step === 225")
+    browser.wait_for("page.record.progress.step === 225")
     browser.wait_for("document.querySelectorAll('.ledger li').length === 2")
     assert texts(browser, f"{STRIP} strong") == ["Epoch 1 of 2, step 225 of 450"]
     facts = texts(browser, f"{STRIP} dl > div")
@@ -82,11 +82,11 @@ def test_a_page_opened_late_and_a_report_show_the_position_too(browser, monitor,
 def test_after_the_program_is_gone_its_last_state_stays(browser, monitor):
     monitor.log_progress(0, 9, 10, rate=5.0, eta=1.0)
     browser.open(monitor.serve(0))
-    browser.wait_for("flodl.view.connection === 'live'")
+    browser.wait_for("page.connection === 'live'")
     monitor.log(0, 1.0, {"loss": 0.5})
-    browser.wait_for("flodl.model.records.length === 1")
+    browser.wait_for("page.record.records.length === 1")
     monitor.close()
-    browser.wait_for("flodl.view.connection === 'gone'")
+    browser.wait_for("page.connection === 'gone'")
     (notice,) = texts(browser, "#notice:not([hidden])")
     assert notice.startswith("The run ended or its machine is not reachable. The page shows the")
     assert texts(browser, "#status") == ["Not reachable"]

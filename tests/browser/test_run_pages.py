@@ -28,8 +28,8 @@ from .chromium import Browser
 from .test_report import texts, unnamed
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
-CHART = "page.curves.charts.get('loss')"
-DRAWN = f"{CHART}?.shown.complete && !document.querySelector('[aria-busy]')"
+CHART = "page.curves.chart('loss')"
+DRAWN = f"{CHART}?.drawn.complete && !document.querySelector('[aria-busy]')"
 
 
 @pytest.fixture(scope="module")
@@ -62,30 +62,32 @@ def served(folder: Path, tmp_path: Path, browser: Browser) -> Iterator[Browser]:
 
 
 def choose(browser: Browser, **choices: object) -> None:
-    browser.evaluate(f"page.choices.set({json.dumps(choices)})")
+    browser.evaluate(f"(page.choices.set({json.dumps(choices)}), page.settled)")
     browser.settle()
 
 
 def test_curves_are_overlaid_over_steps_epochs_and_time(served):
-    served.wait_for(f"{CHART}.shown.lines === 20")
-    assert texts(served, "[aria-label='Curves over'] [aria-pressed=true]") == ["Step"]
+    served.wait_for(f"{CHART}.drawn.lines === 20")
+    assert served.evaluate("document.getElementById('x-axis').value") == "step"
     ends = {}
     for axis in ("epoch", "time", "wall", "step"):
         choose(served, axis=axis)
-        served.wait_for(f"{DRAWN} && {CHART}.shown.axis === '{axis}'")
-        assert served.evaluate(f"{CHART}.shown.lines") == 20
+        served.wait_for(f"{DRAWN} && {CHART}.drawn.axis === '{axis}'")
+        assert served.evaluate(f"{CHART}.drawn.lines") == 20
         ends[axis] = served.evaluate(f"{CHART}.range[1]")
     assert ends["epoch"] == 20
     assert 2900 < ends["step"] <= 3000
     assert 1000 < ends["time"] < 1081, "the longest run took 1080 seconds"
     assert ends["wall"] > 1.77e9
-    choose(served, axis="step", logY=True, smoothing=0.9)
-    assert served.evaluate(f"{CHART}.shown.bands") == 0, "a smoothed curve has no band"
+    choose(served, axis="step", smoothing=0.9)
+    served.evaluate(f"{CHART}.logButton.click()")
+    assert served.evaluate(f"{CHART}.logs") is True
+    assert served.evaluate(f"{CHART}.drawn.bands") == 0, "a smoothed curve has no band"
     assert served.console == []
 
 
 def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
-    served.evaluate("page.curves.logX.click()")
+    served.evaluate("document.getElementById('log-x').click()")
     served.settle()
     at = [served.evaluate(f"{CHART}.xOf({step})") for step in (10, 100, 1000)]
     assert at[2] - at[1] == pytest.approx(at[1] - at[0])
@@ -96,7 +98,7 @@ def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
     quarter = (last / first) ** 0.25
     assert (low, high) == pytest.approx((first * quarter, last / quarter), rel=0.01)
     choose(served, axis="wall")
-    assert texts(served, "#curve-tools button:disabled") == ["Log x"]
+    assert texts(served, "#curve-tools button:disabled") == ["log x"]
     assert served.console == []
 
 
@@ -117,15 +119,15 @@ def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     assert 0 < first < last < 3000
 
 
-def test_a_metric_that_is_unticked_leaves_and_comes_back_with_the_zoom(served):
-    choose(served, metrics=["accuracy"])
-    assert texts(served, ".charts .chart h3") == ["accuracy"]
+def test_a_metric_that_is_not_searched_leaves_and_comes_back_with_the_zoom(served):
+    choose(served, search="accuracy")
+    assert texts(served, "#charts .chart h3") == ["accuracy"]
     served.evaluate("page.focus.zoom([500, 1500])")
     served.wait_for("!document.querySelector('[aria-busy]')")
-    choose(served, metrics=["accuracy", "loss"])
+    choose(served, search="")
     served.wait_for(DRAWN)
     assert served.evaluate(f"{CHART}.range") == [500, 1500]
-    assert served.evaluate(f"{CHART}.shown.lines") == 20
+    assert served.evaluate(f"{CHART}.drawn.lines") == 20
     assert served.console == []
 
 
@@ -146,20 +148,20 @@ def test_the_text_box_of_a_chart_stays_inside_of_it_on_a_phone(served):
 
 def test_groups_show_mean_and_band_with_a_legend(served):
     choose(served, group="all but the seed", band="deviation")
-    assert served.evaluate(f"{CHART}.shown.lines") == 4
-    assert served.evaluate(f"{CHART}.shown.bands") == 4
+    assert served.evaluate(f"{CHART}.drawn.lines") == 4
+    assert served.evaluate(f"{CHART}.drawn.bands") == 4
     assert texts(served, "#legend .count") == ["×5"] * 4
     choose(served, group="config.seed", filter="seed in (0, 1)")
     assert texts(served, "#legend li") == ["seed = 0×4", "seed = 1×4"]
     served.evaluate("document.querySelector('#legend button').click()")
-    served.wait_for("page.model.visible.length === 4")
+    served.wait_for("page.runs.visible.length === 4")
 
 
 def test_the_filter_takes_words_and_conditions(served):
     served.evaluate("document.getElementById('theme').focus()")
     served.press("/")
     assert served.evaluate("document.activeElement.id") == "filter"
-    shown = "page.model.filtered.map(run => run.config.seed[0])"
+    shown = "page.runs.filtered.map(run => run.config.seed[0])"
     for text, seeds in (
         ("seed >= 3", [4, 3] * 4),
         ("seed = 2 and not state = failed and best:loss < 100", [2] * 3),
@@ -170,7 +172,8 @@ def test_the_filter_takes_words_and_conditions(served):
         choose(served, filter=text)
         assert served.evaluate(shown) == seeds, text
     choose(served, filter="no_such_name > 1")
-    assert "no run has the metric, setting or fact `no_such_name`" in texts(served, "#problem")
+    (problem,) = texts(served, "#problem")
+    assert "no run has the metric, setting or fact `no_such_name`" in problem
     assert served.evaluate(shown) == [1], "the runs that were shown stay"
     choose(served, filter="seed = 77")
     assert texts(served, "#no-runs") == ["No run meets the filter."]
@@ -188,26 +191,18 @@ def test_the_filter_understands_what_where_of_runs_list_understands(three, tmp_p
     browser.call("Emulation.setTimezoneOverride", timezoneId="UTC")
     with page_of(three, tmp_path / "cache") as url:
         browser.open(url)
-        browser.wait_for("page.model.runs.length === 3")
-        met = "page.model.filtered.map(run => 'abc'[run.name[9] - 1]).sort().join('')"
+        browser.wait_for("page.runs.all.length === 3")
+        met = "page.runs.filtered.map(run => 'abc'[run.name[9] - 1]).sort().join('')"
         for text, letters in CASES:
             choose(browser, filter=text)
-            assert (browser.evaluate("page.model.problem"), browser.evaluate(met)) == (
+            assert (browser.evaluate("page.runs.problem"), browser.evaluate(met)) == (
                 "",
                 letters,
             ), text
-        for text, caret, problem in WRONG:
-            if not text:
-                continue  # an empty filter shows all runs
-            refused = browser.evaluate(
-                "(() => { try { new FilterParser(TEXT, new Names(page.model.runs)).whole() } "
-                "catch (error) { return [error.message, error.place] } })()".replace(
-                    "TEXT", json.dumps(text)
-                )
-            )
-            assert problem in refused[0], text
-            if text.isascii() and "~" not in text:
-                assert refused[1] == len(caret) - 1, text
+        for text, _, problem in WRONG:
+            if re.search(r"[<>=~]|\bin\s*\(", text):  # other texts are words to search
+                choose(browser, filter=text)
+                assert problem in texts(browser, "#problem")[0], text
         browser.open("about:blank")
     browser.call("Emulation.setTimezoneOverride", timezoneId="")
 
@@ -215,10 +210,10 @@ def test_the_filter_understands_what_where_of_runs_list_understands(three, tmp_p
 def test_words_are_searched_and_a_name_of_true_or_false_is_a_condition(three, tmp_path, browser):
     with page_of(three, tmp_path / "cache") as url:
         browser.open(url)
-        browser.wait_for("page.model.runs.length === 3")
+        browser.wait_for("page.runs.all.length === 3")
         for text, count in (("amp", 1), ("not amp", 1), ("lr", 2), ("lr=0.1", 1), ("paper", 1)):
             choose(browser, filter=text)
-            assert browser.evaluate("page.model.filtered.length") == count, text
+            assert browser.evaluate("page.runs.filtered.length") == count, text
         browser.open("about:blank")
 
 
@@ -231,7 +226,7 @@ def test_the_table_is_sorted_and_keeps_the_columns(served):
     served.settle()
     rows = served.evaluate("[...document.querySelectorAll('.runs tbody tr[data-id]')].length")
     values = served.evaluate(
-        "sorted(page.model.filtered, 'best:loss', key => page.model.column(key))"
+        "sorted(page.runs.filtered, 'best:loss', key => page.runs.column(key))"
         ".map(run => run.metrics.loss.best)"
     )
     assert rows > 0
@@ -252,7 +247,7 @@ def test_the_table_is_sorted_and_keeps_the_columns(served):
 
 def test_a_hidden_run_loses_its_curve(served):
     served.evaluate("document.querySelector('.runs tbody .draws').click()")
-    served.wait_for(f"{CHART}.shown.complete && {CHART}.shown.lines === 19")
+    served.wait_for(f"{CHART}.drawn.complete && {CHART}.drawn.lines === 19")
     assert texts(served, "#shown") == ["20 of 20 listed, 19 drawn"]
 
 
@@ -266,23 +261,24 @@ def test_settings_are_set_against_results(served):
     brushed = served.evaluate("page.parallel.brushed.length")
     assert 0 < brushed < 20
     choose(served, scatterX="config.seed", scatterY="best:accuracy")
-    foot = texts(served, "#scatter .plot-foot")
-    assert foot == ["best accuracy against seed · 20 runs"]
+    assert texts(served, "#scatter h3") == ["best accuracy against seed"]
+    assert texts(served, "#scatter .plot-foot") == ["20 runs"]
     served.evaluate("page.scatter.area.focus()")
     served.press("ArrowRight")
-    assert "seed 0" in texts(served, "#announcer")[0]
+    assert "seed 0" in served.evaluate("page.scatter.area.getAttribute('aria-valuetext')")
 
 
 def test_the_axes_of_the_scatter_have_names_and_times_have_units(served):
     served.evaluate(
-        "window.written = []; const write = CanvasRenderingContext2D.prototype.fillText;"
+        "window.written = []; const original = CanvasRenderingContext2D.prototype.fillText;"
         "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
-        "  if (this.canvas === page.scatter.canvas) written.push(text);"
-        "  write.call(this, text, ...rest) }"
+        "  if (page.scatter.canvas.contains(this.canvas)) written.push(text);"
+        "  original.call(this, text, ...rest) }"
     )
     choose(served, scatterX="config.lr", scatterY="seconds")
     written = served.evaluate("written")
-    assert {"lr", "Time"} <= set(written)
+    assert "lr" in written
+    assert texts(served, "#scatter h3") == ["Time against lr"]
     assert any(re.fullmatch(r"\d+m", text) for text in written), written
     assert "1000" not in written
 
@@ -293,7 +289,7 @@ def test_only_what_differs_is_listed_with_its_origin(served):
     assert "epochs" not in names, "it is the same in all runs"
     assert "train/fdl.yml:9:9" in " ".join(texts(served, "#differences td"))
     choose(served, filter="seed in (0, 1) and lr > 0", hidden=[])
-    served.evaluate("page.hide(page.model.filtered.slice(2), true)")
+    served.evaluate("page.hide(page.runs.filtered.slice(2), true)")
     served.settle()
     rows = texts(served, "#differences tbody tr")
     assert rows == ["seed1--each0--each"] or rows == ["seed0--each1--each"]
@@ -302,10 +298,10 @@ def test_only_what_differs_is_listed_with_its_origin(served):
 def test_a_run_opens_with_its_origins_and_its_report(served):
     served.evaluate("document.querySelector('.runs tbody .link').click()")
     served.settle()
-    assert served.evaluate("document.getElementById('details').open")
-    assert "train/fdl.yml:9:9" in " ".join(texts(served, "#details .origin"))
+    assert served.evaluate("document.getElementById('details-box').open")
+    assert "train/fdl.yml:9:9" in " ".join(texts(served, "#details-body .origin"))
     served.evaluate("window.open = null")
-    link = served.evaluate("document.querySelector('#details a').href")
+    link = served.evaluate("document.querySelector('#details-body a').href")
     assert link.endswith("/report.html")
     served.open(link)
     assert served.evaluate("document.title") == "Report"
@@ -324,12 +320,12 @@ def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, 
         browser.evaluate("window.sameDocument = true")
         make_runs(tmp_path / "runs" / "sweep", 2, 1000)
         (run / "run.json").write_text(json.dumps(record))
-        browser.wait_for("page.model.runs.length === 3")
-        browser.wait_for(f"{CHART}.shown.complete && {CHART}.shown.lines === 3")
+        browser.wait_for("page.runs.all.length === 3")
+        browser.wait_for(f"{CHART}.drawn.complete && {CHART}.drawn.lines === 3")
         assert texts(browser, "#status") == ["Up to date"]
     browser.wait_for("document.getElementById('status').textContent === 'Not connected'")
     assert browser.evaluate("window.sameDocument") is True
-    assert browser.evaluate("page.model.runs.length") == 3, "the page keeps what it knows"
+    assert browser.evaluate("page.runs.all.length") == 3, "the page keeps what it knows"
     assert all("net::ERR_" in line for line in browser.console), "the browser's own remark"
 
 
@@ -344,7 +340,7 @@ def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dar
     write_page(search([tmp_path / "runs"]), tmp_path / "page.html")
     browser.open(tmp_path / "page.html", width=width, dark=dark)
     browser.wait_for(DRAWN)
-    browser.evaluate("page.open(page.model.runs[1])")
+    browser.evaluate("page.open(page.runs.all[1])")
     browser.settle()
     assert HOSTILE in " ".join(texts(browser, "#details-body td"))
     assert browser.evaluate("window.stolen ?? null") is None
@@ -357,7 +353,7 @@ def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dar
 
 def test_every_control_has_a_name(served):
     assert unnamed(served) == []
-    served.evaluate("page.open(page.model.runs[1])")
+    served.evaluate("page.open(page.runs.all[1])")
     served.settle()
     assert unnamed(served) == []
 
@@ -368,10 +364,10 @@ def test_five_hundred_runs_of_a_hundred_thousand_points_are_all_drawn(tmp_path, 
     with page_of(tmp_path / "runs", tmp_path / "cache") as url:
         browser.open(url)
         # The first runs are drawn while others are still being read.
-        browser.wait_for(f"{DRAWN} && {CHART}.shown.lines === 500", 60)
+        browser.wait_for(f"{DRAWN} && {CHART}.drawn.lines === 500", 60)
         browser.evaluate("page.focus.zoom([50_000, 50_100])")
         browser.wait_for(DRAWN, 60)
-        assert browser.evaluate(f"{CHART}.shown.lines") == 500
+        assert browser.evaluate(f"{CHART}.drawn.lines") == 500
         browser.open("about:blank")
 
 
@@ -382,7 +378,7 @@ def test_values_that_are_not_finite_are_shown_and_never_the_best(
         trail(tmp_path / "runs" / f"2026-01-31T10-00-0{number}", metrics={"loss": losses})
     with page_of(tmp_path / "runs", tmp_path / "cache") as url:
         browser.open(url, width=1280)
-        browser.wait_for("page.model?.runs.length === 4")
+        browser.wait_for("page.runs?.all.length === 4")
         for sort, first in (
             ("best:loss", ["0.2500", "0.5000"]),
             ("-best:loss", ["0.5000", "0.2500"]),

@@ -3,6 +3,9 @@
 
 const DASHES = [[], [7, 4], [2, 4]];
 
+/** A shorter way with the button down is a click. */
+const DRAG_PIXELS = 5;
+
 /** Values that count for a scale; of more, every n-th does. */
 const MOST_SCALED = 40_000;
 
@@ -11,63 +14,128 @@ const MARKED_UP_TO = 60;
 
 /** Where the reader looks, shared by all charts of one axis: the place pointed at, and the zoom. */
 class Focus {
-  #listeners = [];
+  charts = new Set();
   x = null;
   owner = null;
   range = null;
 
-  constructor(axis) {
-    this.axis = axis;
-  }
-
-  /** Call `listener(what)` after "point" and "zoom". */
-  watch(listener) {
-    this.#listeners.push(listener);
-  }
-
-  ignore(listener) {
-    this.#listeners = this.#listeners.filter((one) => one !== listener);
+  /** `zoomed(range)` is called after the reader has zoomed. */
+  constructor(axis, zoomed = () => {}) {
+    Object.assign(this, { axis, zoomed });
   }
 
   point(x, owner) {
     if (x === this.x && owner === this.owner) return;
     [this.x, this.owner] = [x, owner];
-    for (const listener of this.#listeners) listener("point");
+    for (const chart of this.charts) chart.cursorLater();
   }
 
   zoom(range) {
     if (range && !(range[1] > range[0])) return;
     this.range = range;
-    for (const listener of this.#listeners) listener("zoom");
+    for (const chart of this.charts) chart.zoomed();
+    this.zoomed(range);
     const { axis } = this;
     const [from, to] = range && axis.numbers ? [Math.ceil(range[0]), Math.floor(range[1])] : range || [];
     announce(range ? `zoomed to ${axis.label(from)} to ${axis.label(to)}` : "whole range");
   }
+
+  /** Whether x has a place on the axis and lies in the zoom. */
+  shows(x) {
+    return this.axis.has(x) && (!this.range || (x >= this.range[0] && x <= this.range[1]));
+  }
+}
+
+/** A drawing: its card, a surface, a layer for the cursor, the text box beside it, and what stands below. */
+class Plot {
+  constructor(title, { height = 260, surface = element("canvas"), ...attributes } = {}) {
+    this.height = height;
+    this.width = 0;
+    this.title = element("h3", { textContent: title, title });
+    this.canvas = surface;
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
+    this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
+    this.note = element("p", { className: "plot-note", hidden: true });
+    this.area = element("div", { className: "plot", tabIndex: 0, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
+    this.head = element("div", { className: "chart-head" }, this.title);
+    this.foot = element("p", { className: "plot-foot" });
+    this.card = element("article", { className: "card chart" }, this.head, this.area, this.foot);
+    this.draw = soon(() => this.redraw());
+    // Drawing changes the height, which the observer must not see as a change of its own making.
+    new ResizeObserver(() => {
+      const width = this.area.clientWidth;
+      if (width === this.width) return;
+      this.width = width;
+      this.resized?.();
+      this.draw();
+    }).observe(this.area);
+  }
+
+  /** Say why there is nothing to see; an empty text shows the drawing. */
+  say(text) {
+    this.message = text;
+    this.note.hidden = !text;
+    this.note.textContent = text;
+  }
+
+  /** Show the text box beside x, on the side that has more room and inside of the plot, and speak the same. */
+  tell(x, lines, spoken) {
+    this.readout.hidden = !lines.length;
+    if (!lines.length) return;
+    this.readout.replaceChildren(...lines);
+    const room = Math.max(0, this.width - this.readout.offsetWidth);
+    const left = x > this.width / 2 ? x - 14 - this.readout.offsetWidth : x + 14;
+    this.readout.style.left = `${Math.min(Math.max(left, 0), room)}px`;
+    this.area.setAttribute("aria-valuetext", spoken);
+  }
+
+  /** Position of a pointer on the canvas. */
+  at(event) {
+    const frame = this.area.getBoundingClientRect();
+    return [event.clientX - frame.left, event.clientY - frame.top];
+  }
+}
+
+/** A line of the text box: a colour, a name, a value. */
+function reading(color, name, value, dashed = false) {
+  return element("span", {}, swatch(color, dashed), element("i", { textContent: name }), value);
+}
+
+function fact(name, value) {
+  return element("span", {}, element("i", { textContent: name }), value);
+}
+
+function swatch(color, dashed = false) {
+  const made = element("span", { className: "swatch" });
+  made.style.borderTopColor = color;
+  made.style.borderTopStyle = dashed ? "dashed" : "solid";
+  return made;
 }
 
 /**
- * A chart of lines. A class that extends it calls `paint`, and has:
+ * A chart of lines. A class that extends it has `redraw`, which calls `paint`, and:
  * `places`, the x that arrow keys reach; `read(x, context)`, which marks what is there and returns
- * {lines, spoken} for the text box; and if it likes `turn(step)` for keys up and down, and `open()`.
+ * {x, lines, spoken, dots} for the text box; and if it likes `turn(step)` for keys up and down,
+ * `open()`, and `decorate(context)`, which draws over the curves.
  */
 class Chart extends Plot {
   #plot = null;
   #shape = "";
   #whole = false;
-  #watched = new Map();
   #cursorDrawn = false;
+  scales = null;
   lines = [];
-  /** What the chart says instead of curves. */
-  message = "";
   ticks = [];
+  /** Where the reader drags with the left button: {from, to, moved}, in pixels. */
+  drag = null;
   /** Draw the cursor in the next frame; many moves of a mouse are one. */
   cursorLater = soon(() => this.drawCursor());
 
   constructor(title, focus, attributes = {}) {
     super(title, { role: "slider", "aria-orientation": "horizontal", surface: element("div"), ...attributes });
-    this.note = element("p", { className: "plot-note", hidden: true });
-    this.area.append(this.note);
-    this.attend(focus);
+    this.focus = focus;
+    focus.charts.add(this);
     this.resetButton = button("reset zoom", () => this.focus.zoom(null), { className: "toggle", hidden: true });
     // Offered where the scale leaves out values that lie far from all others.
     this.outlierButton = button("", () => this.#toggleOutliers(), { className: "toggle outliers", hidden: true });
@@ -76,22 +144,9 @@ class Chart extends Plot {
     this.#listen();
   }
 
-  /** Follow the zoom and the cursor of a focus. */
-  attend(focus) {
-    this.focus = focus;
-    if (this.#watched.has(focus)) return;
-    const listener = (what) => {
-      if (focus !== this.focus) return;
-      if (what === "zoom") this.zoomed();
-      else this.cursorLater();
-    };
-    this.#watched.set(focus, listener);
-    focus.watch(listener);
-  }
-
   /** To be called when the chart leaves the page for good. */
   close() {
-    for (const [focus, listener] of this.#watched) focus.ignore(listener);
+    this.focus.charts.delete(this);
     this.#drop();
   }
 
@@ -101,22 +156,21 @@ class Chart extends Plot {
 
   /**
    * Draw lines: {name, color, x, y} and if they have them dash, width, alpha, low and high of a
-   * band, `raw` values behind smooth ones, `best` {x, y}.
+   * band, `raw` values behind smooth ones, `best` {x, y}, and `gaps`, the x of values that are not finite.
    *
-   * `log` is for the y axis, `far` of robustLimits; `empty` says why nothing can be drawn.
+   * `log` is for the y axis, `share` and `far` for robustLimits; `empty` says why nothing can be
+   * drawn. `bounds` {low, high, first, last} and `yTicks` replace what follows from the values.
    */
-  paint(lines, { log = false, share, far, empty }) {
+  paint(lines, { log = false, share, far, empty, bounds = null, yTicks = null }) {
     if (!this.width) return; // it is folded away, and drawn once it has a width
-    const { range } = this.focus;
     this.lines = lines;
-    this.resetButton.hidden = !range;
-    const limits = this.#limits(lines, log, share, far);
+    this.resetButton.hidden = !this.focus.range;
+    const limits = bounds ? { outside: 0, ...bounds } : this.#limits(lines, log, share, far);
+    if (bounds && this.focus.range) [limits.first, limits.last] = this.focus.range;
     this.#offerOutliers(limits?.outside || 0);
-    this.message = limits ? "" : empty;
-    this.note.hidden = Boolean(limits);
-    this.note.textContent = this.message;
+    this.say(limits ? "" : empty);
     this.canvas.style.height = `${this.height}px`;
-    if (limits) this.#draw(lines, limits, log);
+    if (limits) this.#draw(lines, limits, log, yTicks);
     else this.#drop();
     this.drawCursor();
   }
@@ -139,7 +193,7 @@ class Chart extends Plot {
         if (start !== undefined) [first, last] = [Math.min(first, start), Math.max(last, x[x.length - 1])];
       }
       for (let index = 0; index < x.length; index += every) {
-        if (!axis.has(x[index]) || (range && (x[index] < first || x[index] > last))) continue;
+        if (!this.focus.shows(x[index])) continue;
         for (const column of low ? [y, low, high] : [raw || y]) {
           const value = column[index];
           if (Number.isFinite(value) && (!log || value > 0)) values.push(log ? Math.log10(value) : value);
@@ -153,9 +207,9 @@ class Chart extends Plot {
     return { low, high, first, last, outside: robust.outside };
   }
 
-  #draw(lines, { low, high, first, last }, log) {
+  #draw(lines, { low, high, first, last }, log, yTicks) {
     const { axis } = this.focus;
-    const y = (log ? logScale : linearScale)(low, high, this.height / 48);
+    const y = yTicks ? { low, high, ticks: yTicks } : (log ? logScale : linearScale)(low, high, this.height / 48);
     // One place alone lies in the middle.
     const x = first < last ? [first, last] : axis.log ? [first / 2, first * 2] : [first - 1, first + 1];
     const wanted = Math.max(1, (this.width - 60) / (axis.numbers ? 76 : 84));
@@ -164,7 +218,8 @@ class Chart extends Plot {
     // A value far off the scale ends just outside of the plot: a canvas draws nothing at 1e300.
     const [bottom, top] = log ? [y.low ** 2 / y.high, y.high ** 2 / y.low] : [2 * y.low - y.high, 2 * y.high - y.low];
     const near = (value) => (!Number.isFinite(value) || (log && value <= 0) ? null : Math.min(top, Math.max(bottom, value)));
-    const parts = lines.flatMap((line) => [...(line.low ? ["low"] : []), ...(line.raw ? ["raw"] : []), "y"].map((part) => [line, part]));
+    // The library needs a line, also where everything is drawn by `decorate`.
+    const parts = (lines.length ? lines : [{ color: "transparent", x, y: [NaN, NaN] }]).flatMap((line) => [...(line.low ? ["low"] : []), ...(line.raw ? ["raw"] : []), "y"].map((part) => [line, part]));
     const data = parts.map(([line, part]) => {
       const columns = part === "low" ? [line.low, line.high] : [line[part]];
       if (!axis.log) return [line.x, ...columns.map((column) => Array.from(column, near))];
@@ -182,6 +237,7 @@ class Chart extends Plot {
         plot.setData([null, ...data], false);
         plot.setScale("x", { min: x[0], max: x[1] });
         plot.setScale("y", { min: y.low, max: y.high });
+        plot.redraw(false, true); // also where only labels have changed, or what `decorate` draws
       });
     }
     this.#shape = shape;
@@ -256,7 +312,9 @@ class Chart extends Plot {
     this.#measure();
     context.save();
     context.scale(devicePixelRatio, devicePixelRatio);
+    context.font = ink.font;
     for (const line of this.lines) this.#markLine(context, line);
+    if (this.decorate) inside(context, this.scales.box, () => this.decorate(context), 6);
     context.restore();
   }
 
@@ -266,9 +324,9 @@ class Chart extends Plot {
     const y = line.raw || line.y;
     const few = this.lines.length <= MARKED_UP_TO;
     const shown = (value) => Number.isFinite(value) && (!this.logs || value > 0);
-    const inside = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
+    const within = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
     for (let index = 0; index < (few ? x.length : Math.min(2, x.length)); index++) {
-      if (!inside(x[index])) continue;
+      if (!within(x[index])) continue;
       const [across, value] = [px(x[index]), y[index]];
       if (shown(value)) {
         const height = py(value);
@@ -278,12 +336,12 @@ class Chart extends Plot {
         strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
       }
     }
-    if (few) for (const at of (line.gaps || []).filter(inside).slice(0, 200)) strokeLine(context, px(at), box.bottom - 7, px(at), box.bottom, color, 2);
-    if (best && inside(best.x) && shown(best.y)) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
+    if (few) for (const at of (line.gaps || []).filter(within).slice(0, 200)) strokeLine(context, px(at), box.bottom - 7, px(at), box.bottom, color, 2);
+    if (best && within(best.x) && shown(best.y)) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
   }
 
   drawCursor() {
-    const { x, owner, range } = this.focus;
+    const { x, owner } = this.focus;
     const wanted = x !== null || Boolean(this.drag?.moved) || Boolean(this.pointed);
     // An overlay that was empty and stays so is not painted again.
     if (!wanted && !this.#cursorDrawn && this.overlay.style.height === `${this.height}px`) return;
@@ -293,9 +351,14 @@ class Chart extends Plot {
     this.readout.hidden = true;
     if (!this.scales) return;
     const { box, px } = this.scales;
-    this.drawSelection(context);
+    if (this.drag?.moved && !this.drag.pans) {
+      context.globalAlpha = 0.16;
+      context.fillStyle = ink.get("accent");
+      context.fillRect(this.drag.from, box.top, this.drag.to - this.drag.from, box.bottom - box.top);
+      context.globalAlpha = 1;
+    }
     if (this.pointed) this.emphasize(context, this.pointed);
-    if (x === null || !this.focus.axis.has(x) || (range && (x < range[0] || x > range[1]))) return;
+    if (x === null || !this.focus.shows(x)) return;
     const found = this.read(x, context);
     if (!found) return;
     this.crosshair = true;
@@ -304,11 +367,8 @@ class Chart extends Plot {
     context.setLineDash([]);
     for (const [y, color] of found.dots) disc(context, px(found.x), y, 4, color, ink.get("card"));
     if (owner !== this) return;
-    this.readout.hidden = Boolean(this.drag?.moved);
-    this.readout.replaceChildren(...found.lines);
-    this.beside(px(found.x));
+    this.tell(px(found.x), this.drag?.moved ? [] : found.lines, found.spoken);
     this.area.setAttribute("aria-valuenow", x);
-    this.area.setAttribute("aria-valuetext", found.spoken);
   }
 
   /** Draw one line again, above all others. */
@@ -322,12 +382,12 @@ class Chart extends Plot {
       if (known) path[down ? "lineTo" : "moveTo"](px(x), py(value));
       down = known;
     });
-    this.inside(context, box, 2, () => {
+    inside(context, box, () => {
       for (const [color, width] of [[ink.get("card"), 5], [line.color, 2.6]]) {
         Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "round" });
         context.stroke(path);
       }
-    });
+    }, 2);
   }
 
   /** The ends of the axis that is drawn; null without curves. */
@@ -342,7 +402,7 @@ class Chart extends Plot {
 
   #offerOutliers(count) {
     this.outlierButton.hidden = !count;
-    this.outlierButton.setAttribute("aria-pressed", String(this.#whole));
+    press(this.outlierButton, this.#whole);
     this.outlierButton.textContent = `${count} off scale`;
     this.outlierButton.title = `${count} ${count === 1 ? "value lies" : "values lie"} far from all others. Press to show the whole range.`;
   }
@@ -354,13 +414,34 @@ class Chart extends Plot {
 
   #listen() {
     const { area } = this;
-    this.letDrag((pixels) => this.focus.zoom(pixels.map((pixel) => this.scales.back(pixel))), () => this.open?.());
+    const across = (event) => Math.min(this.scales.box.right, Math.max(this.scales.box.left, this.at(event)[0]));
+    area.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || !this.scales) return;
+      const x = across(event);
+      // With Shift, the picture moves with the pointer.
+      this.drag = { from: x, to: x, moved: false, pans: event.shiftKey };
+      area.setPointerCapture(event.pointerId);
+    });
     area.addEventListener("pointermove", (event) => {
       if (!this.scales) return;
+      const x = across(event);
+      if (this.drag) {
+        this.drag.moved ||= Math.abs(x - this.drag.from) > DRAG_PIXELS;
+        if (this.drag.pans) this.pan((this.drag.to - x) / (this.scales.box.right - this.scales.box.left));
+        this.drag.to = x;
+      }
       this.pointer = this.at(event)[1];
-      this.follow(this.scales.back(this.across(event)));
+      this.follow(this.scales.back(x));
       this.cursorLater();
     });
+    area.addEventListener("pointerup", () => {
+      const { drag } = this;
+      this.drag = null;
+      if (!drag || !this.scales) return;
+      if (!drag.moved) this.open?.();
+      else if (!drag.pans) this.focus.zoom([drag.from, drag.to].sort((a, b) => a - b).map((pixel) => this.scales.back(pixel)));
+    });
+    area.addEventListener("pointercancel", () => (this.drag = null));
     area.addEventListener("dblclick", () => this.focus.range && this.focus.zoom(null));
     area.addEventListener("pointerleave", () => this.drag || this.leave());
     area.addEventListener("blur", () => this.leave());
@@ -369,7 +450,7 @@ class Chart extends Plot {
       // A wheel alone scrolls the page, as everywhere.
       if (!this.scales || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      this.#zoomBy(1.0015 ** event.deltaY, this.scales.back(this.across(event)));
+      this.#zoomBy(1.0015 ** event.deltaY, this.scales.back(across(event)));
     }, { passive: false });
   }
 
@@ -383,12 +464,12 @@ class Chart extends Plot {
   }
 
   #key(event) {
-    const { axis, range } = this.focus;
+    const { range } = this.focus;
     if (!this.scales || event.ctrlKey || event.metaKey || event.altKey) return;
-    const inside = this.places.filter((x) => axis.has(x) && (!range || (x >= range[0] && x <= range[1])));
-    const last = inside.length - 1;
+    const reached = this.places.filter((x) => this.focus.shows(x));
+    const last = reached.length - 1;
     const pointed = this.focus.owner === this && this.focus.x !== null;
-    const here = pointed ? nearestIndex(inside, this.focus.x) : -1;
+    const here = pointed ? nearestIndex(reached, this.focus.x) : -1;
     const page = Math.max(1, Math.round(last / 10));
     const turns = { ArrowUp: -1, ArrowDown: 1 };
     const moves = {
@@ -399,18 +480,18 @@ class Chart extends Plot {
       this.leave();
       if (range) this.focus.zoom(null);
     } else if (event.key === "0" && range) this.focus.zoom(null);
-    else if (event.shiftKey && ["ArrowLeft", "ArrowRight"].includes(event.key)) this.#pan(event.key === "ArrowLeft" ? -0.2 : 0.2);
+    else if (event.shiftKey && ["ArrowLeft", "ArrowRight"].includes(event.key)) this.pan(event.key === "ArrowLeft" ? -0.2 : 0.2);
     else if ("+-=".includes(event.key)) this.#zoomBy(event.key === "-" ? 2 : 0.5, pointed ? this.focus.x : undefined);
     else if (event.key === "Enter" && this.open) this.open();
     else if (event.key in turns && this.turn && pointed) this.turn(turns[event.key]);
-    else if (event.key in moves && last >= 0) this.focus.point(inside[Math.min(last, Math.max(0, moves[event.key]))], this);
+    else if (event.key in moves && last >= 0) this.focus.point(reached[Math.min(last, Math.max(0, moves[event.key]))], this);
     else return;
     event.preventDefault();
     this.cursorLater();
   }
 
-  /** The ends of the whole axis, and a range of pixels as positions, kept inside of it. */
-  get #ends() {
+  /** The ends of the whole axis. */
+  get ends() {
     const { axis } = this.focus;
     const starts = this.lines.map(({ x }) => x.find((at) => axis.has(at))).filter((at) => at !== undefined);
     return [Math.min(...starts), Math.max(...this.lines.map(({ x }) => x[x.length - 1]))];
@@ -420,21 +501,17 @@ class Chart extends Plot {
   #zoomBy(factor, around) {
     const { box, px, back } = this.scales;
     const middle = around === undefined ? (box.left + box.right) / 2 : px(around);
-    this.#zoomTo([back(middle + (box.left - middle) * factor), back(middle + (box.right - middle) * factor)]);
+    const [first, last] = this.ends;
+    const [from, to] = [box.left, box.right].map((edge) => back(middle + (edge - middle) * factor));
+    if (from <= first && to >= last) this.focus.zoom(null);
+    else this.focus.zoom(this.focus.range ? [from, to] : [Math.max(first, from), Math.min(last, to)]);
   }
 
-  #zoomTo([from, to]) {
-    const [first, last] = this.focus.range ? [-Infinity, Infinity] : this.#ends;
-    const whole = this.#ends;
-    const next = [Math.max(first, from), Math.min(last, to)];
-    this.focus.zoom(next[0] <= whole[0] && next[1] >= whole[1] ? null : next);
-  }
-
-  /** Move the zoom along the axis, no further than its ends. */
-  #pan(part) {
+  /** Move the zoom along the axis by a part of it, no further than its ends. */
+  pan(part) {
     const { range } = this.focus;
     if (!range) return;
-    const [first, last] = this.#ends;
+    const [first, last] = this.ends;
     const wanted = part * (range[1] - range[0]);
     const step = part < 0 ? Math.max(wanted, Math.min(0, first - range[0])) : Math.min(wanted, Math.max(0, last - range[1]));
     if (step) this.focus.zoom([range[0] + step, range[1] + step]);

@@ -1,5 +1,5 @@
 "use strict";
-/* Numbers as people read them: the rules of the terminal lines, with more digits for small metrics. */
+/* Numbers as people read them, settings, and rows of a file. The rules are those of the terminal, with more digits for small metrics. */
 
 const DASH = "–";
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -69,4 +69,31 @@ function formatCount(count) {
 
 function formatPercent(value) {
   return `${Math.round(value)} %`;
+}
+
+/** A setting as it was written: 0.001, 3e-4, true, adam. */
+function formatSetting(value) {
+  if (value === undefined) return DASH;
+  if (value === null) return "none";
+  if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4) return value.toExponential().replace("e+", "e");
+  return String(value);
+}
+
+/** A value of a row; "nan" and "inf" come as text. */
+function formatMeasured(value) {
+  return typeof value === "string" ? value : formatNumber(value);
+}
+
+function counted(count, word) {
+  return `${formatWhole(count)} ${word}${count === 1 ? "" : "s"}`;
+}
+
+/** Rows of comma-separated values. A cell that a spreadsheet would execute begins with a quote. */
+function csvText(rows) {
+  const csvCell = (cell) => {
+    let text = cell === null || cell === undefined ? "" : String(cell);
+    if (typeof cell === "string" && /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text))) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((cells) => `${cells.map(csvCell).join(",")}\n`).join("");
 }

@@ -134,6 +134,32 @@ class Axis {
   }
 }
 
+/** An axis of parts from 0 to 1: of a rate, or with named ticks [part, label]. */
+class PartAxis extends Axis {
+  named = null;
+
+  constructor(name = "") {
+    super("part");
+    this.name = name;
+  }
+
+  get title() {
+    return this.name;
+  }
+
+  label(x) {
+    return x.toFixed(3);
+  }
+
+  say(x) {
+    return `${this.name} ${this.label(x)}`;
+  }
+
+  ticks(first, last, wanted) {
+    return this.named?.filter(([at]) => at >= first && at <= last) ?? linearScale(first, last, wanted, true).ticks;
+  }
+}
+
 /** Whole numbers from `first` to `last`, with the ends where there is room for them. */
 function wholeTicks(first, last, wanted) {
   const raw = Math.max(1, (last - first) / Math.max(1, wanted));

@@ -217,7 +217,7 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
         FdlError: The file cannot be written.
     """
     from fdl.runs.pages.catalog import Catalog
-    from fdl.runs.pages.document import whole
+    from fdl.runs.pages.many import whole
 
     entries = Catalog(lambda: runs).entries()
     text = whole(f"Comparison of {len(entries)} runs", entries, file.absolute())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.runs.find import search, shortened
+from fdl.runs.metrics import Metrics
 from fdl.runs.pages.cache import Cache
 from fdl.runs.pages.rows import row, signature, table
-from fdl.runs.run import RUNNING
+from fdl.runs.run import RUNNING, Notes, Run, Setting
 from fdl.runs.step_files import StepFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
-
-    from fdl.runs.run import Run
 
 _FRESH_SECONDS = 1.0
 """How long what was found on the disk is taken as it is."""
@@ -34,9 +33,12 @@ class Entry:
         id: Its number on the page, from 0.
         path: Its folder.
         row: What the page shows of it, see :func:`fdl.runs.pages.rows.row`.
+        run: The run for conditions, which are answered from the row.
         changed: The version of the catalog in which it changed last.
         grown: The sizes of its curves when it was last looked at.
     """
+
+    run: Run
 
     def __init__(self, number: int, path: Path) -> None:
         self.id = number
@@ -47,9 +49,10 @@ class Entry:
         self.grown: tuple[int, ...] = ()
         self._table = "{}"
 
-    def take(self, row: dict[str, Any], table: str) -> None:
+    def take(self, run: Run, row: dict[str, Any], table: str) -> None:
         """Replace what is known of the run."""
         self.row, self._table = row, table
+        self.run = _ReadRun(run, self)
 
     @property
     def table(self) -> dict[str, list[Any]]:
@@ -58,10 +61,46 @@ class Entry:
         return content
 
 
+class _ReadRun(Run):
+    """A run whose files need not be read again: its entry has what they say."""
+
+    def __init__(self, run: Run, entry: Entry) -> None:
+        super().__init__(run.path, run.record, run.problem)
+        self.state = run.state
+        self._entry = entry
+
+    @property
+    def epochs(self) -> int:
+        epochs: int = self._entry.row["epochs"]
+        return epochs
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        table = self._entry.table
+        rows = [
+            {
+                name: float(cell)
+                for name, cell in zip(table["names"], cells, strict=True)
+                if cell is not None
+            }
+            for cells in table["values"]
+        ]
+        return Metrics(table["names"], list(zip(table["epoch"], rows, strict=True)))
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        return {name: Setting(*pair) for name, pair in self._entry.row["config"].items()}
+
+    @cached_property
+    def notes(self) -> Notes:
+        return Notes(tuple(self._entry.row["tags"]), self._entry.row["note"])
+
+
 class Made(NamedTuple):
     """What was read of a run: its row, its metrics by epoch, and the marks of its files."""
 
     entry: Entry
+    run: Run
     row: dict[str, Any]
     table: str
     signature: str
@@ -183,7 +222,7 @@ class Catalog:
         """Let readers see what was read."""
         with self._news:
             for one in made:
-                one.entry.take(one.row, one.table)
+                one.entry.take(one.run, one.row, one.table)
                 one.entry.signature = one.signature
                 one.entry.grown = one.grown
                 one.entry.changed = self._version + 1
@@ -217,7 +256,7 @@ class Catalog:
             # These depend on the moment and on the working directory, not only on the files.
             content |= {"state": run.state, "seconds": run.seconds, "path": _typed(run)}
             grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-            made.append(Made(entry, content, by_epoch, marks[key], grown))
+            made.append(Made(entry, run, content, by_epoch, marks[key], grown))
             if time.monotonic() > ends:
                 self._publish(made)
                 made = []
@@ -243,12 +282,3 @@ def _parsed(text: str) -> tuple[dict[str, Any], str] | None:
     except ValueError:
         return None
     return content, by_epoch
-
-
-def reports(entries: Iterable[Entry], target: Path) -> dict[int, str]:
-    """The path of each run's report, relative to the folder of a file that links to it."""
-    return {
-        entry.id: os.path.relpath(entry.path / "report.html", target.parent)
-        for entry in entries
-        if entry.row["has_report"]
-    }

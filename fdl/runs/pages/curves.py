@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from array import array
 from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fdl.runs.step_files import Line, Pieces, StepFiles, merged, of_values
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 Axis: TypeAlias = Literal["step", "epoch", "time", "wall"]
 """What a curve is drawn over: optimizer steps, epochs, seconds since the start, Unix time."""
-
-AXES: tuple[str, ...] = get_args(Axis)
 
 
 class Request(NamedTuple):
@@ -76,8 +75,6 @@ def packed(entries: Sequence[Entry], request: Request, *, band: bool) -> bytes:
 
 
 def _little(numbers: array[float]) -> bytes:
-    import sys
-
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

@@ -1,29 +1,47 @@
-"""The page of many runs as it is served: its rows, its curves, and the page of each run."""
+"""The page of many runs: served with its rows, curves and the page of each run, or as one file."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
+import os
+import re
+import struct
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
+from fdl.base import page_assets
+from fdl.base.errors import UsageError
 from fdl.base.files import open_own
-from fdl.runs.pages.curves import AXES, Request as Wanted, packed
-from fdl.runs.pages.document import csp, served
+from fdl.base.masking import KNOWN
+from fdl.runs import query
+from fdl.runs.pages.curves import Axis, Request as Wanted, curve, packed
 from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
+from fdl.runs.quantity import Known, plain
 from fdl.runs.run import REPORT
+from fdl.version import __version__
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from fdl.runs.pages.catalog import Catalog
-    from fdl.runs.pages.curves import Axis
+    from fdl.runs.pages.catalog import Catalog, Entry
 
 _MOST_PIECES = 10_000
 _PATIENCE_SECONDS = 0.5
 """How long a page waits for rows of runs that are being read."""
+
+_POINTS_PER_CURVE = 1500
+_POINTS_IN_FILE = 1_500_000
+"""Bounds of a page that is one file: some 16 bytes each."""
+
+_AXES: dict[str, Axis] = {axis: axis for axis in get_args(Axis)}
+_LONGEST_HINT = 100
+_COMPARES = re.compile(r"[<>=~]|\bin\s*\(")
+_WORD = re.compile(r"`[^`]*`|[^\s()]+")
 
 
 class RunsPage:
@@ -47,10 +65,13 @@ class RunsPage:
         """
         path = request.path
         if path == "/":
-            return Answer(served(self._title).encode(), HTML, csp())
+            page = _page(self._title, {"served": True}, served=True)
+            return Answer(page.encode(), HTML, page_assets.policy(served=True))
         if path == "/runs":
             since = int(_number(request, "since", -1))
             return in_json(self._catalog.changes(since, _PATIENCE_SECONDS))
+        if path == "/where":
+            return in_json(_where(self._catalog.known(), request.text("text")))
         if path == "/curves":
             entries = self._catalog.by_ids(_ids(request.text("runs")))
             body = packed(entries, _wanted(request), band=request.text("band") == "1")
@@ -61,9 +82,93 @@ class RunsPage:
             if found and rest == REPORT:
                 return _report(found[0].path)
             if found:
-                page = self._pages.setdefault(found[0].path, RunPage(found[0].path))
-                return page.answer(request.below(f"/{rest}"), closing)
+                own = self._pages.setdefault(found[0].path, RunPage(found[0].path))
+                return own.answer(request.below(f"/{rest}"), closing)
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+
+
+def whole(title: str, entries: Sequence[Entry], target: Path) -> str:
+    """The page as one file with its data.
+
+    Args:
+        title: What the page is called.
+        entries: The runs.
+        target: Where the file will be, for links to the reports.
+    """
+    rows = [{"id": one.id, **one.row, "report": _link(one, target)} for one in entries]
+    runs = {"version": 1, "order": [one.id for one in entries], "rows": rows}
+    content = {"served": False, "runs": runs, **_curves(entries)}
+    return _page(title, content, served=False)
+
+
+def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
+    content = {"title": title, "version": __version__, **content}
+    # `<` begins no tag inside a JSON string when it is written as an escape.
+    data = KNOWN.text(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    return page_assets.page(f"Runs · {title}", data.replace("<", "\\u003c"), served=served)
+
+
+def _link(entry: Entry, target: Path) -> str | None:
+    """The path of a run's report, relative to the folder of a file that links to it."""
+    if not entry.row["has_report"]:
+        return None
+    return os.path.relpath(entry.path / REPORT, target.parent)
+
+
+def _curves(entries: Sequence[Entry]) -> dict[str, Any]:
+    """All curves on all axes. Columns that are equal are stored once."""
+    listed = [(entry, name) for entry in entries for name in entry.row["curves"]]
+    count = max(50, min(_POINTS_PER_CURVE, _POINTS_IN_FILE // max(1, len(listed))))
+    columns: dict[bytes, int] = {}
+    curves = []
+    for entry, name in listed:
+        for axis in _AXES.values():
+            pieces = curve(entry, Wanted(name, axis, count))
+            if pieces.steps:
+                gaps = [x for x, gap in zip(pieces.steps, pieces.broken, strict=True) if gap]
+                numbers = [struct.pack(f"<{len(one)}d", *one) for one in pieces[:4]]
+                places = [columns.setdefault(one, len(columns)) for one in numbers]
+                curves.append([entry.id, name, axis, gaps, *places])
+    return {"curves": curves, "columns": [base64.b64encode(one).decode() for one in columns]}
+
+
+def _where(entries: Sequence[Entry], text: str) -> dict[str, Any]:
+    """The runs that meet a filter: a condition of ``fdl runs list --where``, else words."""
+    runs = {entry.id: entry.run for entry in entries}
+    known = Known(list(runs.values()))
+    if not _is_condition(text, known):
+        words = text.lower().split()
+        met = [one.id for one in entries if all(word in _searched(one) for word in words)]
+        return {"ids": met, "problem": ""}
+    try:
+        condition = query.parse(text, known)
+    except UsageError as problem:
+        said = problem.message.removeprefix("--where: ").partition("\n")[0]
+        hint = problem.hint if len(problem.hint) <= _LONGEST_HINT else ""
+        return {"ids": None, "problem": "; ".join(filter(None, (said, hint)))}
+    return {
+        "ids": [number for number, run in runs.items() if query.matches(condition, run)],
+        "problem": "",
+    }
+
+
+def _is_condition(text: str, known: Known) -> bool:
+    """Whether a filter compares, or names only settings that are true or false."""
+    if _COMPARES.search(text):
+        return True
+    words = [word for word in _WORD.findall(text) if word not in ("and", "or", "not")]
+    try:
+        return all(known.is_truth(known.resolve(word)) for word in words)
+    except UsageError:
+        return False
+
+
+def _searched(entry: Entry) -> str:
+    """All texts of a run."""
+    row = entry.row
+    settings = [f"{name}={plain(value)}" for name, (value, _) in row["config"].items()]
+    texts = [row["name"], row["title"], row["path"], row["state"], row["note"], *row["tags"]]
+    return "\n".join([*texts, *settings]).lower()
 
 
 def _report(run: Path) -> Answer:
@@ -78,12 +183,11 @@ def _report(run: Path) -> Answer:
 
 def _wanted(request: Request) -> Wanted:
     axis = request.text("axis", "step")
-    if axis not in AXES:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"axis is one of {', '.join(AXES)}")
-    known: dict[str, Axis] = {"step": "step", "epoch": "epoch", "time": "time", "wall": "wall"}
+    if axis not in _AXES:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"axis is one of {', '.join(_AXES)}")
     return Wanted(
         request.text("metric"),
-        known[axis],
+        _AXES[axis],
         max(2, min(_MOST_PIECES, int(_number(request, "count", 1000)))),
         _number(request, "first", -math.inf),
         _number(request, "last", math.inf),

@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base import page_assets
 from fdl.base.files import inside, open_own
-from fdl.base.page_assets import RUN_PAGE
 from fdl.runs.metrics import read_json
 from fdl.runs.pages.media import media_answer
 from fdl.runs.pages.rows import PAGE as FOLDER
@@ -87,7 +87,7 @@ class RunPage:
             self._acts.post(request.body)
             return in_json({"ok": True})
         if path == "/":
-            return Answer(self._page().encode(), HTML, RUN_PAGE.policy(served=True))
+            return Answer(self._page().encode(), HTML, page_assets.policy(served=True))
         if path == "/events":
             after = request.last_id or request.text("after")
             known = int(after[:18]) if after.isascii() and after.isdigit() else 0
@@ -140,7 +140,7 @@ class RunPage:
         data = ",".join(f'"{name}":{text}' for name, text in texts.items())
         names = (facts.get("label") or "Training run", facts.get("run"))
         title = " · ".join(str(name) for name in names if name)
-        return RUN_PAGE.text(title, f"{{{data}}}".replace("<", "\\u003c"), served=True)
+        return page_assets.page(title, f"{{{data}}}".replace("<", "\\u003c"), served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
         """The events of a run: its facts, the records behind a place, and what happens then."""

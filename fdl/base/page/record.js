@@ -1,59 +1,50 @@
 "use strict";
-/* The run as data. Takes the same messages as every sink, from the embedded JSON or from a live
-   stream, and knows nothing of the page. */
+/* One run in full. Takes the same messages as every sink, from the page's own data or from a live stream. */
 
-const LOWER_IS_BETTER = new Set(
-  ("loss losses err error errors mse mae rmse mape nll bce ce xent kl ppl perplexity bpc bpb wer cer fid " +
-    "regret distance").split(" "),
-);
-const HIGHER_IS_BETTER = new Set(
-  ("acc accuracy top1 top5 auc auroc auprc f1 precision recall score bleu rouge map miou iou dice psnr " +
-    "ssim r2 reward return mcc kappa hits success").split(" "),
-);
+const LOWER_IS_BETTER = new Set("loss losses err error errors mse mae rmse mape nll bce ce xent kl ppl perplexity bpc bpb wer cer fid regret distance".split(" "));
+const HIGHER_IS_BETTER = new Set("acc accuracy top1 top5 auc auroc auprc f1 precision recall score bleu rouge map miou iou dice psnr ssim r2 reward return mcc kappa hits success".split(" "));
 
 /** Points of one curve by step on the page; above, the past is thinned. */
 const MOST_POINTS = 8192;
 const MOST_LOADS = 300;
 
-class RunModel {
-  #listeners = [];
+class RunRecord {
+  #changed;
   #known = "";
+  info = { total: 0, started: "", label: "", run: "", hash: "", metadata: {}, svg: "" };
+  records = [];
+  /** Metrics by epoch, and by step. */
+  series = new Map();
+  curves = new Map();
+  ledger = {};
+  loads = [];
+  /** How far the epoch is, and when the page heard of it. */
+  progress = null;
+  heardAt = performance.now();
+  newsAt = performance.now();
+  /** Steps, and the seconds of the run at which they were logged. */
+  clock = { steps: [], seconds: [] };
+  drawing = 0;
+  summary = null;
+  /** Whether a live stream brings news, so that time goes on between them. */
+  following = false;
 
-  constructor() {
-    this.info = { total: 0, started: "", label: "", run: "", hash: "", metadata: {}, svg: "" };
-    this.records = [];
-    this.series = new Map();
-    this.curves = new Map();
-    this.ledger = {};
-    this.loads = [];
-    /** How far the epoch is, and when the page heard of it. */
-    this.progress = null;
-    this.heardAt = this.newsAt = performance.now();
-    /** Steps, and the seconds of the run at which they were logged. */
-    this.clock = { steps: [], seconds: [] };
-    this.drawing = 0;
-    this.summary = null;
-    /** Whether a live stream brings news, so that time goes on between them. */
-    this.following = false;
-  }
-
-  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger progress drawing. */
-  watch(listener) {
-    this.#listeners.push(listener);
+  /** `changed(kind)` is called after every change: info heading epochs steps ledger progress drawing. */
+  constructor(changed) {
+    this.#changed = (...kinds) => {
+      this.newsAt = performance.now();
+      kinds.forEach(changed);
+    };
   }
 
   /** Take a whole run. */
-  load({ info, records, series = [], ledger = {}, finish, clock, progress = null, loads = [] }) {
-    this.info = info;
+  load({ info, records = [], series = [], ledger = {}, finish = null, clock, progress = null, loads = [] }) {
+    Object.assign(this, { info, ledger, progress, loads, summary: finish });
     this.#tick(clock);
-    this.progress = progress;
-    this.loads = loads;
     this.#known = JSON.stringify(info.metadata);
     for (const record of records) this.#take(record);
     for (const one of series) this.#curve(one.name).append(one.steps, one.values);
-    this.ledger = ledger;
-    this.summary = finish;
-    for (const kind of ["info", "epochs", "steps", "ledger", "progress"]) this.#changed(kind);
+    this.#changed("info", "epochs", "steps", "ledger", "progress");
   }
 
   open(info) {
@@ -103,7 +94,7 @@ class RunModel {
   finish(summary) {
     this.summary = summary;
     if (Object.keys(summary.ledger || {}).length) this.ledger = summary.ledger;
-    for (const kind of ["heading", "epochs", "ledger"]) this.#changed(kind);
+    this.#changed("heading", "epochs", "ledger");
   }
 
   get status() {
@@ -140,6 +131,33 @@ class RunModel {
     return { steps: this.records.map(({ epoch }) => epoch), seconds };
   }
 
+  /** The names of curves over an axis, those that are judged by their name as they came. */
+  names(kind) {
+    if (kind === "epoch") return [...this.series.keys()];
+    const timed = kind !== "step" || this.clock.steps.length > 1;
+    return [...new Set([...this.curves.keys(), ...(timed ? this.series.keys() : [])])];
+  }
+
+  /** A metric with its x on an axis: by step where it has such values, else by epoch; its values are shared. */
+  curve(name, kind) {
+    const own = this.curves.get(name);
+    if (kind === "epoch") return this.series.get(name);
+    if (kind === "step" && own) return own;
+    const [series, { steps, seconds }] = own ? [own, this.clock] : [this.series.get(name), this.epochClock];
+    const start = kind === "wall" ? this.startSeconds : 0;
+    const at = (x) => {
+      const second = between(steps, seconds, x);
+      return kind === "step" ? between(this.clock.seconds, this.clock.steps, second) : start + second;
+    };
+    return series?.moved(at);
+  }
+
+  /** Steps at the ends of a range of an axis. */
+  stepsOf(range, kind) {
+    const start = kind === "wall" ? this.startSeconds : 0;
+    return kind === "step" ? range : range.map((x) => between(this.clock.seconds, this.clock.steps, x - start));
+  }
+
   #tick(clock) {
     const { steps, seconds } = this.clock;
     (clock?.steps || []).forEach((step, index) => {
@@ -159,13 +177,12 @@ class RunModel {
     }
     this.records.push(record);
     for (const name of Object.keys(record.metrics)) record.metrics[name] = measured(record.metrics[name]);
-    const own = ["lr", "grad_norm"].filter((name) => name in record);
-    for (const name of own) record[name] = measured(record[name]);
-    const further = own.filter((name) => !Object.hasOwn(record.metrics, name)).map((name) => [name, record[name]]);
-    for (const [name, value] of [...Object.entries(record.metrics), ...further]) {
-      let series = this.series.get(name);
-      if (!series) this.series.set(name, (series = new Series(name, "epoch")));
-      series.add(record.epoch, value);
+    for (const name of ["lr", "grad_norm"]) {
+      if (name in record && !Object.hasOwn(record.metrics, name)) record.metrics[name] = measured(record[name]);
+    }
+    for (const [name, value] of Object.entries(record.metrics)) {
+      if (!this.series.has(name)) this.series.set(name, new Series(name, "epoch"));
+      this.series.get(name).add(record.epoch, value);
     }
     (record.ranks?.each || []).forEach(({ loss, scalars }, rank) => {
       for (const [name, value] of Object.entries({ loss, ...scalars })) {
@@ -176,32 +193,26 @@ class RunModel {
   }
 
   #curve(name) {
-    let curve = this.curves.get(name);
-    if (!curve) this.curves.set(name, (curve = new Series(name, "step")));
-    return curve;
-  }
-
-  #changed(kind) {
-    this.newsAt = performance.now();
-    for (const listener of this.#listeners) listener(kind);
+    if (!this.curves.has(name)) this.curves.set(name, new Series(name, "step"));
+    return this.curves.get(name);
   }
 }
 
-/** One quantity over epochs or steps. */
+/** One quantity over epochs, steps or time. */
 class Series {
-  /** `unit` is what `xs` counts: "epoch" or "step". */
+  xs = [];
+  ys = [];
+  best = null;
+  min = Infinity;
+  max = -Infinity;
+  /** Finer points of a part: {range, xs, ys}. */
+  detail = null;
+  /** The same of each rank, if there are several. */
+  ranks = [];
+
+  /** `unit` is what `xs` counts: "epoch", "step" or "time". */
   constructor(name, unit) {
-    this.name = name;
-    this.unit = unit;
-    this.goal = goalOf(name);
-    this.xs = [];
-    this.ys = [];
-    this.best = null;
-    this.min = Infinity;
-    this.max = -Infinity;
-    this.detail = null;
-    /** The same of each rank, if there are several. */
-    this.ranks = [];
+    Object.assign(this, { name, unit, goal: goalOf(name) });
   }
 
   add(x, y) {
@@ -230,30 +241,33 @@ class Series {
     this.append(oldXs, oldYs);
   }
 
+  /** The same with other positions; `at(x)` gives them. */
+  moved(at) {
+    const { best, detail } = this;
+    return Object.assign(Object.create(this), {
+      unit: "time",
+      xs: this.xs.map(at),
+      best: best && { ...best, x: at(best.x) },
+      ranks: this.ranks.map((one) => one.moved(at)),
+      detail: detail && { range: detail.range.map(at), xs: detail.xs.map(at), ys: detail.ys },
+    });
+  }
+
   /** The points to draw for a range of x; finer ones, where they were fetched for it. */
   within(range) {
     const { detail } = this;
-    if (range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1]) return detail;
-    return this;
+    return range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1] ? detail : this;
   }
 
   /** Limits of the values without outliers. */
   get limits() {
-    if (this.limited?.count !== this.ys.length) {
-      this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter(Number.isFinite)) };
-    }
+    if (this.limited?.count !== this.ys.length) this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter(Number.isFinite)) };
     return this.limited;
   }
 
   get last() {
     const end = this.xs.length - 1;
     return { x: this.xs[end], y: this.ys[end] };
-  }
-
-  /** Value at x; undefined where there is none. */
-  at(x) {
-    const index = nearestIndex(this.xs, x);
-    return this.xs[index] === x ? this.ys[index] : undefined;
   }
 }
 
@@ -262,7 +276,6 @@ function thinned(xs, ys, most) {
   const width = Math.ceil(xs.length / Math.max(1, most / 2));
   const [keptXs, keptYs] = [[], []];
   for (let start = 0; start < xs.length; start += width) {
-    const kept = new Set();
     let [low, high, broken] = [-1, -1, -1];
     for (let index = start; index < Math.min(start + width, xs.length); index++) {
       if (!Number.isFinite(ys[index])) broken = index;
@@ -271,7 +284,7 @@ function thinned(xs, ys, most) {
         if (high < 0 || ys[index] > ys[high]) high = index;
       }
     }
-    for (const index of [low, high, broken]) if (index >= 0) kept.add(index);
+    const kept = new Set([low, high, broken].filter((index) => index >= 0));
     for (const index of [...kept].sort((a, b) => a - b)) {
       keptXs.push(xs[index]);
       keptYs.push(ys[index]);
@@ -284,57 +297,15 @@ function thinned(xs, ys, most) {
 function goalOf(name) {
   const words = name.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase().split(/[^\p{L}\p{N}]+/u);
   if (words.some((word) => LOWER_IS_BETTER.has(word))) return "min";
-  if (words.some((word) => HIGHER_IS_BETTER.has(word))) return "max";
-  return null;
+  return words.some((word) => HIGHER_IS_BETTER.has(word)) ? "max" : null;
 }
 
-/** Curves share an axis if the largest values differ by at most this factor; the second keeps them together. */
-const [JOIN, STAY] = [8, 24];
-
-/**
- * What shares a chart: losses whose ranges fit; scores of one range; everything else alone.
- *
- * `before` maps names to the chart that they had, so that a curve does not move back and forth
- * while a run goes on; it is brought up to date.
- */
-function chartGroups(all, before = new Map()) {
-  const groups = new Map();
-  for (const series of all) {
-    const [kind, title] = kindOf(series);
-    const key = kind === "min" ? lossKey(series, groups, before) : kind;
-    before.set(series.name, key);
-    if (!groups.has(key)) groups.set(key, { key, kind, title, series: [] });
-    groups.get(key).series.push(series);
-  }
-  const losses = [...groups.values()].filter(({ kind }) => kind === "min");
-  for (const group of groups.values()) {
-    const names = group.series.map((one) => one.name);
-    if (names.length === 1) [group.title] = names;
-    else if (group.kind === "min" && losses.length > 1) group.title = names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join(", ");
-  }
-  const rank = (group) => ["min", "unit", "percent"].indexOf(group.kind) >>> 0;
-  return [...groups.values()].sort((a, b) => rank(a) - rank(b));
-}
-
-function kindOf({ name, goal, limits: { low, high } }) {
-  if (goal === "min") return ["min", "Loss"];
-  if (goal === "max" && low >= 0 && high <= 1) return ["unit", "Scores"];
-  if (goal === "max" && low >= 0 && high <= 100) return ["percent", "Scores, %"];
-  return [`metric ${name}`, name];
-}
-
-/** The chart of a loss: the first whose curves are about as large, else its own. */
-function lossKey(series, groups, before) {
-  const size = ({ limits: { low, high } }) => Math.max(Math.abs(low), Math.abs(high));
-  const own = size(series);
-  for (const { key, kind, series: members } of groups.values()) {
-    if (kind !== "min") continue;
-    const factor = before.get(series.name) === key ? STAY : JOIN;
-    const fits = members.every((one) => {
-      const [less, more] = [own, size(one)].sort((a, b) => a - b);
-      return !Number.isFinite(more) || less === 0 || more / less <= factor;
-    });
-    if (fits) return key;
-  }
-  return `min ${series.name}`;
+/** The y at x on a line through points with rising xs; it goes on to the left, down to 0, and ends at the right. */
+function between(xs, ys, x) {
+  const index = nearestIndex(xs, x);
+  if (index < 0) return 0;
+  const [a, b] = xs[index] <= x ? [index, index + 1] : [index - 1, index];
+  if (a < 0) return xs.length > 1 ? Math.max(0, ys[0] - ((ys[1] - ys[0]) * (xs[0] - x)) / (xs[1] - xs[0])) : ys[0];
+  if (b >= xs.length || xs[b] === xs[a]) return ys[a];
+  return ys[a] + ((ys[b] - ys[a]) * (x - xs[a])) / (xs[b] - xs[a]);
 }

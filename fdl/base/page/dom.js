@@ -1,0 +1,300 @@
+"use strict";
+/* Elements, controls, tables, announcements, the theme, and its colours as a canvas takes them. */
+
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made && name !== "list") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter((one) => one !== null && one !== undefined));
+  return made;
+}
+
+/** A button that does something. */
+function button(text, act, properties = {}) {
+  const made = element("button", { type: "button", textContent: text, ...properties });
+  made.addEventListener("click", act);
+  return made;
+}
+
+function press(made, on) {
+  made.setAttribute("aria-pressed", String(Boolean(on)));
+}
+
+function place(id) {
+  return document.getElementById(id);
+}
+
+/** A list to choose one value from; its options may come later. */
+function selection(label, act) {
+  const list = element("select", { "aria-label": label, autocomplete: "off" });
+  list.addEventListener("change", () => act(list.value));
+  return list;
+}
+
+function fill(list, options, chosen) {
+  const wanted = JSON.stringify(options);
+  if (list.dataset.options !== wanted) {
+    list.dataset.options = wanted;
+    list.replaceChildren(...options.map(([value, text]) => element("option", { value, textContent: text })));
+  }
+  list.value = chosen;
+}
+
+/** A field for words; `act(text, test)` is called after each change, `test(text)` is whether all words are in a text. */
+function searchField(label, act, properties = {}) {
+  const input = element("input", { type: "search", placeholder: "Search", autocomplete: "off", spellcheck: false, "aria-label": label, ...properties });
+  input.addEventListener("input", () => act(input.value, worded(input.value)));
+  return input;
+}
+
+function worded(search) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  return (text) => words.every((word) => text.toLowerCase().includes(word));
+}
+
+/** A list to tick several names in, which opens below its button. */
+class Picker {
+  constructor(label, options, chosen, act) {
+    Object.assign(this, { options, chosen, act });
+    this.count = element("span", { className: "count" });
+    const summary = element("summary", {}, label, " ", this.count);
+    this.search = searchField(`Search ${label.toLowerCase()}`, () => this.#fill());
+    this.list = element("div", { className: "ticks", role: "group", "aria-label": label });
+    const tools = [["All", () => this.#all(true)], ["None", () => this.#all(false)], ["Usual", () => act(null)]].map(([text, pressed]) => button(text, pressed));
+    this.box = element("details", { className: "picker" }, summary, element("div", { className: "sheet" }, this.search, ...tools, this.list));
+    this.box.addEventListener("toggle", () => this.box.open && this.#fill());
+    this.box.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !this.box.open) return;
+      this.box.open = false;
+      summary.focus();
+    });
+    document.addEventListener("pointerdown", (event) => (this.box.open &&= this.box.contains(event.target)));
+  }
+
+  show() {
+    this.count.textContent = `${this.chosen().length}/${this.options().length}`;
+    if (this.box.open) this.#fill();
+  }
+
+  get #fitting() {
+    const test = worded(this.search.value);
+    return this.options().filter(([, text]) => test(text));
+  }
+
+  #all(on) {
+    const names = this.#fitting.map(([value]) => value);
+    const others = this.chosen().filter((value) => !names.includes(value));
+    this.act(on ? [...others, ...names] : others);
+  }
+
+  #fill() {
+    const chosen = this.chosen();
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.value : null;
+    const rows = this.#fitting.slice(0, 300).map(([value, text]) => {
+      const box = element("input", { type: "checkbox", value, checked: chosen.includes(value) });
+      box.addEventListener("change", () => this.act([...this.chosen().filter((one) => one !== value), ...(box.checked ? [value] : [])]));
+      return element("label", {}, box, element("span", { textContent: text, title: text }));
+    });
+    this.list.replaceChildren(...rows);
+    rows.find((row) => row.firstChild.value === focused)?.firstChild.focus();
+  }
+}
+
+/** A table: heads, and rows whose first cell names them; a cell is a text or an element. */
+function tableOf(title, heads, rows, properties = {}) {
+  const cell = (content, tag = "td", more = {}) => {
+    const made = element(tag, more);
+    made.append(content ?? "");
+    return made;
+  };
+  const body = rows.map(([name, ...cells]) => element("tr", {}, cell(name, "th", { scope: "row" }), ...cells.map((one) => (one?.tagName === "TD" ? one : cell(one)))));
+  const head = heads && element("thead", {}, element("tr", {}, ...heads.map((one) => cell(one, "th", { scope: "col" }))));
+  return element("table", properties, element("caption", { className: head ? "unseen" : "", textContent: title }), head, element("tbody", {}, ...body));
+}
+
+function numberTable(title, heads, rows) {
+  return tableOf(title, heads, rows, { className: "numbers" });
+}
+
+/** Rows [name, value, origin] as a table; `heads` names its columns, and its title is then only spoken. */
+function factTable(title, rows, heads = null) {
+  const wide = rows.some(([, , origin]) => origin);
+  const origin = (text) => element("td", { className: "origin", textContent: text || DASH });
+  const cells = rows.map(([name, value, from]) => [name, value, ...(wide ? [origin(from)] : [])]);
+  return tableOf(title, heads?.slice(0, wide ? 3 : 2), cells, { className: "facts" });
+}
+
+/** A part that scrolls, which keys can reach and a reader can name. */
+function scroller(label, content, className = "scroll") {
+  return element("div", { className, tabIndex: 0, role: "region", "aria-label": label }, content);
+}
+
+/** Make these the children of an element; those that are there already are not moved. */
+function arrange(host, wanted) {
+  for (const child of [...host.children]) if (!wanted.includes(child)) child.remove();
+  wanted.forEach((child, index) => {
+    if (host.children[index] !== child) host.insertBefore(child, host.children[index] || null);
+  });
+}
+
+/** Set a text only if it has changed, which costs no layout and is not spoken again. */
+function write(made, text) {
+  if (made.textContent !== text) made.textContent = text;
+}
+
+/** Say something to a screen reader. */
+function announce(text) {
+  place("announcer").textContent = text;
+}
+
+/** Run an action once in the next frame, however often it was asked for. */
+function soon(act) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      act();
+    });
+  };
+}
+
+/** Offer a text as a file to save. */
+function save(name, kind, text) {
+  const address = URL.createObjectURL(new Blob([text], { type: kind }));
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** Use the browser's storage; it may be forbidden to local files, and a choice then lasts as long as the page. */
+function stored(use) {
+  try {
+    return use(window.localStorage);
+  } catch {
+    return null;
+  }
+}
+
+/** Let a button change the theme; `changed()` is called after each change, also one of the system. */
+function startTheme(made, changed) {
+  const names = ["auto", "light", "dark"];
+  const tell = () => {
+    ink.forget();
+    changed();
+  };
+  const apply = (name) => {
+    if (name === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    made.textContent = `Theme: ${name}`;
+    made.dataset.now = name;
+    tell();
+  };
+  const kept = stored((store) => store.getItem("flodl-theme"));
+  apply(names.includes(kept) ? kept : "auto");
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+  made.addEventListener("click", () => {
+    const next = names[(names.indexOf(made.dataset.now) + 1) % names.length];
+    apply(next);
+    stored((store) => store.setItem("flodl-theme", next));
+  });
+}
+
+/** The theme's colours by the names of their custom properties, as the browser resolves them. */
+class Ink {
+  #known = new Map();
+  #font = "";
+
+  get(name) {
+    if (!this.#known.has(name)) {
+      const probe = place("ink");
+      probe.style.color = name.startsWith("oklch") ? name : `var(--${name})`;
+      this.#known.set(name, getComputedStyle(probe).color);
+    }
+    return this.#known.get(name);
+  }
+
+  get dark() {
+    const chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  /** To be called when the theme has changed. */
+  forget() {
+    this.#known.clear();
+  }
+
+  /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
+  get font() {
+    return (this.#font ||= `12px ${getComputedStyle(document.body).fontFamily}`);
+  }
+}
+
+const ink = new Ink();
+const FEW_COLORS = 8;
+
+/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
+function colorOf(index, many) {
+  if (!many) return ink.get(`series-${index % FEW_COLORS}`);
+  const light = (ink.dark ? 0.76 : 0.56) + (index % 3) * 0.05;
+  return ink.get(`oklch(${light.toFixed(2)} 0.15 ${((index * 137.508) % 360).toFixed(1)})`);
+}
+
+/** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */
+function prepare(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== across || canvas.height !== down) {
+    [canvas.width, canvas.height] = [across, down];
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = ink.font;
+  return context;
+}
+
+/** Write a text with fill style, alignment across and down. */
+function label(context, text, x, y, color = "soft", across = "left", down = "middle") {
+  Object.assign(context, { fillStyle: ink.get(color), textAlign: across, textBaseline: down });
+  context.fillText(text, x, y);
+}
+
+/** Text that fits into a width, with an ellipsis if it is cut. */
+function fitted(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let end = text.length;
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end -= Math.ceil(end / 12);
+  return `${text.slice(0, Math.max(1, end))}…`;
+}
+
+function strokeLine(context, x1, y1, x2, y2, color, width = 1) {
+  Object.assign(context, { strokeStyle: color, lineWidth: width });
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x2, y2);
+  context.stroke();
+}
+
+function disc(context, x, y, radius, fill, edge = null) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = fill;
+  context.fill();
+  if (!edge) return;
+  Object.assign(context, { strokeStyle: edge, lineWidth: 2 });
+  context.stroke();
+}
+
+/** Draw inside a box only. */
+function inside(context, { left, top, right, bottom }, draw, room = 0) {
+  context.save();
+  context.beginPath();
+  context.rect(left - room, top - room, right - left + 2 * room, bottom - top + 2 * room);
+  context.clip();
+  draw();
+  context.restore();
+}

@@ -1,0 +1,410 @@
+"use strict";
+/* The page: of one run with all that is known of it, or of many runs with a table of them. */
+
+const POLL_SECONDS = 2;
+const HIDDEN_POLL_SECONDS = 15;
+
+/** Milliseconds between two renewals of what is more work than a curve. */
+const SLOW_PARTS_EVERY = 500;
+
+const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"] };
+const AXIS_NAMES = { step: "steps", epoch: "epochs", time: "relative time", wall: "wall time" };
+
+/** What both pages have: the curves, what the reader chose, and where the reader looks. */
+class Page {
+  record = null;
+  runs = null;
+  media = null;
+  timeline = null;
+
+  constructor(content) {
+    this.content = content;
+    this.focus = new Focus(new Axis("epoch"), (range) => this.refine?.(range));
+    this.choices = new Choices((changed) => this.changed(changed));
+  }
+
+  /** For scripts and tests: what a canvas shows cannot be read from the page. */
+  get charts() {
+    return this.curves.charts;
+  }
+
+  begin() {
+    this.curves = new CurvesPanel(this);
+    startTheme(place("theme"), () => this.repaint());
+  }
+
+  /** Let all charts count what the reader chose, else what there is. */
+  turnAxis(usual, zone) {
+    const kinds = this.axes.map(([kind]) => kind);
+    const chosen = this.choices.get("axis");
+    const kind = kinds.includes(chosen) ? chosen : usual;
+    if (this.focus.axis.kind !== kind) this.focus.range = null;
+    this.focus.axis = Object.assign(new Axis(kind, zone)).space(this.choices.get("logX"));
+  }
+}
+
+/** The page of one run: live, finished, or a file. */
+class RunPage extends Page {
+  #usual = null;
+  #opened = new Map();
+  #dirty = new Set();
+  #slowAt = -Infinity;
+  #slowTimer = 0;
+  #render = soon(() => this.#renderNow());
+  /** "live", "lost" after a broken line, "gone" if the next try failed too; null for a page that follows nothing. */
+  connection = null;
+  acts = null;
+
+  constructor({ written, live, media, ...run }) {
+    super(run);
+    this.written = live ? "" : written;
+    // Changes wait for the next frame: a burst of events draws once.
+    this.record = new RunRecord((kind) => {
+      this.#dirty.add(kind);
+      this.#render();
+    });
+    this.strip = new ProgressStrip(place("progress"), this.record);
+    this.media = new MediaSection(media, live);
+    if (live) this.record.setDrawing(live.drawing);
+    this.record.load(run);
+    this.begin();
+    this.epochs = new EpochTable(this);
+    if (live?.buttons && !run.finish) this.acts = new ActButtons(place("acts"));
+    if (live && !run.finish) (this.feed = new LiveFeed(this, live)).start();
+    if (live?.timeline) ask("timeline.json").then((found) => (this.timeline = new Timeline(found)), () => {});
+  }
+
+  get axes() {
+    const { curves, records, clock } = this.record;
+    const kinds = [...(curves.size ? ["step"] : []), ...(records.length || !curves.size ? ["epoch"] : []), ...(records.length || clock.steps.length > 1 ? ["time", "wall"] : [])];
+    return kinds.map((kind) => [kind, AXIS_NAMES[kind]]);
+  }
+
+  get none() {
+    return this.record.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
+  }
+
+  connect(state) {
+    this.connection = state;
+    this.record.following = state === "live";
+    this.#heading();
+    this.strip.render();
+  }
+
+  changed(names) {
+    this.#showCurves();
+    if (names.includes("search")) this.epochs.render();
+  }
+
+  repaint() {
+    if (!this.curves) return;
+    this.#showCurves();
+    this.media.repaint();
+    this.timeline?.repaint();
+  }
+
+  #showCurves() {
+    const { curves, records, zone } = this.record;
+    // Until the reader chooses, the page shows what there is when it has something to show.
+    if (!this.#usual && (curves.size || records.length > 1)) this.#usual = curves.size && records.length < 2 ? "step" : "epoch";
+    this.turnAxis(this.#usual || "epoch", zone);
+    this.curves.show();
+  }
+
+  #renderNow() {
+    const any = (...kinds) => kinds.some((kind) => this.#dirty.has(kind));
+    if (any("info", "heading", "epochs")) this.#heading();
+    if (any("info", "epochs", "steps")) this.#showCurves();
+    if (any("info")) this.#details();
+    if (any("info", "drawing")) this.#drawing();
+    if (any("info", "heading", "epochs", "progress")) this.strip.render();
+    const first = !this.record.series.size; // tiles show the newest step
+    const slow = any("info", "heading", "epochs", "ledger", "progress", ...(first ? ["steps"] : []));
+    this.#dirty.clear();
+    if (!slow) return;
+    const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();
+    window.clearTimeout(this.#slowTimer);
+    if (wait <= 0) this.#slowParts();
+    else this.#slowTimer = window.setTimeout(() => this.#slowParts(), wait);
+  }
+
+  #slowParts() {
+    this.#slowAt = performance.now();
+    const { record } = this;
+    const total = Object.values(record.ledger).reduce((sum, seconds) => sum + (seconds || 0), 0);
+    place("tiles").replaceChildren(...tilesOf(record));
+    const parts = { machine: gauges(record), ranks: rankParts(record), time: ledgerParts(record.ledger, total) };
+    for (const [id, found] of Object.entries(parts)) {
+      place(`${id}-section`).hidden = !found.length;
+      place(id).replaceChildren(...found);
+    }
+    place("booked").textContent = `${formatDuration(total)} booked`;
+    const use = record.summary?.use;
+    place("use").hidden = !use;
+    place("use").textContent = use ? `Use the best model: ${use}, see docs/guide/trained-model.md` : "";
+    this.epochs.render();
+    place("footer").textContent = this.connection || !this.written ? "Live from flodl." : `Written by flodl on ${formatMoment(this.written)}. This file needs no network.`;
+  }
+
+  #heading() {
+    const { info, status, newsAt } = this.record;
+    const [tone, word] = STATUS[status] || ["warn", status];
+    const lost = status === "running" && ["lost", "gone"].includes(this.connection);
+    const gone = lost && this.connection === "gone";
+    const heard = new Date(Date.now() - (performance.now() - newsAt)).toTimeString().slice(0, 8);
+    place("notice").hidden = !gone;
+    place("notice").textContent = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${heard}.` : "";
+    place("label").textContent = info.label || "Training run";
+    const hash = info.hash && element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
+    const facts = [info.run && `run ${info.run}`, hash && element("span", {}, "model hash ", hash), info.started && `started ${formatMoment(info.started)}`];
+    place("facts").replaceChildren(...facts.filter(Boolean).map((one) => element("span", {}, one)));
+    write(place("status"), gone ? "Not reachable" : lost ? "Reconnecting…" : word);
+    place("status").dataset.tone = lost ? "warn" : tone;
+    place("status").classList.toggle("beating", this.connection === "live" && status === "running");
+    document.title = [info.label || "Training run", info.run].filter(Boolean).join(" · ");
+  }
+
+  /** After a zoom: ask for all the points that the picture can show. */
+  async refine(range) {
+    const { record, focus, feed } = this;
+    if (!range || !feed || focus.axis.kind === "epoch") return;
+    const ends = record.stepsOf(range, focus.axis.kind);
+    const fine = await feed.detail(ends);
+    if (focus.range !== range) return; // the reader has moved on
+    for (const { name, steps, values } of fine) {
+      const curve = record.curves.get(name);
+      if (curve) curve.detail = { range: ends, xs: steps, ys: values.map(measured) };
+    }
+    this.#showCurves();
+  }
+
+  #details() {
+    const blocks = detailBlocks(this.record.info.metadata, this.#opened);
+    place("details-section").hidden = !blocks.length;
+    place("details").replaceChildren(...blocks);
+  }
+
+  #drawing() {
+    const source = drawingSource(this.record);
+    place("model-section").hidden = !source;
+    if (!source) return;
+    // As an image, scripts and links inside the drawing stay dead.
+    if (!place("model").firstChild) place("model").append(element("img", { alt: "Drawing of the model's graph, with the time of every node where it is known" }));
+    const image = place("model").firstChild;
+    if (image.getAttribute("src") !== source) image.src = source;
+  }
+}
+
+/** The page of many runs: it applies what the reader chose, and follows runs that are training. */
+class RunsPage extends Page {
+  #highlighted = null;
+  #timer = 0;
+  #asked = 0;
+  #met = { ids: null, problem: "" };
+  #details = null;
+  none = "No run has measured a metric yet.";
+  /** The answer to the newest filter. */
+  settled = Promise.resolve();
+  axes = Object.entries(AXIS_NAMES);
+
+  constructor(content) {
+    super(content);
+    this.source = content.served ? new Served() : new Embedded(content);
+    this.runs = new Runs();
+    this.begin();
+    this.table = new RunTable(this);
+    this.parallel = new ParallelPanel(this);
+    this.scatter = new ScatterPanel(this);
+    this.#head();
+  }
+
+  async start() {
+    do await this.refresh();
+    while (this.source.isReading && !this.isLost);
+    if (!this.content.served) return;
+    const next = () => {
+      const later = async () => {
+        await this.refresh();
+        next();
+      };
+      this.#timer = setTimeout(later, 1000 * (document.hidden ? HIDDEN_POLL_SECONDS : POLL_SECONDS));
+    };
+    next();
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) return;
+      clearTimeout(this.#timer);
+      this.refresh().then(next);
+    });
+  }
+
+  /** Read what is new, and show it. */
+  async refresh() {
+    try {
+      const found = await this.source.runs();
+      if (found) {
+        const changed = this.runs.update(found);
+        for (const chart of this.charts) chart.forget(changed);
+        await this.#filter();
+      }
+      this.#connection(true);
+    } catch (error) {
+      this.lost(error);
+    }
+  }
+
+  /** Ask which runs meet the filter, and show them; of several questions the last one counts. */
+  async #filter() {
+    const number = ++this.#asked;
+    const text = this.choices.get("filter").trim();
+    const met = text ? await this.source.where(text) : { ids: null, problem: "" };
+    if (number !== this.#asked) return;
+    this.#met = met;
+    this.show();
+  }
+
+  show() {
+    const { runs, choices } = this;
+    runs.apply(choices, this.#met);
+    const bySteps = runs.all.some((run) => run.curves.length > 0 && run.has_steps);
+    // Clocks are those of the reader.
+    this.turnAxis(bySteps ? "step" : "epoch", -60 * new Date().getTimezoneOffset());
+    this.#summary();
+    for (const panel of [this.curves, this.table, this.parallel, this.scatter]) panel.show();
+    showDifferences(this);
+    const open = this.#details && runs.run(this.#details.id);
+    if (open && open !== this.#details) showDetails((this.#details = open));
+    document.documentElement.dataset.ready = "yes";
+  }
+
+  changed(names) {
+    const only = (...some) => names.every((name) => some.includes(name));
+    if (names.includes("filter")) this.settled = this.#filter().catch((error) => this.lost(error));
+    else if (only("sort", "columns", "differing")) this.table.show();
+    else this.show();
+  }
+
+  repaint() {
+    if (!document.documentElement.dataset.ready) return;
+    this.runs.forgetColors();
+    this.show();
+  }
+
+  open(run) {
+    showDetails((this.#details = run));
+    if (!place("details-box").open) place("details-box").showModal();
+    place("details-body").scrollTop = 0;
+  }
+
+  /** Show one run in all panels; null for none. */
+  highlight(run, from = null) {
+    if (run === this.#highlighted) return;
+    this.#highlighted = run;
+    for (const panel of [...this.charts, this.table, this.parallel, this.scatter]) if (panel !== from) panel.point(run);
+  }
+
+  /** Hide or show the curves of some runs. */
+  hide(runs, hides) {
+    const paths = runs.map((run) => run.path);
+    const others = this.choices.get("hidden").filter((path) => !paths.includes(path));
+    this.choices.set({ hidden: hides ? [...others, ...paths] : others });
+  }
+
+  lost(error) {
+    this.#connection(false, error.message);
+  }
+
+  #head() {
+    place("label").textContent = this.content.title || "Runs";
+    place("footer").textContent = `flodl ${this.content.version}`;
+    const filter = place("filter");
+    filter.value = this.choices.get("filter");
+    let wait = 0;
+    filter.addEventListener("input", () => {
+      clearTimeout(wait);
+      wait = setTimeout(() => this.choices.set({ filter: filter.value }), 120);
+    });
+    place("clear-filter").addEventListener("click", () => {
+      this.choices.set({ filter: "" });
+      filter.focus();
+    });
+    const box = place("details-box");
+    place("close-details").addEventListener("click", () => box.close());
+    box.addEventListener("click", (event) => event.target === box && box.close());
+    box.addEventListener("close", () => (this.#details = null));
+    addEventListener("keydown", (event) => {
+      const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName);
+      if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      filter.focus();
+    });
+  }
+
+  #summary() {
+    const { all, filtered, visible, problem } = this.runs;
+    const filter = place("filter");
+    if (document.activeElement !== filter) filter.value = this.choices.get("filter");
+    const running = all.filter((run) => run.state === "running").length;
+    const parts = [`${counted(all.length, "run")}${this.source.isReading ? " so far" : ""}`, running && `${running} training`];
+    place("facts").replaceChildren(...parts.filter(Boolean).map((text) => element("span", { textContent: text })));
+    place("shown").textContent = visible.length < all.length ? `${filtered.length} of ${all.length} listed, ${visible.length} drawn` : `all ${counted(all.length, "run")} listed and drawn`;
+    filter.setAttribute("aria-invalid", String(Boolean(problem)));
+    place("problem").textContent = problem;
+    place("clear-filter").hidden = !this.choices.get("filter");
+  }
+
+  #connection(isThere, why = "") {
+    this.isLost = !isThere;
+    const status = place("status");
+    const running = this.runs.all.some((run) => run.state === "running");
+    status.hidden = !this.content.served;
+    const [tone, text] = !isThere ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
+    write(status, text);
+    status.dataset.tone = tone;
+    status.classList.toggle("beating", isThere && running);
+    status.title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
+  }
+}
+
+/** A page of a timeline, or of some curves by epoch, alone. */
+class LonePage extends Page {
+  constructor(content) {
+    super(content);
+    place("label").textContent = content.title;
+    place("status").hidden = true;
+    if (content.timeline) {
+      this.timeline = new Timeline(content.timeline);
+      place("facts").replaceChildren(place("timeline-facts").textContent);
+      place("timeline-facts").hidden = true;
+    } else {
+      place("facts").textContent = `by epoch ${content.unit}`;
+      place("curves-section").hidden = false;
+      this.series = content.curves.map(({ name, values }) => {
+        const made = new Series(name, "epoch");
+        values.forEach((value, index) => made.add(index + 1, value));
+        return Object.assign(made, { best: null });
+      });
+      this.chart = new LineChart(content.title, this.focus);
+      place("charts").append(this.chart.card);
+    }
+    startTheme(place("theme"), () => this.repaint());
+  }
+
+  changed() {}
+
+  repaint() {
+    this.timeline?.repaint();
+    this.chart?.show(this.content.title, this.series);
+  }
+}
+
+function start() {
+  const content = JSON.parse(place("data").textContent);
+  const kind = content.timeline || content.curves?.[0]?.name !== undefined ? LonePage : content.info ? RunPage : RunsPage;
+  const of = { [LonePage.name]: "", [RunPage.name]: "run", [RunsPage.name]: "runs" }[kind.name];
+  // A section is of one run, of many, or of both.
+  for (const part of document.querySelectorAll("[data-of]")) part.hidden = !of || (part.dataset.of !== of && part.dataset.of !== "both");
+  window.page = new kind(content);
+  window.page.start?.();
+}
+
+start();

@@ -1,0 +1,268 @@
+"use strict";
+/* The metrics of the page as charts: what shares a chart, sections that fold, a search, and the bar of controls above. */
+
+/** Up to this many metrics need no sections and no search. */
+const FEW_METRICS = 8;
+
+/** Charts that are open before the reader chooses. */
+const FIRST_CHARTS = 4;
+const [MOST_RUNS_NAMED, MOST_GROUPS_NAMED] = [12, 24];
+
+/** Curves share an axis if the largest values differ by at most this factor; the second keeps them together. */
+const [JOIN, STAY] = [8, 24];
+
+class CurvesPanel {
+  #charts = new Map();
+  #sections = new Map();
+  /** For each section the chart of each curve. */
+  #layout = new Map();
+  #plain = element("div", { className: "charts" });
+  test = () => true;
+
+  constructor(page) {
+    this.page = page;
+    const { choices } = page;
+    this.axis = selection("X axis", (axis) => choices.set({ axis }));
+    this.axis.id = "x-axis";
+    this.logX = button("log x", () => choices.set({ logX: !choices.get("logX") }), { id: "log-x", className: "toggle" });
+    this.smoothing = element("input", { id: "smoothing", type: "range", min: "0", max: "0.99", step: "0.01", value: "0", autocomplete: "off", "aria-label": "Smoothing" });
+    this.smoothing.addEventListener("input", () => choices.set({ smoothing: Number(this.smoothing.value) }));
+    this.amount = element("output");
+    this.search = searchField("Search metrics", (text) => choices.set({ search: text }), { id: "search" });
+    this.found = element("output", { id: "found" });
+    this.group = selection("Group runs by", (group) => choices.set({ group }));
+    this.band = selection("Band of a group", (band) => choices.set({ band }));
+    const labelled = (text, ...controls) => element("label", { className: "labelled" }, text, ...controls);
+    this.controls = {
+      search: labelled("Search", this.search, this.found), axis: labelled("X axis", this.axis), smoothing: labelled("Smoothing", this.smoothing, this.amount),
+      group: labelled("Group by", this.group), band: labelled("Band", this.band),
+    };
+    place("curve-tools").append(this.controls.search, this.controls.axis, this.logX, this.controls.smoothing, this.controls.group, this.controls.band);
+  }
+
+  /** The charts on the page; those of closed sections keep their state aside. */
+  get charts() {
+    return [...this.#charts.values()].filter((chart) => chart.card.isConnected);
+  }
+
+  chart(metric) {
+    return this.charts.find((chart) => chart.metric === metric);
+  }
+
+  /** Show what the page knows and the reader has chosen. */
+  show() {
+    const { page } = this;
+    const { choices, focus, runs, record } = page;
+    const smoothing = choices.get("smoothing");
+    fill(this.axis, page.axes, focus.axis.kind);
+    this.logX.disabled = focus.axis.kind === "wall";
+    press(this.logX, focus.axis.log);
+    this.logX.title = this.logX.disabled ? "The time of day has no logarithmic scale" : "Logarithmic x axis";
+    this.smoothing.value = smoothing;
+    this.amount.textContent = smoothing ? smoothing.toFixed(2) : "off";
+    if (document.activeElement !== this.search) this.search.value = choices.get("search");
+    this.test = worded(choices.get("search"));
+    const names = record ? record.names(focus.axis.kind) : runs.curveNames;
+    const all = record ? names.map((name) => record.curve(name, focus.axis.kind)) : names.map((name) => ({ name, goal: goalOf(name) }));
+    const left = this.#place(all);
+    for (const name of ["axis", "smoothing"]) this.controls[name].hidden = !all.length;
+    this.logX.hidden = !all.length;
+    this.controls.search.hidden = all.length <= FEW_METRICS && !choices.get("search");
+    write(this.found, `${left < all.length ? `${left} of ` : ""}${all.length} metrics`);
+    place("no-metrics").hidden = left > 0;
+    place("no-metrics").textContent = all.length ? "No metric has these words in its name." : page.none;
+    this.controls.group.hidden = !runs;
+    this.controls.band.hidden = !runs?.groups;
+    if (!runs) return;
+    fill(this.group, groupings(runs), choices.get("group"));
+    fill(this.band, [["range", "range"], ["deviation", "± σ"]], choices.get("band"));
+    this.#nameColors();
+  }
+
+  /** Place the charts of curves; returns how many the search leaves. */
+  #place(all) {
+    const { record, choices } = this.page;
+    const searching = Boolean(choices.get("search"));
+    const found = all.filter((one) => this.test(one.name));
+    const parts = [];
+    let room = FIRST_CHARTS;
+    const used = new Set();
+    for (const { key, title, series } of sectionsOf(all)) {
+      const kept = series.filter((one) => this.test(one.name));
+      if (!kept.length) continue;
+      if (!this.#layout.has(key)) this.#layout.set(key, new Map());
+      const groups = record ? chartGroups(kept, this.#layout.get(key)) : kept.map(({ name }) => ({ key: name, title: name, series: [] }));
+      if (all.length <= FEW_METRICS) {
+        this.#fill(this.#plain, groups, key, used);
+        parts.push(this.#plain);
+        continue;
+      }
+      if (!this.#sections.has(key)) this.#sections.set(key, new MetricSection(title, () => this.show()));
+      const section = this.#sections.get(key);
+      const open = section.chosen ?? (searching || !parts.length || groups.length <= room);
+      const most = section.all || section.chosen || searching ? Infinity : Math.max(FIRST_CHARTS, room);
+      room -= groups.length;
+      section.head(kept, open, open ? Math.max(0, groups.length - most) : 0);
+      this.#fill(section.grid, open ? groups.slice(0, most) : [], key, used);
+      parts.push(section.part);
+    }
+    arrange(place("charts"), parts);
+    if (!record) {
+      for (const [key, chart] of this.#charts) {
+        if (used.has(key)) continue;
+        chart.close();
+        this.#charts.delete(key);
+      }
+    }
+    return found.length;
+  }
+
+  #fill(grid, groups, section, used) {
+    const { page } = this;
+    const charts = groups.map(({ key, title, series }) => {
+      const name = page.record ? `${section} ${key}` : key;
+      used.add(name);
+      if (!this.#charts.has(name)) this.#charts.set(name, page.record ? new LineChart(title, page.focus) : new RunsChart(title, page));
+      return [this.#charts.get(name), title, series];
+    });
+    arrange(grid, charts.map(([chart]) => chart.card));
+    for (const [chart, title, series] of charts) {
+      chart.smoothing = page.choices.get("smoothing");
+      if (page.record) chart.show(title, series);
+      else chart.load();
+    }
+  }
+
+  /** Which colour is which group, or which run if there are few. */
+  #nameColors() {
+    const { runs, choices } = this.page;
+    const { groups } = runs;
+    const all = groups ? groups.order : runs.visible;
+    const items = (groups ? all.slice(0, MOST_GROUPS_NAMED) : all.length <= MOST_RUNS_NAMED ? all : []).map((one) => {
+      const [color, name, members] = groups ? [groups.color(one), groups.name(one), groups.members.get(one)] : [runs.color(one), one.title, [one]];
+      // Only these runs; once more, all of them.
+      const only = () => choices.set({ hidden: runs.visible.length === members.length ? [] : runs.filtered.filter((run) => !members.includes(run)).map((run) => run.path) });
+      const made = button("", groups ? only : () => this.page.open(one), { title: groups ? `${name}: draw only these ${counted(members.length, "run")}` : name });
+      made.append(swatch(color), element("span", { textContent: name }), groups ? element("span", { className: "count", textContent: `×${members.length}` }) : "");
+      made.addEventListener("pointerenter", () => this.page.highlight(members[0]));
+      made.addEventListener("pointerleave", () => this.page.highlight(null));
+      return element("li", {}, made);
+    });
+    if (groups && all.length > MOST_GROUPS_NAMED) items.push(element("li", { className: "rest", textContent: `and ${all.length - MOST_GROUPS_NAMED} more groups` }));
+    place("legend").replaceChildren(...items);
+    place("legend").hidden = !items.length;
+  }
+}
+
+/** A section that folds: its head is always there, its charts only while it is open. */
+class MetricSection {
+  #note = element("span", { className: "section-note" });
+  grid = element("div", { className: "charts" });
+  /** Whether all charts are shown, not only the first. */
+  all = false;
+  /** What the reader chose; null until then. */
+  chosen = null;
+
+  constructor(title, changed) {
+    this.more = button("", () => {
+      this.all = true;
+      changed();
+    }, { className: "more", hidden: true });
+    const summary = element("summary", {}, element("b", { textContent: title }), this.#note);
+    this.part = element("details", { className: "metric-section" }, summary, this.grid, this.more);
+    // The toggle event also tells of changes by the script.
+    summary.addEventListener("click", (event) => {
+      event.preventDefault();
+      this.chosen = !this.part.open;
+      changed();
+    });
+  }
+
+  /** Show how many metrics it has, the newest values of the first while it is closed, and how many charts are left out. */
+  head(series, open, hidden) {
+    const values = open ? [] : series.filter((one) => one.last).slice(0, 6).map((one) => `${one.name} ${formatMetric(one.last.y)}`);
+    write(this.#note, (this.#note.title = [counted(series.length, "metric"), ...values].join(" · ")));
+    if (this.part.open !== open) this.part.open = open;
+    this.more.hidden = !hidden;
+    this.more.textContent = `Show ${hidden} more ${hidden === 1 ? "chart" : "charts"}`;
+  }
+}
+
+/** What runs can be grouped by. */
+function groupings(runs) {
+  const seeds = runs.differing.some(isSeed) ? [[ALL_BUT_SEED, "all but the seed"]] : [];
+  const differing = runs.differing.map((name) => [`config.${name}`, name]);
+  const same = runs.settings.filter((one) => !runs.differing.includes(one.name)).map((one) => [one.key, one.name]);
+  return [["", "nothing"], ...seeds, ...differing, ["state", "state"], ["tags", "tags"], ...same];
+}
+
+/** Metrics in sections: those without a prefix first, by kind if there are many. */
+function sectionsOf(all) {
+  if (all.length <= FEW_METRICS) return [{ key: "", title: "", series: all }];
+  const counts = new Map();
+  for (const { name } of all) counts.set(groupOf(name), (counts.get(groupOf(name)) || 0) + 1);
+  const prefixOf = ({ name }) => (counts.get(groupOf(name)) > 1 ? groupOf(name) : "");
+  const plain = all.filter((one) => !prefixOf(one));
+  const kinds = { min: "Losses", max: "Scores" };
+  const sections = new Map();
+  const add = (key, title, one) => {
+    if (!sections.has(key)) sections.set(key, { key, title, series: [] });
+    sections.get(key).series.push(one);
+  };
+  for (const title of ["Losses", "Scores", "Other metrics"]) {
+    for (const one of plain) {
+      const kind = kinds[one.goal] || "Other metrics";
+      if (kind === title) add(plain.length > FEW_METRICS ? ` ${kind}` : " ", plain.length > FEW_METRICS ? kind : "Metrics", one);
+    }
+  }
+  for (const one of all) if (prefixOf(one)) add(prefixOf(one), prefixOf(one), one);
+  return [...sections.values()];
+}
+
+/**
+ * What shares a chart: losses whose ranges fit; scores of one range; everything else alone.
+ *
+ * `before` maps names to the chart that they had, so that a curve does not move back and forth
+ * while a run goes on; it is brought up to date.
+ */
+function chartGroups(all, before = new Map()) {
+  const groups = new Map();
+  for (const series of all) {
+    const [kind, title] = kindOf(series);
+    const key = kind === "min" ? lossKey(series, groups, before) : kind;
+    before.set(series.name, key);
+    if (!groups.has(key)) groups.set(key, { key, kind, title, series: [] });
+    groups.get(key).series.push(series);
+  }
+  const losses = [...groups.values()].filter(({ kind }) => kind === "min");
+  for (const group of groups.values()) {
+    const names = group.series.map((one) => one.name);
+    if (names.length === 1) [group.title] = names;
+    else if (group.kind === "min" && losses.length > 1) group.title = names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join(", ");
+  }
+  const rank = (group) => ["min", "unit", "percent"].indexOf(group.kind) >>> 0;
+  return [...groups.values()].sort((a, b) => rank(a) - rank(b));
+}
+
+function kindOf({ name, goal, limits: { low, high } }) {
+  if (goal === "min") return ["min", "Loss"];
+  if (goal === "max" && low >= 0 && high <= 1) return ["unit", "Scores"];
+  if (goal === "max" && low >= 0 && high <= 100) return ["percent", "Scores, %"];
+  return [`metric ${name}`, name];
+}
+
+/** The chart of a loss: the first whose curves are about as large, else its own. */
+function lossKey(series, groups, before) {
+  const size = ({ limits: { low, high } }) => Math.max(Math.abs(low), Math.abs(high));
+  const own = size(series);
+  for (const { key, kind, series: members } of groups.values()) {
+    if (kind !== "min") continue;
+    const factor = before.get(series.name) === key ? STAY : JOIN;
+    const fits = members.every((one) => {
+      const [less, more] = [own, size(one)].sort((a, b) => a - b);
+      return !Number.isFinite(more) || less === 0 || more / less <= factor;
+    });
+    if (fits) return key;
+  }
+  return `min ${series.name}`;
+}

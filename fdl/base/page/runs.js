@@ -1,0 +1,294 @@
+"use strict";
+/* Many runs: where they come from, what is known of each, which are shown, and how they are grouped. */
+
+const CHOICES = {
+  filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
+  hidden: [], differing: false, scatterX: "", scatterY: "", scatterColor: "auto", axes: null, target: "auto",
+};
+
+/** What the reader chose: kept in the address, so that it can be shared; the columns also in the browser. */
+class Choices {
+  #name = `flodl-runs:${location.protocol === "file:" ? location.pathname : "served"}`;
+  #changed;
+
+  /** `changed(names)` is called after a change. */
+  constructor(changed) {
+    this.#changed = changed;
+    this.#read();
+    addEventListener("hashchange", () => {
+      if (decodeURIComponent(location.hash.slice(1)) === JSON.stringify(this.#own)) return;
+      this.#read();
+      changed(Object.keys(CHOICES));
+    });
+  }
+
+  get(name) {
+    return this.values[name];
+  }
+
+  /** Change values. */
+  set(changes) {
+    const changed = Object.keys(changes).filter((name) => JSON.stringify(this.values[name]) !== JSON.stringify(changes[name]));
+    if (!changed.length) return;
+    Object.assign(this.values, changes);
+    const own = this.#own;
+    const hash = Object.keys(own).length ? `#${encodeURIComponent(JSON.stringify(own))}` : "";
+    stored((store) => {
+      history.replaceState(null, "", hash || location.pathname + location.search);
+      store.setItem(this.#name, JSON.stringify({ columns: this.values.columns }));
+    });
+    this.#changed(changed);
+  }
+
+  /** What differs from the defaults. */
+  get #own() {
+    return Object.fromEntries(Object.entries(this.values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
+  }
+
+  #read() {
+    const kept = accepted(() => stored((store) => store.getItem(this.#name)), ["columns"]);
+    this.values = { ...CHOICES, ...kept, ...accepted(() => decodeURIComponent(location.hash.slice(1)), Object.keys(CHOICES)) };
+  }
+}
+
+/** Of an object as text, the values of known names that have the type of their default. */
+function accepted(read, names) {
+  let content = null;
+  try {
+    content = JSON.parse(read());
+  } catch {
+    // An address that somebody else wrote need not be one of this page.
+  }
+  return Object.fromEntries(names.flatMap((name) => {
+    const [value, usual] = [content?.[name], CHOICES[name]];
+    const fits = usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual;
+    return value !== undefined && value !== null && fits ? [[name, value]] : [];
+  }));
+}
+
+/** Runs and curves that the page holds itself. */
+class Embedded {
+  isReading = false;
+  total = 0;
+  #content;
+  #told = false;
+  #found;
+
+  constructor(content) {
+    this.#content = content;
+    const columns = content.columns.map((text) => {
+      const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+      return doubles(bytes.buffer, 0, bytes.length / 8);
+    });
+    this.#found = new Map(content.curves.map(([id, metric, axis, gaps, ...places]) => {
+      const [x, low, high, mean] = places.map((one) => columns[one]);
+      return [`${axis} ${id} ${metric}`, { x, low, high, mean, gaps }];
+    }));
+  }
+
+  async runs() {
+    if (this.#told) return null;
+    this.#told = true;
+    return this.#content.runs;
+  }
+
+  /** Nobody reads conditions here: words are searched in all texts of a run. */
+  async where(text) {
+    if (/[<>=~]/.test(text)) return { ids: null, problem: "a page in a file searches words; `fdl runs ui` also takes conditions" };
+    const test = worded(text);
+    const textOf = ({ name, title, path, state, note, tags, config }) => [name, title, path, state, note, ...tags, ...Object.entries(config).map(([key, [value]]) => `${key}=${formatSetting(value)}`)].join("\n");
+    return { ids: new Set(this.#content.runs.rows.filter((run) => test(textOf(run))).map((run) => run.id)), problem: "" };
+  }
+
+  async curves({ metric, axis, ids }) {
+    return new Map(ids.map((id) => [id, this.#found.get(`${axis} ${id} ${metric}`)]).filter(([, curve]) => curve));
+  }
+}
+
+/** Little-endian doubles; nearly every machine has them in this order already. */
+function doubles(buffer, offset, count) {
+  if (new Uint8Array(new Uint16Array([1]).buffer)[0] === 1) return new Float64Array(buffer, offset, count);
+  const view = new DataView(buffer, offset);
+  return Float64Array.from({ length: count }, (_, index) => view.getFloat64(8 * index, true));
+}
+
+const FACTS = {
+  name: ["Run", (run) => run.name],
+  state: ["State", (run) => run.state],
+  started: ["Started", (run) => run.started],
+  seconds: ["Time", (run) => elapsed(run)],
+  epochs: ["Epochs", (run) => run.epochs],
+  tags: ["Tags", (run) => run.tags],
+  note: ["Note", (run) => run.note],
+  resumed_from: ["Continues", (run) => run.resumed_from],
+  error: ["Error", (run) => run.error],
+  path: ["Folder", (run) => run.path],
+};
+const ALL_BUT_SEED = "all but the seed";
+const NO_VALUE = "\u0000";
+
+/** Seconds that a run took, or has taken until now. */
+function elapsed(run) {
+  return run.state === "running" ? Math.max(0, Date.now() / 1000 - Date.parse(run.started) / 1000) : run.seconds;
+}
+
+class Runs {
+  all = [];
+  filtered = [];
+  visible = [];
+  groups = null;
+  curveNames = [];
+  differing = [];
+  problem = "";
+  /** All columns of a table, by key. */
+  columns = new Map();
+  #byId = new Map();
+  #colors = new Map();
+
+  constructor() {
+    this.#describe();
+  }
+
+  /** Take over new rows; return the ids of runs whose content changed. */
+  update({ order, rows }) {
+    for (const row of rows) this.#byId.set(row.id, row);
+    this.all = order.map((id) => this.#byId.get(id)).filter(Boolean);
+    this.#byId = new Map(this.all.map((run) => [run.id, run]));
+    this.#describe();
+    return new Set(rows.map((row) => row.id));
+  }
+
+  run(id) {
+    return this.#byId.get(id);
+  }
+
+  /** Show the runs that meet the filter; the runs that were shown stay while a condition is being typed. */
+  apply(choices, { ids, problem }) {
+    this.problem = problem;
+    if (!problem || !this.filtered.length) this.filtered = this.all.filter((run) => !ids || ids.has(run.id));
+    else this.filtered = this.all.filter((run) => this.filtered.some(({ id }) => id === run.id));
+    const hidden = new Set(choices.get("hidden"));
+    this.visible = this.filtered.filter((run) => !hidden.has(run.path));
+    this.differing = this.differingIn(this.filtered, "config");
+    this.groups = this.#grouped(choices.get("group"));
+  }
+
+  column(key) {
+    return this.columns.get(key);
+  }
+
+  get settings() {
+    return [...this.columns.values()].filter((one) => one.kind === "setting");
+  }
+
+  /** The columns of the best values, those first that are most likely looked for. */
+  get results() {
+    return this.curveNames.map((name) => `best:${name}`).filter((key) => this.column(key));
+  }
+
+  color(run) {
+    const group = this.groups?.of.get(run.id);
+    if (group) return this.groups.color(group);
+    if (!this.#colors.has(run.id)) this.#colors.set(run.id, colorOf(run.id, this.all.length > FEW_COLORS));
+    return this.#colors.get(run.id);
+  }
+
+  forgetColors() {
+    this.#colors.clear();
+  }
+
+  /** The names of settings, or of facts of the environment, that are not the same in all of some runs. */
+  differingIn(runs, part) {
+    const names = new Set(runs.flatMap((run) => Object.keys(run[part])));
+    return [...names].filter((name) => runs.some((run) => plainOf(run, part, name) !== plainOf(runs[0], part, name)));
+  }
+
+  #describe() {
+    const columns = new Map();
+    for (const [key, [label, value]] of Object.entries(FACTS)) columns.set(key, { key, label, kind: "fact", value, numeric: key === "seconds" || key === "epochs" });
+    const [metrics, curves, settings] = [new Map(), new Set(), new Map()];
+    for (const run of this.all) {
+      for (const [name, { higher }] of Object.entries(run.metrics)) metrics.set(name, higher);
+      for (const name of run.curves) curves.add(name);
+      for (const [name, [value]] of Object.entries(run.config)) {
+        if (value !== null || !settings.has(name)) settings.set(name, (settings.get(name) ?? true) && typeof value === "number");
+      }
+    }
+    for (const [name, numeric] of settings) {
+      columns.set(`config.${name}`, { key: `config.${name}`, label: name, kind: "setting", name, value: (run) => run.config[name]?.[0], numeric });
+    }
+    for (const [name, higher] of metrics) {
+      for (const which of ["best", "last"]) {
+        const key = `${which}:${name}`;
+        columns.set(key, { key, label: `${which} ${name}`, kind: "metric", name, value: (run) => run.metrics[name]?.[which], numeric: true, higher });
+      }
+    }
+    this.columns = columns;
+    this.curveNames = [...curves].sort((a, b) => interest(a) - interest(b) || (a < b ? -1 : 1));
+  }
+
+  #grouped(by) {
+    if (!by) return null;
+    const column = this.columns.get(by);
+    if (by !== ALL_BUT_SEED && !column) return null;
+    const names = this.differing.filter((name) => !isSeed(name));
+    const keyOf = (run) => {
+      if (!column) return names.map((name) => `${name} ${formatSetting(run.config[name]?.[0])}`).join(" · ") || "all runs";
+      const found = column.value(run);
+      return found === undefined ? NO_VALUE : Array.isArray(found) ? found.join(", ") : formatSetting(found);
+    };
+    const members = new Map();
+    const of = new Map(this.visible.map((run) => [run.id, keyOf(run)]));
+    for (const run of this.visible) members.set(of.get(run.id), [...(members.get(of.get(run.id)) || []), run]);
+    const order = [...members.keys()].sort(byValue);
+    const color = (key) => colorOf(order.indexOf(key), order.length > FEW_COLORS);
+    const name = (key) => (key === NO_VALUE ? `${column.label}: none` : column ? `${column.label} = ${key}` : key);
+    return { order, members, of, color, name };
+  }
+}
+
+/** The value of a setting, or of a fact of the environment. */
+function plainOf(run, part, name) {
+  return part === "config" ? run.config[name]?.[0] : run.environment[name];
+}
+
+function isSeed(name) {
+  return /(^|[._-])seed$/.test(name);
+}
+
+/** A number that grows as a metric is less likely to be what the user looks for. */
+function interest(name) {
+  const lower = name.toLowerCase();
+  const isValidation = /^(val|valid|validation|eval|test)[_/.-]/.test(lower);
+  if (/loss/.test(lower)) return isValidation ? 0 : 1;
+  if (isValidation) return 2;
+  return /^(lr|learning_rate|grad_norm|epoch_time)/.test(lower) ? 4 : 3;
+}
+
+/** Compare two values: numbers by size, missing ones last, everything else as text. */
+function byValue(a, b) {
+  const [missingA, missingB] = [a, b].map((one) => one === undefined || one === null || one === NO_VALUE);
+  if (missingA || missingB) return missingA - missingB;
+  const [x, y] = [Number(a), Number(b)];
+  if (!Number.isNaN(x) && !Number.isNaN(y)) return x - y;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+/** Runs in the order that the user chose: "-started" is newest first. */
+function sorted(runs, order, column) {
+  const key = order.replace(/^-/, "");
+  // Runs of different time zones are ordered by the moment, not by its text.
+  const value = key === "started" ? (run) => Date.parse(run.started) : column(key)?.value;
+  if (!value) return [...runs];
+  const down = order.startsWith("-");
+  // Values that are not finite stand behind numbers in both directions, and missing ones at the end.
+  const isMetric = column(key)?.kind === "metric";
+  const rank = (one) => (one === undefined || one === null || one === "" ? 2 : isMetric && typeof one === "string" ? 1 : 0);
+  return runs
+    .map((run, index) => [value(run), index, run])
+    .sort(([a, i], [b, j]) => {
+      if (rank(a) || rank(b)) return rank(a) - rank(b) || i - j;
+      return (down ? byValue(b, a) : byValue(a, b)) || i - j;
+    })
+    .map(([, , run]) => run);
+}

@@ -1,0 +1,249 @@
+"use strict";
+/* The table of runs, of which only the rows in view are elements; what differs between runs; and one of them in a box. */
+
+const ROW_HEIGHT = 31;
+const ROWS_AROUND = 8;
+const [FIRST_SETTINGS, FIRST_METRICS] = [6, 3];
+const SIDE_BY_SIDE = 6;
+const VALUES_SHOWN = 12;
+
+class RunTable {
+  #order = [];
+  #columns = [];
+  #first = -1;
+
+  constructor(page) {
+    this.page = page;
+    const { choices, runs } = page;
+    const keys = () => this.columns.map((one) => one.key).filter((key) => key !== "name");
+    this.picker = new Picker("Columns", () => [...runs.columns.values()].filter((one) => one.key !== "name").map((one) => [one.key, one.label]), keys, (columns) => choices.set({ columns }));
+    this.differing = button("Only what differs", () => choices.set({ differing: !choices.get("differing") }), { className: "toggle" });
+    this.hiding = button("Show all curves", () => choices.set({ hidden: [] }));
+    const saves = [["Save CSV", () => save("runs.csv", "text/csv", this.csv())], ["Save JSON", () => save("runs.json", "application/json", this.json())]];
+    place("table-tools").append(this.picker.box, this.differing, this.hiding, ...saves.map(([text, act]) => button(text, act)));
+    this.head = element("thead");
+    this.body = element("tbody");
+    this.table = element("table", { className: "runs" }, element("caption", { className: "unseen", textContent: "Runs" }), this.head, this.body);
+    this.scroll = scroller("Table of runs", this.table, "scroll card");
+    place("table").append(this.scroll);
+    this.scroll.addEventListener("scroll", soon(() => this.#fill()), { passive: true });
+    new ResizeObserver(soon(() => this.#fill(true))).observe(this.scroll);
+    this.body.addEventListener("pointerover", (event) => page.highlight(runs.run(Number(event.target.closest("tr")?.dataset.id)) || null));
+    this.body.addEventListener("pointerleave", () => page.highlight(null));
+  }
+
+  /** The columns to show, in their order. */
+  get columns() {
+    const { runs, choices } = this.page;
+    const chosen = choices.get("columns");
+    const keys = chosen ? ["name", ...[...runs.columns.keys()].filter((key) => key !== "name" && chosen.includes(key))] : this.#usual();
+    const columns = keys.map((key) => runs.column(key)).filter(Boolean);
+    return choices.get("differing") ? columns.filter((one) => one.key === "name" || this.#differs(one)) : columns;
+  }
+
+  show() {
+    const { runs, choices } = this.page;
+    this.#columns = this.columns;
+    this.#order = sorted(runs.filtered, choices.get("sort"), (key) => runs.column(key));
+    press(this.differing, choices.get("differing"));
+    this.hiding.hidden = runs.visible.length === runs.filtered.length;
+    this.picker.show();
+    this.#showHead();
+    this.table.setAttribute("aria-rowcount", String(this.#order.length + 1));
+    this.table.setAttribute("aria-colcount", String(this.#columns.length));
+    this.#fill(true);
+    place("no-runs").hidden = this.#order.length > 0;
+    place("no-runs").textContent = runs.all.length ? "No run meets the filter." : "There are no runs here yet. The page shows them as soon as they begin.";
+  }
+
+  point(run) {
+    for (const row of this.body.children) row.classList.toggle("pointed", run !== null && row.dataset.id === String(run.id));
+  }
+
+  csv() {
+    const plain = (value) => (Array.isArray(value) ? value.join(" ") : value);
+    return csvText([this.#columns.map((one) => one.label), ...this.#order.map((run) => this.#columns.map((one) => plain(one.value(run))))]);
+  }
+
+  json() {
+    const runs = this.#order.map(({ id, has_report, has_page, report, page, ...run }) => ({
+      ...run,
+      config: Object.fromEntries(Object.entries(run.config).map(([name, [value, origin]]) => [name, { value, origin }])),
+    }));
+    return `${JSON.stringify({ runs }, null, 2)}\n`;
+  }
+
+  #usual() {
+    const { runs } = this.page;
+    const has = (key) => (runs.all.some((run) => run[key]?.length) ? [key] : []);
+    const settings = runs.differing.slice(0, FIRST_SETTINGS).map((name) => `config.${name}`);
+    return ["name", "state", ...has("tags"), ...runs.results.slice(0, FIRST_METRICS), ...settings, "epochs", "seconds", "started", ...has("note")];
+  }
+
+  #differs(column) {
+    const [first, ...others] = this.page.runs.filtered.map((run) => JSON.stringify(column.value(run) ?? null));
+    return others.some((value) => value !== first);
+  }
+
+  #showHead() {
+    const { choices, runs } = this.page;
+    const sort = choices.get("sort");
+    const [key, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
+    const focused = this.head.contains(document.activeElement) ? document.activeElement.closest("th")?.dataset.key : null;
+    const cells = this.#columns.map((column) => {
+      const sorts = column.key === key;
+      const turned = sorts ? !down : column.higher || column.key === "started";
+      const made = button(column.label, () => choices.set({ sort: turned ? `-${column.key}` : column.key }), { title: `Sort by ${column.label}` });
+      made.append(element("span", { className: "mark-sort", "aria-hidden": "true", textContent: sorts ? (down ? "↓" : "↑") : "" }));
+      const cell = element("th", { scope: "col", className: column.numeric ? "number" : "", "data-key": column.key }, made);
+      if (sorts) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+      return cell;
+    });
+    const all = element("input", { type: "checkbox", "aria-label": "Draw all runs of the table", checked: runs.visible.length === runs.filtered.length });
+    all.indeterminate = !all.checked && runs.visible.length > 0;
+    all.addEventListener("change", () => this.page.hide(runs.filtered, !all.checked));
+    cells[0].prepend(all);
+    this.head.replaceChildren(element("tr", {}, ...cells));
+    if (focused) cells.find((cell) => cell.dataset.key === focused)?.querySelector("button").focus();
+  }
+
+  #fill(anew = false) {
+    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - ROWS_AROUND);
+    const count = Math.ceil((this.scroll.clientHeight || 400) / ROW_HEIGHT) + 2 * ROWS_AROUND;
+    if (!anew && first === this.#first) return;
+    this.#first = first;
+    const focused = this.body.contains(document.activeElement) ? [document.activeElement.closest("tr")?.dataset.id, document.activeElement.className] : null;
+    const rows = this.#order.slice(first, first + count).map((run, index) => this.#row(run, first + index));
+    const spacer = (lines) => {
+      const cell = element("td", { colSpan: Math.max(1, this.#columns.length) });
+      cell.style.height = `${lines * ROW_HEIGHT}px`;
+      return element("tr", { className: "spacer", "aria-hidden": "true", hidden: lines <= 0 }, cell);
+    };
+    this.body.replaceChildren(spacer(first), ...rows, spacer(this.#order.length - first - rows.length));
+    if (focused) rows.find((row) => row.dataset.id === focused[0])?.querySelector(`.${focused[1]}`)?.focus();
+  }
+
+  #row(run, index) {
+    const { runs } = this.page;
+    const isVisible = runs.visible.includes(run);
+    const box = element("input", { type: "checkbox", className: "draws", checked: isVisible, "aria-label": `Draw ${run.title}` });
+    box.addEventListener("change", () => this.page.hide([run], !box.checked));
+    const name = button(run.title, () => this.page.open(run), { className: "link", title: run.path });
+    const head = element("th", { scope: "row" }, element("div", { className: "run-name" }, box, dot(isVisible ? runs.color(run) : "transparent"), name));
+    const cells = this.#columns.slice(1).map((column) => this.#cell(column, run));
+    return element("tr", { "aria-rowindex": String(index + 2), "data-id": String(run.id), className: isVisible ? "" : "unseen-run" }, head, ...cells);
+  }
+
+  #cell(column, run) {
+    const cell = element("td", { className: column.numeric ? "number" : "" });
+    if (column.key === "state") cell.append(stateBadge(run.state));
+    else if (column.key === "tags") cell.append(...run.tags.map((tag) => element("span", { className: "tag", textContent: tag })));
+    else {
+      cell.textContent = shownCell(column, run);
+      if (column.kind === "setting") cell.title = run.config[column.name]?.[1] || "";
+      else if (column.kind === "metric" && run.metrics[column.name]) cell.title = `best in epoch ${run.metrics[column.name].epoch ?? DASH}`;
+      else if (cell.textContent.length > 30) cell.title = cell.textContent;
+      cell.classList.toggle("missing", cell.textContent === DASH);
+    }
+    return cell;
+  }
+}
+
+function stateBadge(state) {
+  return element("span", { className: "state", "data-state": state, textContent: state });
+}
+
+function dot(color) {
+  const made = element("span", { className: "dot", "aria-hidden": "true" });
+  made.style.background = color;
+  return made;
+}
+
+function shownCell(column, run) {
+  return shownValue(column, column.value(run));
+}
+
+function shownValue(column, value) {
+  if (column.key === "seconds") return formatDuration(value);
+  if (column.key === "started") return formatMoment(value);
+  if (column.kind === "metric") return formatMeasured(value);
+  if (column.kind === "setting") return formatSetting(value);
+  return value === "" || value === undefined || value === null ? DASH : String(value);
+}
+
+/** Only what differs: settings and environment of the visible runs, each value with its origin. */
+function showDifferences(page) {
+  const { runs } = page;
+  const { visible } = runs;
+  const tables = [["Settings", "config"], ["Environment", "environment"]].map(([title, part]) => [title, part, runs.differingIn(visible, part)]).filter(([, , names]) => names.length);
+  const same = runs.settings.length - (tables.find(([, part]) => part === "config")?.[2].length ?? 0);
+  const compared = counted(visible.length, "visible run");
+  const found = tables.length ? `Of ${compared}. ${counted(same, "setting")} ${same === 1 ? "is" : "are"} the same in all.` : `All settings and the environment of the ${compared} are the same.`;
+  place("differences-note").textContent = visible.length < 2 ? "Two or more visible runs can be compared." : found;
+  place("differences").replaceChildren(...tables.map(([title, part, names]) => {
+    const [heads, cells] = visible.length <= SIDE_BY_SIDE ? sideBySide(part, visible, page) : byValues(part, visible, page);
+    const table = tableOf(`${title} that differ`, [title, ...heads], names.map((name) => [name, ...cells(name)]), { className: "facts" });
+    return scroller(`${title} that differ`, table, "card scroll");
+  }));
+}
+
+/** One column per run. */
+function sideBySide(part, runs, page) {
+  const heads = runs.map((run) => element("span", {}, dot(page.runs.color(run)), button(run.title, () => page.open(run), { className: "link" })));
+  const cells = (name) => runs.map((run) => {
+    const origin = part === "config" && run.config[name]?.[1];
+    return element("td", {}, element("span", { className: "value", textContent: formatSetting(plainOf(run, part, name)) }), origin ? element("span", { className: "origin", textContent: origin }) : null);
+  });
+  return [heads, cells];
+}
+
+/** The distinct values of each name, how many runs have each, and where it was set. */
+function byValues(part, runs, page) {
+  const cells = (name) => {
+    const values = new Map();
+    for (const run of runs) {
+      const key = formatSetting(plainOf(run, part, name));
+      values.set(key, [...(values.get(key) || []), (part === "config" && run.config[name]?.[1]) || ""]);
+    }
+    const ordered = [...values].sort(([a], [b]) => byValue(a, b));
+    const items = ordered.slice(0, VALUES_SHOWN).map(([value, origins]) => {
+      const act = () => page.choices.set({ filter: `${quotedName(name)} = ${quotedValue(value)}` });
+      const canFilter = part === "config" && value !== DASH && page.content.served;
+      const chip = canFilter ? button(value, act, { className: "chip", title: `Show only these ${counted(origins.length, "run")}` }) : element("span", { className: "chip", textContent: value });
+      chip.append(element("span", { className: "count", textContent: `×${origins.length}` }));
+      const listed = [...new Set(origins)].filter(Boolean);
+      const where = `${listed.slice(0, 2).join(", ")}${listed.length > 2 ? ` +${listed.length - 2}` : ""}`;
+      return element("div", { className: "value-of" }, chip, element("span", { className: "origin", textContent: where, title: listed.join("\n") }));
+    });
+    if (ordered.length > VALUES_SHOWN) items.push(element("span", { className: "origin", textContent: `and ${ordered.length - VALUES_SHOWN} more values` }));
+    return [element("div", { className: "values" }, ...items)];
+  };
+  return [["Values, and where they were set"], cells];
+}
+
+function quotedName(name) {
+  return /^[\w.:/-]+$/.test(name) ? name : `\`${name}\``;
+}
+
+function quotedValue(value) {
+  return /^[\w.+-]+$/.test(value) ? value : value.includes("'") ? `"${value}"` : `'${value}'`;
+}
+
+/** One run in a box: its facts, metrics, settings with their origins, environment, and the page of its own. */
+function showDetails(run) {
+  place("details-title").textContent = run.title;
+  const facts = [
+    ["State", stateBadge(run.state)], ["Error", run.error], ["Started", formatMoment(run.started)], ["Time", formatDuration(elapsed(run))], ["Epochs", String(run.epochs)],
+    ["Tags", run.tags.join(", ")], ["Note", run.note], ["Continues", run.resumed_from], ["Folder", run.path], ["Show", `fdl runs show ${run.path}`],
+  ].filter(([, value]) => value);
+  const settings = Object.entries(run.config).map(([name, [value, origin]]) => [name, formatSetting(value), origin]);
+  const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatMeasured(one.last), `best ${formatMeasured(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
+  const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
+  const tables = [["Facts", facts], ["Metrics", metrics], ["Settings and where they were set", settings], ["Environment", environment]];
+  const link = (href, text) => element("a", { className: "button", href, target: "_blank", rel: "noopener", textContent: text });
+  const links = [run.page && link(run.page, "Open the page of this run"), run.report && link(run.report, "Open the report")].filter(Boolean);
+  place("details-body").replaceChildren(
+    element("p", { className: "links" }, ...(links.length ? links : ["This run has no report."])),
+    ...tables.filter(([, rows]) => rows.length).map(([title, rows]) => factTable(title, rows)),
+  );
+}

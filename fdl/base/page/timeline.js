@@ -1,0 +1,371 @@
+"use strict";
+/* The timeline of a run: what happened as lanes, the load of the machine as charts over the same time, and tables of both. */
+
+const LANE_HEIGHT = 24;
+
+/** Points of a load curve on the screen; of more, the extremes remain. */
+const MOST_SAMPLES = 2000;
+
+/** Times in which a GPU is used less than this percentage for so long are marked. */
+const [IDLE_BELOW, SHORTEST_GAP] = [5, 0.5];
+
+const MARKS = new Map([
+  ["anchor", "Anchor changes"], ["throttle", "Throttles"], ["guard", "Guard"], ["skip", "Skipped averages"],
+  ["worker_lost", "Lost ranks"], ["restart", "Restarts"], ["custom", "Custom"], ["idle", "Idle"],
+]);
+
+/** What a rank tells of itself alone; everything else happens once, although each rank tells of it. */
+const OF_ONE_RANK = new Set(["wait", "idle"]);
+
+/** Colours of the lanes. */
+const LANES = { phase: "soft", epoch: "series-0", window: "series-3", wait: "series-7", sync: "series-1", average: "series-2", mark: "series-6" };
+
+/** Pairs of start and end as spans {start, end, first, last}; an end without start reaches back by its own length. */
+function spansOf(events, startKind, endKind, last) {
+  const spans = [];
+  let open = null;
+  const close = (end, event) => {
+    spans.push({ start: open ? open.t : Math.max(0, end - (event?.ms || 0) / 1000), end, first: open, last: event });
+    open = null;
+  };
+  for (const event of events) {
+    if (event.k === startKind) {
+      if (open) close(event.t, null);
+      open = event;
+    } else if (event.k === endKind) close(event.t, event);
+  }
+  if (open) close(last, null);
+  return spans;
+}
+
+/** Each event once, with the ranks that tell of it: the n-th of a kind on one rank is the n-th on the others. */
+function onceOf(events) {
+  const [found, counts] = [new Map(), new Map()];
+  for (const event of events) {
+    const { t: _t, r: rank, ms: _ms, loss: _loss, ...what } = event;
+    const id = JSON.stringify([OF_ONE_RANK.has(event.k) ? rank : null, what]);
+    const count = (counts.get(`${rank} ${id}`) || 0) + 1;
+    counts.set(`${rank} ${id}`, count);
+    const known = found.get(`${id} ${count}`);
+    if (known) known.ranks.push(rank);
+    else found.set(`${id} ${count}`, { ...event, ranks: [rank] });
+  }
+  return [...found.values()];
+}
+
+function lengthOf({ start, end, last }) {
+  return last?.ms !== undefined ? last.ms / 1000 : end - start;
+}
+
+/** Spans that all ranks share, each once: as long as the slowest rank took for it. */
+function sharedSpans(lists) {
+  const most = Math.max(0, ...lists.map((spans) => spans.length));
+  return Array.from({ length: most }, (_, index) => {
+    const same = lists.map((spans) => spans[index]).filter(Boolean);
+    return same.reduce((slowest, span) => (lengthOf(span) > lengthOf(slowest) ? span : slowest));
+  });
+}
+
+/** From the first idle sample to the next busy one, or to the last one; unknown use is not idle. */
+function gapsOf(t, util) {
+  const gaps = [];
+  let start = null;
+  for (let index = 0; index <= t.length; index++) {
+    const isIdle = index < t.length && util[index] !== null && util[index] < IDLE_BELOW;
+    if (isIdle) start ??= t[index];
+    else if (start !== null) {
+      gaps.push([start, t[Math.min(index, t.length - 1)]]);
+      start = null;
+    }
+  }
+  return gaps.filter(([from, to]) => to - from >= SHORTEST_GAP);
+}
+
+/** The timeline as the page needs it, from what is saved as JSON; times are seconds. */
+class TimelineData {
+  constructor(raw) {
+    const timed = (list) => list.map((one) => ({ ...one, t: one.t / 1000 }));
+    const [samples, events] = [timed(raw.samples), timed(raw.events)];
+    // Ranks on one machine have all measured the same load.
+    const first = samples.reduce((least, { r }) => Math.min(least, r ?? Infinity), Infinity);
+    const own = samples.filter(({ r }) => r === undefined || r === first);
+    this.t = own.map((sample) => sample.t);
+    this.sampleCount = samples.length;
+    this.end = Math.max((raw.total_ms || 0) / 1000, this.t[this.t.length - 1] || 0, events[events.length - 1]?.t || 0, 0.001);
+    const known = (values) => (values.some((value) => value !== null && value !== undefined) ? values : null);
+    this.cpu = known(own.map((sample) => sample.cpu));
+    const total = known(own.map(({ ram }) => ram?.[1] ?? null));
+    this.ram = total && { total, used: own.map(({ ram }) => ram?.[0] ?? null) };
+    this.gpus = Object.entries(raw.devices).map(([device, name]) => {
+      const found = own.map(({ gpus }) => gpus.find(({ d }) => d === Number(device)));
+      const column = (key) => found.map((gpu) => gpu?.[key] ?? null);
+      return { device: Number(device), name, util: column("u"), used: column("va"), total: column("vt"), gaps: gapsOf(this.t, column("u")) };
+    });
+    this.#readRanks(samples, events);
+    const ofFirst = (kind) => events.filter((event) => event.r === events.find((one) => one.k === kind)?.r);
+    // Ranks train the same epochs: those of the first one that tells of them stand for all.
+    this.epochs = spansOf(ofFirst("epoch_start"), "epoch_start", "epoch_end", this.end);
+    const plans = ofFirst("plan").filter((event) => event.k === "plan");
+    this.windows = plans.map((plan, index) => ({ start: plan.t, end: (plans[index + 1] || { t: this.end }).t, first: plan, last: plan }));
+    this.syncs = sharedSpans(this.each.map((one) => one.syncs));
+    this.averages = sharedSpans(this.each.map((one) => one.averages));
+    this.waits = this.each.flatMap((one) => one.waits);
+    this.happened = onceOf(events);
+    this.marks = this.happened.filter((event) => MARKS.has(event.k));
+  }
+
+  /** What came before the first epoch, the training, and what came after the last epoch. */
+  get phases() {
+    if (!this.epochs.length) return [];
+    const [first, last] = [this.epochs[0].start, this.epochs[this.epochs.length - 1].end];
+    const phases = [["Set-up", 0, first], ["Training", first, last], ["After the last epoch", last, this.end]];
+    return phases.filter(([, start, end]) => end > start).map(([name, start, end]) => ({ name, start, end }));
+  }
+
+  /** How busy each rank was, and what held it up; no ranks for a single one without such values. */
+  #readRanks(samples, events) {
+    const numbers = [...new Set([...samples, ...events].map(({ r }) => r).filter((rank) => rank !== undefined))].sort((a, b) => a - b);
+    const ranks = (numbers.length ? numbers : [undefined]).map((rank) => {
+      const own = samples.filter(({ r, busy }) => r === rank && (r !== undefined || busy !== undefined));
+      return { rank: rank ?? 0, t: own.map(({ t }) => t), busy: own.map(({ busy }) => busy ?? null), ...this.#spans(numbers.length > 1 ? events.filter(({ r }) => r === rank) : events) };
+    });
+    this.many = ranks.length > 1;
+    this.each = ranks;
+    this.ranks = this.many || ranks[0].busy.some((value) => value !== null) ? ranks : [];
+  }
+
+  #spans(events) {
+    const waits = events.filter((event) => event.k === "wait"); // an event tells of a wait at its end
+    return {
+      syncs: spansOf(events, "sync_start", "sync_end", this.end),
+      averages: spansOf(events, "cpu_avg_start", "cpu_avg_end", this.end),
+      waits: waits.map((wait) => ({ start: Math.max(0, wait.t - (wait.ms || 0) / 1000), end: wait.t, last: wait })),
+    };
+  }
+}
+
+/** The lanes a timeline has something for: {name, spans, color, text} and {name, marks}. */
+function lanesOf(data) {
+  const length = (span) => lengthText(lengthOf(span));
+  const epoch = ({ first, last }) => `Epoch ${(first || last).epoch + 1}${last ? `, loss ${formatMetric(last.loss)}` : ""}`;
+  const kinds = (one) => [["wait", one.waits], ["sync", one.syncs], ["average", one.averages]];
+  const bars = (one) => kinds(one).flatMap(([kind, spans]) => spans.map((span) => ({ ...span, kind }))).sort((a, b) => a.start - b.start);
+  const lanes = [
+    { name: "Phases", spans: data.phases, color: () => LANES.phase, text: (span) => `${span.name}, ${length(span)}` },
+    { name: "Epochs", spans: data.epochs, color: () => LANES.epoch, text: epoch },
+    { name: "Windows", spans: data.windows, color: () => LANES.window, text: ({ first }) => `Window ${first.window}, ${first.counts.join(" : ")} batches` },
+    ...(data.many ? data.ranks.map((one) => ({ name: `Rank ${one.rank}`, spans: bars(one), color: ({ kind }) => LANES[kind], text: (span) => `${span.kind} ${length(span)}` })) : []),
+    ...(data.many ? [] : kinds(data).map(([kind, spans]) => ({ name: { wait: "Waiting", sync: "Sync", average: "CPU average" }[kind], spans, color: () => LANES[kind], text: length }))),
+    ...[...MARKS].map(([kind, name]) => ({ name, kind, marks: data.marks.filter((mark) => mark.k === kind) })),
+  ];
+  return lanes.filter((lane) => lane.name === "Epochs" || (lane.spans || lane.marks).length);
+}
+
+/** Spans and marks over time, one lane below the other. */
+class LaneChart extends Chart {
+  constructor(data, focus, loads) {
+    super("What happened", focus, { id: "stage", "aria-label": "What happened over time. Arrow keys go from one event to the next." });
+    Object.assign(this, { data, loads, lanes: lanesOf(data) });
+    this.height = 52 + LANE_HEIGHT * this.lanes.length;
+    const at = this.lanes.flatMap(({ spans, marks }) => (spans ? spans.flatMap(({ start, end }) => [start, end]) : marks.map(({ t }) => t)));
+    this.places = [...new Set(at)].sort((a, b) => a - b);
+    this.card.classList.add("lanes");
+    const words = [["wait", "waiting"], ["sync", "sync"], ["average", "CPU average"]];
+    if (data.many) this.foot.replaceChildren(...words.map(([kind, text]) => element("span", {}, dot(`var(--${LANES[kind]})`), text)));
+  }
+
+  get ends() {
+    return [0, this.data.end];
+  }
+
+  redraw() {
+    const count = this.lanes.length;
+    this.paint([], { bounds: { low: 0, high: count, first: 0, last: this.data.end }, yTicks: this.lanes.map(({ name }, index) => [count - index - 0.5, name]) });
+  }
+
+  decorate(context) {
+    const { px, py, box } = this.scales;
+    const count = this.lanes.length;
+    this.lanes.forEach((lane, row) => {
+      const middle = py(count - row - 0.5);
+      let drawnTo = -Infinity;
+      (lane.spans || []).forEach((span, index) => {
+        const [left, right] = [px(span.start), Math.max(px(span.end), px(span.start) + 1)];
+        if (right < box.left || left > box.right || right < drawnTo + 0.5) return; // outside, or within a pixel that is full
+        drawnTo = right;
+        Object.assign(context, { fillStyle: ink.get(lane.color(span)), globalAlpha: index % 2 ? 0.55 : 0.35 });
+        context.fillRect(left, middle - 8, right - left, 16);
+        context.globalAlpha = 1;
+        const from = Math.max(left, box.left) + 6;
+        const room = Math.min(right, box.right) - from - 6;
+        const text = [lane.text(span), lane.text(span).split(",")[0]].find((one) => context.measureText(one).width < room);
+        if (room > 24 && text) label(context, text, from, middle, "text");
+      });
+      for (const mark of lane.marks || []) disc(context, px(mark.t), middle, 4.5, ink.get(LANES.mark));
+    });
+  }
+
+  read(x) {
+    const reach = Math.abs(this.scales.back(6) - this.scales.back(0));
+    const rows = this.lanes.flatMap(({ name, kind, spans, marks, text }) => {
+      if (marks) return marks.filter((mark) => Math.abs(mark.t - x) < reach).slice(0, 4).map((mark) => [kind, markText(mark, this.data.many)]);
+      const span = spans.findLast((one) => one.start <= x && x <= one.end);
+      return span ? [[name, text(span)]] : [];
+    });
+    rows.push(...this.loads.flatMap((chart) => chart.series.map((one) => [one.name, one.say(x)])));
+    const where = momentText(x, (this.range[1] - this.range[0]) / 200);
+    return { x, dots: [], lines: [element("b", { textContent: where }), ...rows.map(([name, text]) => fact(name, text))], spoken: [where, ...rows.map((row) => row.join(" "))].join(", ") };
+  }
+}
+
+/** A chart of percentages over the same time; `gaps` are shaded. */
+class LoadChart extends LineChart {
+  constructor(title, focus, data, series, { gaps = [], top = "100 %" } = {}) {
+    super(title, focus);
+    Object.assign(this, { title_: title, made: series, gaps });
+    this.fixed = { bounds: { low: 0, high: 100, first: 0, last: data.end }, yTicks: [[0, "0"], [50, ""], [100, top]] };
+    this.logButton.remove();
+    if (gaps.length) this.foot.append(element("span", {}, dot("var(--bad)"), "GPU idle for half a second or more"));
+    this.show(title, series);
+  }
+
+  get ends() {
+    return [0, this.fixed.bounds.last];
+  }
+
+  decorate(context) {
+    const { px, box } = this.scales;
+    Object.assign(context, { fillStyle: ink.get("bad"), globalAlpha: 0.3 });
+    for (const [start, end] of this.gaps) context.fillRect(px(start), box.top, Math.max(1, px(end) - px(start)), box.bottom - box.top);
+    context.globalAlpha = 1;
+  }
+}
+
+/** Percentages over time; `say(index)` gives the text of a sample. */
+function loadSeries(name, t, values, say) {
+  const made = Object.assign(new Series(name, "time"), { xs: t, ys: values, goal: null });
+  made.say = (x) => (t.length ? say(nearestIndex(t, x)) : DASH);
+  made.within = (range) => {
+    const [from, to] = range ? [Math.max(0, nearestIndex(t, range[0]) - 1), nearestIndex(t, range[1]) + 2] : [0, t.length];
+    const [xs, ys] = thinned(t.slice(from, to), values.slice(from, to), MOST_SAMPLES);
+    return to - from > MOST_SAMPLES ? { xs, ys } : { xs: t.slice(from, to), ys: values.slice(from, to) };
+  };
+  return made;
+}
+
+/** The charts of the load of the machine and of each GPU, and of how busy the ranks were. */
+function loadCharts(data, focus) {
+  const percent = (values) => (index) => (values[index] === null || values[index] === undefined ? DASH : formatPercent(values[index]));
+  const part = ({ used, total }) => used.map((one, index) => (one === null || !total[index] ? null : (100 * one) / total[index]));
+  const bytes = ({ used, total }) => (index) => (used[index] === null ? DASH : `${formatBytes(used[index])} / ${formatBytes(total[index])}`);
+  const whole = (totals) => formatBytes(totals.findLast((one) => one) || 0);
+  const charts = [];
+  const add = (title, series, options) => charts.push(new LoadChart(title, focus, data, series, options));
+  const busy = data.ranks.filter((one) => one.busy.some((value) => value !== null));
+  if (busy.length) add("Busy", busy.map((one) => loadSeries(data.many ? `Rank ${one.rank} busy` : "Busy", one.t, one.busy, percent(one.busy))));
+  if (data.cpu) add("CPU", [loadSeries("CPU", data.t, data.cpu, percent(data.cpu))]);
+  if (data.ram) add("RAM", [loadSeries("RAM", data.t, part(data.ram), bytes(data.ram))], { top: whole(data.ram.total) });
+  for (const gpu of data.gpus) {
+    const name = `GPU ${gpu.device}`;
+    const idles = data.marks.filter((mark) => mark.k === "idle" && mark.dev === gpu.device).map((idle) => [idle.t - (idle.ms || 0) / 1000, idle.t]);
+    const series = [loadSeries(name, data.t, gpu.util, percent(gpu.util)), loadSeries(`${name} memory`, data.t, part(gpu), bytes(gpu))];
+    add(`${name}, memory ${whole(gpu.total)}`, series, { gaps: [...gpu.gaps, ...idles] });
+  }
+  return charts;
+}
+
+/** The section of the timeline. */
+class Timeline {
+  constructor(raw) {
+    const data = (this.data = new TimelineData(raw));
+    this.focus = new Focus(new Axis("time"));
+    this.loads = loadCharts(data, this.focus);
+    this.lanes = new LaneChart(data, this.focus, this.loads);
+    place("timeline").hidden = false;
+    place("timeline-facts").textContent = [formatDuration(data.end), `${data.sampleCount} samples`, `${data.happened.length} events`].join(" · ");
+    place("timeline-charts").replaceChildren(...this.charts.map((chart) => chart.card));
+    place("timeline-tables").replaceChildren(loadTable(data), eventTable(data));
+  }
+
+  get charts() {
+    return [this.lanes, ...this.loads];
+  }
+
+  repaint() {
+    this.lanes.redraw();
+    for (const chart of this.loads) chart.show(chart.title_, chart.made);
+  }
+}
+
+/** Mean and largest of the values that are known. */
+function statistics(values) {
+  const known = values.filter((value) => value !== null);
+  const sum = known.reduce((total, value) => total + value, 0);
+  return known.length ? { sum, mean: sum / known.length, most: known.reduce((most, value) => Math.max(most, value), -Infinity) } : null;
+}
+
+function cardTable(id, name, title, heads, rows) {
+  return element("div", {}, element("h3", { textContent: name }), scroller(title, Object.assign(numberTable(title, heads, rows), { id }), "card scroll"));
+}
+
+function loadTable(data) {
+  const row = (name, values, show, idle = [DASH, DASH]) => {
+    const found = statistics(values);
+    return [name, ...(found ? [show(found.mean), show(found.most)] : [DASH, DASH]), ...idle];
+  };
+  const rows = [];
+  if (data.cpu) rows.push(row("CPU", data.cpu, formatPercent));
+  if (data.ram) rows.push(row("RAM", data.ram.used, formatBytes));
+  for (const { rank, busy, waits } of data.ranks) {
+    const waited = waits.reduce((sum, wait) => sum + wait.end - wait.start, 0);
+    const idle = waits.length ? [formatPercent((100 * waited) / data.end), `${waits.length}, ${lengthText(waited)}`] : undefined;
+    rows.push(row(data.many ? `Rank ${rank} busy` : "Busy", busy, formatPercent, idle));
+  }
+  for (const gpu of data.gpus) {
+    const below = gpu.util.filter((value) => value !== null && value < IDLE_BELOW).length;
+    const known = gpu.used.filter((value) => value !== null).length;
+    const gone = gpu.gaps.reduce((sum, [start, end]) => sum + end - start, 0);
+    const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${lengthText(gone)}` : "none";
+    rows.push(row(gpu.name ? `GPU ${gpu.device}, ${gpu.name}` : `GPU ${gpu.device}`, gpu.util, formatPercent, [known ? formatPercent((100 * below) / known) : DASH, gaps]));
+    rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
+  }
+  if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
+  return cardTable("load", "Load", "Load of the machine over the whole timeline", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
+}
+
+function eventTable(data) {
+  const row = (name, values) => {
+    const found = statistics(values);
+    return [name, String(values.length), ...(found ? [found.mean, found.most, found.sum].map(lengthText) : [DASH, DASH, DASH])];
+  };
+  const spans = [["Epochs", data.epochs.map(({ start, end }) => ({ start, end }))], ["Windows", data.windows.map(({ start, end }) => ({ start, end }))], ["Waiting", data.waits], ["Sync", data.syncs], ["CPU average", data.averages]];
+  const rows = spans.filter(([, found]) => found.length).map(([name, found]) => row(name, found.map(lengthOf)));
+  for (const [kind, name] of MARKS) {
+    const found = data.marks.filter((mark) => mark.k === kind);
+    if (found.length) rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms / 1000)) : [name, String(found.length), DASH, DASH, DASH]);
+  }
+  if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
+  return cardTable("events", "Events", "Events of the whole timeline by kind", ["Event", "Count", "Mean", "Longest", "Total"], rows);
+}
+
+/** What a mark says; of `many` ranks, the one that alone tells of it is named. */
+function markText(mark, many) {
+  const says = {
+    anchor: () => `anchor ${mark.from} to ${mark.to}`, throttle: () => `throttle rank ${mark.rank}`, idle: () => `idle GPU ${mark.dev}, ${lengthText(mark.ms / 1000)}`,
+    guard: () => `guard rank ${mark.rank}, ${mark.what}`, skip: () => `average left out, ${mark.count} so far`, worker_lost: () => `lost rank ${mark.rank}`, restart: () => `restart ${mark.count}`,
+  };
+  const text = says[mark.k]?.() ?? mark.label;
+  return many && mark.r !== undefined && mark.ranks.length === 1 ? `rank ${mark.r}: ${text}` : text;
+}
+
+/** A length as people read it, with the digits short moments need. */
+function lengthText(seconds) {
+  if (seconds === null || Number.isNaN(seconds)) return DASH;
+  return seconds < 0.01 ? `${Number((1000 * seconds).toPrecision(2))}ms` : formatDuration(seconds);
+}
+
+/** A moment: "1:02:03", "2:05", "12.4 s". `step` says how fine it is. */
+function momentText(seconds, step) {
+  if (step < 1) return `${seconds.toFixed(step < 0.01 ? 3 : step < 0.1 ? 2 : 1)} s`;
+  return clockText(seconds, 0, 1);
+}
