@@ -26,7 +26,6 @@ from flodl.hf.opening import (
     HeadOpening,
     Opened,
     Source,
-    asked_config,
     open_model,
     with_head,
 )
@@ -147,8 +146,9 @@ class Head(PretrainedModel):
     def _drawn(
         cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
     ) -> tuple[EncoderConfig, Graph]:
-        asked = asked_config(config, cls.kind, {"num_labels": num_labels})
-        config = with_head(asked, cls.kind, {})
+        if num_labels is not None and cls.kind.labelled:
+            config = config.replace(num_labels=num_labels)
+        config = with_head(config, cls.kind, {})
         return config, build(config, device=device)
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
