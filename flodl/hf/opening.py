@@ -30,6 +30,7 @@ from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, class_name, saved_head
+from flodl.hf.layers.attention import check_attention
 from flodl.hf.locate import locate
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
@@ -291,8 +292,6 @@ def _draws(
 # --- Arguments ---------------------------------------------------------------------------------
 
 
-_ATTENTION: Final = ("sdpa", "eager")
-
 _REFUSED: Final[Mapping[str, str]] = {
     "device_map": 'give device="cuda" or another device; a model is on one device',
     "load_in_8bit": 'give dtype="bfloat16" for half the memory',
@@ -318,12 +317,19 @@ _WITHOUT_EFFECT: Final = ("low_cpu_mem_usage", "use_safetensors", "return_dict")
 """Arguments that ask for what flodl always does; only False would ask for something else."""
 
 
-def settled(options: Mapping[str, Any], known: Any) -> dict[str, Any]:
+def settled(
+    options: Mapping[str, Any],
+    known: Any,
+    method: str = "from_pretrained",
+    otherwise: str = "",
+) -> dict[str, Any]:
     """The same arguments in the spelling of flodl.
 
     Args:
         options: The arguments of the caller.
         known: The typed dictionary of the arguments that flodl takes.
+        method: The function that takes them, for messages.
+        otherwise: What to do for arguments that are unknown, for messages.
 
     Raises:
         TypeError: flodl has nothing like an argument; the message says what to do instead.
@@ -332,12 +338,12 @@ def settled(options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if not _asks_for_nothing(name, value)}
     for name in found:
         if name in _REFUSED:
-            raise TypeError(f"from_pretrained() takes no argument {name!r}: {_REFUSED[name]}")
+            raise TypeError(f"{method}() takes no argument {name!r}: {_REFUSED[name]}")
     _settle_dtype(found)
-    _settle_attention(found)
+    check_attention(found.pop("attn_implementation", None))
     if found.pop("ignore_mismatched_sizes", False):
         found["head_init"] = "replace"
-    check_options(found, known, "from_pretrained")
+    check_options(found, known, method, otherwise)
     if found.get("device") is not None:
         found["device"] = known_device(found["device"])  # refuse it before any download
     return found
@@ -358,12 +364,3 @@ def _settle_dtype(found: dict[str, Any]) -> None:
         raise ValueError(f"dtype and torch_dtype contradict each other: {given}")
     if kinds and kinds != {"auto"}:
         found["dtype"] = next(one for one in given.values() if one is not None)
-
-
-def _settle_attention(found: dict[str, Any]) -> None:
-    wanted = found.pop("attn_implementation", None)
-    if wanted is not None and wanted not in _ATTENTION:
-        raise ValueError(
-            f"attn_implementation={wanted!r}: flodl has one attention, which calls torch's "
-            "scaled_dot_product_attention; leave it out, or give 'sdpa' or 'eager'"
-        )

@@ -79,6 +79,16 @@ class AutoConfig:
         return _of_family(parse_object(text, origin), origin, fields)
 
     @staticmethod
+    def for_model(model_type: str, **fields: Any) -> EncoderConfig:
+        """Make the configuration of a family from its fields.
+
+        Raises:
+            UnsupportedModelError: ``model_type`` is none of the seven.
+            ConfigError: A field is missing or has an impossible value.
+        """
+        return _of_family({"model_type": model_type}, "AutoConfig", fields)
+
+    @staticmethod
     def from_pretrained(src: str | os.PathLike[str], **options: Any) -> EncoderConfig:
         """Read the family's configuration from a directory or a repository, without weights.
 
