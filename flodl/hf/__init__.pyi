@@ -59,9 +59,6 @@ from .encoder_model import (
     backbone_outputs as backbone_outputs,
     set_unpad as set_unpad,
 )
-from .export import (
-    export_hf_dir as export_hf_dir,
-)
 from .families import (
     AlbertConfig as AlbertConfig,
     AutoConfig as AutoConfig,
@@ -102,7 +99,6 @@ from .sentence_transformer import (
 from .surgery import (
     drop_layers as drop_layers,
     extract as extract,
-    resize_vocab as resize_vocab,
 )
 from .tiny_model import (
     write_tiny_model as write_tiny_model,

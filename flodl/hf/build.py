@@ -44,7 +44,6 @@ def build(
     kind: HeadKind | None = None,
     *,
     pooler: bool = True,
-    num_labels: int | None = None,
     device: torch.device | str = "meta",
     seed: int | None = None,
 ) -> Graph:
@@ -58,25 +57,16 @@ def build(
         config: Any of the seven families.
         kind: The head; None for that of the class which the configuration names.
         pooler: Whether an encoder without a head has a pooler, if its family can have one.
-        num_labels: Classes of a classifier; None for those of the configuration.
         device: Where the model is made; on ``"meta"`` tensors have no values.
         seed: Seed of new values; None draws from torch's global generator.
 
     Raises:
         UnsupportedModelError: The configuration names a head that flodl does not have.
-        ConfigError: The labels of the configuration contradict each other.
-        ValueError: ``num_labels`` is not a positive number.
     """
     kind = named_head(config) if kind is None else kind
-    labels = num_labels
-    if kind.labelled and labels is None:
-        labels = len(config.labels_for())
-    is_count = isinstance(labels, int) and not isinstance(labels, bool) and labels > 0
-    if labels is not None and not is_count:
-        raise ValueError(f"num_labels is a number of classes of at least 1, not {num_labels!r}")
     device = known_device(device)
     with torch.device("meta"), NoInitialisation():
-        graph = _described(config, kind, pooler, labels or 0)
+        graph = _described(config, kind, pooler)
     if kind is HeadKind.MLM:
         _tie_words(graph, config)
     if device.type != "meta":
@@ -105,7 +95,7 @@ class NoInitialisation(TorchFunctionMode):
         return func(*args, **options)
 
 
-def _described(config: EncoderConfig, kind: HeadKind, pooler: bool, labels: int) -> Graph:
+def _described(config: EncoderConfig, kind: HeadKind, pooler: bool) -> Graph:
     family = family_of(config)
     if kind is HeadKind.BASE:
         return _encoder(config, pooler=pooler)
@@ -125,9 +115,9 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool, labels: int)
     flow.through(encoder, name=config.prefix).using(*INPUTS, *((READ,) if reads_first else ()))
     match kind:
         case HeadKind.SEQCLS:
-            family.row_classifier(flow, config, labels)
+            family.row_classifier(flow, config, config.num_labels)
         case HeadKind.TOKCLS:
-            family.token_classifier(flow, config, labels)
+            family.token_classifier(flow, config, config.num_labels)
         case HeadKind.QA:
             family.span_finder(flow, config)
         case HeadKind.MLM:

@@ -51,6 +51,7 @@ class EncoderModel(PretrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        **others: Any,
     ) -> BaseModelOutputWithPooling | tuple[Any, ...]:
         """Run the encoder in its current mode, with gradients; ``model(**batch)`` calls this.
 
@@ -65,24 +66,23 @@ class EncoderModel(PretrainedModel):
             output_hidden_states: True for the states of all layers.
             output_attentions: True for the attention weights of all layers.
             return_dict: False for a tuple.
+            **others: Arguments of transformers that an encoder does not have, as None.
 
         Returns:
             The outputs.
 
         Raises:
+            TypeError: There is no such argument.
             ValueError: There are neither ids nor vectors, or both.
         """
-        arguments = Arguments(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            bool(output_hidden_states),
-            bool(output_attentions),
+        arguments = self._arguments(
+            (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds),
+            hidden_states=output_hidden_states,
+            attentions=output_attentions,
+            others=others,
         )
         output = _outputs(encoder_values(self._graph, self.config, arguments))
-        return output.to_tuple() if return_dict is False else output
+        return self._returned(output, return_dict)
 
     @classmethod
     def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Self:

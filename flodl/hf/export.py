@@ -63,7 +63,7 @@ class Exported:
         return "".join(f"{line}\n" for line in [*rows, *(f"  {name}" for name in self.files)])
 
 
-def export_hf_dir(
+def write_model(
     graph: Graph,
     config_json: str,
     out_dir: str | Path,
@@ -122,7 +122,7 @@ def save_model(
         out: The directory.
         tokenizer: Written beside the model; files of an earlier tokenizer are removed.
         force: Replace an existing model.
-        max_shard_size: See :func:`export_hf_dir`.
+        max_shard_size: See :func:`write_model`.
 
     Returns:
         The files written, by their names in the directory.
@@ -135,7 +135,7 @@ def save_model(
     if not force:
         _refuse_to_replace(out, "force=True replaces them, or name another directory")
     text = _without_source(config).to_json_string()
-    files = export_hf_dir(graph, text, out, max_shard_size=max_shard_size)
+    files = write_model(graph, text, out, max_shard_size=max_shard_size)
     if tokenizer is None:
         return files
     written = tuple(file.name for file in tokenizer.save(out))
@@ -167,7 +167,7 @@ def export_command(
         config: With ``checkpoint``: its configuration, instead of the file beside it.
         revision: With ``hub``: branch, tag or commit.
         dtype: Convert all tensors; None keeps their types.
-        max_shard_size: See :func:`export_hf_dir`.
+        max_shard_size: See :func:`write_model`.
         preserve_source_config: With ``checkpoint``: also write the original configuration.
         force: Replace an existing export.
 
@@ -185,9 +185,7 @@ def export_command(
         graph.to(getattr(torch, dtype))
     beside = Directory(checkpoint.resolve().parent)
     text_of_model = str(graph.source_config)
-    files = export_hf_dir(
-        graph, text_of_model, out, companions=beside, max_shard_size=max_shard_size
-    )
+    files = write_model(graph, text_of_model, out, companions=beside, max_shard_size=max_shard_size)
     if preserve_source_config:
         _write(out / SOURCE_CONFIG, text.encode())
         files = (*files, SOURCE_CONFIG)
@@ -246,7 +244,7 @@ def _export_of_hub(
     if not source.is_local:
         fields |= {SOURCE_REPO: source.name, SOURCE_REVISION: source.commit}
     text = json_text(fields)
-    files = export_hf_dir(opened.graph, text, out, companions=source, max_shard_size=max_shard_size)
+    files = write_model(opened.graph, text, out, companions=source, max_shard_size=max_shard_size)
     report: LoadReport = opened.graph.__dict__["load_report"]
     return _told(opened.graph, out, files, _listed("left out", report.unexpected))
 

@@ -14,6 +14,7 @@ the dictionary.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
@@ -67,11 +68,15 @@ class Arguments:
             raise ValueError(f"a model takes input_ids or inputs_embeds, got {given}")
         for name in ("input_ids", MASK, TYPES, POSITIONS, "inputs_embeds"):
             value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                raise TypeError(
-                    f"{name} is a {type(value).__name__}, and a model takes tensors: call "
-                    f'tokenizer(texts, padding=True, return_tensors="pt"), or torch.tensor({name})'
-                )
+            if value is None or isinstance(value, Tensor):
+                continue
+            how = f"torch.tensor({name})"
+            if isinstance(value, Mapping):
+                how = "model(**batch) with a batch of tensors"
+            raise TypeError(
+                f"{name} is a {type(value).__name__}, and a model takes tensors: call "
+                f'tokenizer(texts, padding=True, return_tensors="pt"), or {how}'
+            )
 
     @property
     def plain(self) -> bool:
@@ -191,6 +196,30 @@ def word_table_of(graph: Graph, config: EncoderConfig) -> nn.Embedding:
         if isinstance(table, nn.Embedding):
             return table
     raise ValueError(f"this model has no table of words at {config.prefix}.{name}")
+
+
+def put_word_table(graph: Graph, config: EncoderConfig, table: nn.Embedding) -> None:
+    """Put another table of words in its place.
+
+    Raises:
+        ValueError: There is none, or the new table has other sizes.
+    """
+    old = word_table_of(graph, config)
+    if table.weight.shape != old.weight.shape:
+        raise ValueError(
+            f"the table of words is {list(old.weight.shape)}, not {list(table.weight.shape)}: call "
+            "resize_token_embeddings first"
+        )
+    encoder = graph.tree_children().get(config.prefix, graph)
+    parent, _, name = family_of(config).table.rpartition(".")
+    setattr(encoder.get_submodule(parent), name, table)
+
+
+def decoder_of(graph: Graph, config: EncoderConfig) -> nn.Linear | None:
+    """The output layer of a masked-language head; None for a model without one."""
+    modules = dict(graph.named_modules())
+    found = [modules[name] for name in family_of(config).decoders if name in modules]
+    return cast("nn.Linear", found[0]) if found else None
 
 
 class _GivenVectors(nn.Module):

@@ -2,7 +2,7 @@
 
 ::
 
-    config = with_head(read_config(checkpoint), kind, shapes)
+    config = with_head(read_config(checkpoint, family, kind, asked), kind, shapes)
     graph = build(config)
     fill(graph, stored, config)
 
@@ -30,6 +30,7 @@ from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, class_name, saved_head
+from flodl.hf.layers.attention import check_attention
 from flodl.hf.locate import locate
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
@@ -153,7 +154,7 @@ def open_model(
     """
     asked = settled(options, Opening if kind is HeadKind.BASE else HeadOpening)
     checkpoint = locate(src, access_of(asked))
-    config = asked_config(read_config(checkpoint, family), kind, asked)
+    config = read_config(checkpoint, family, kind, asked)
     kind = kind or saved_head(config)
     weights = checkpoint.weight_files()
     stored = StoredFiles(replace(weights, key_mapping=asked.get("key_mapping") or {}))
@@ -185,15 +186,23 @@ def open_model(
 # --- The configuration -------------------------------------------------------------------------
 
 
-def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = None) -> EncoderConfig:
-    """The configuration of a checkpoint.
+def read_config(
+    checkpoint: Checkpoint,
+    family: type[EncoderConfig] | None = None,
+    kind: HeadKind | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> EncoderConfig:
+    """The configuration of a checkpoint, with the labels and the problem type of the caller.
 
     Args:
         checkpoint: A directory or repository.
         family: The expected family; None for any of the seven.
+        kind: The head; None for that of the class which the configuration names.
+        asked: The arguments of the caller.
 
     Raises:
-        ConfigError: There is no configuration, it cannot be built, or it is of another family.
+        ConfigError: There is no configuration, it cannot be built, or it is of another family. Or
+            a value of the caller is impossible, or two contradict each other.
         FileNotFoundOnHub: The repository has no configuration.
     """
     text, origin = checkpoint.text(CONFIG), f"{checkpoint.name}/{CONFIG}"
@@ -201,7 +210,10 @@ def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = Non
         _refuse_adapter(checkpoint)
         error = ConfigError if checkpoint.is_local else FileNotFoundOnHub
         raise error(f"{checkpoint.name}: there is no {CONFIG}, which says what the model is")
-    return (family or AutoConfig).from_json_str(text, origin=origin)
+    named = LABEL_FIELDS if kind is None or kind.labelled else ()
+    given = {name: (asked or {}).get(name) for name in ("problem_type", *named)}
+    fields = {name: value for name, value in given.items() if value is not None}
+    return (family or AutoConfig).from_json_str(text, origin=origin, fields=fields)
 
 
 def _refuse_adapter(checkpoint: Checkpoint) -> None:
@@ -222,24 +234,13 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
     )
 
 
-def asked_config(
-    config: EncoderConfig, kind: HeadKind | None, asked: Mapping[str, Any]
-) -> EncoderConfig:
-    """The configuration with the labels and the problem type that a caller asks for.
-
-    Raises:
-        ConfigError: A value is impossible, or they contradict each other.
-    """
-    labelled = (kind or saved_head(config)).labelled
-    names = ("problem_type", *(LABEL_FIELDS if labelled else ()))
-    fields = {name: asked[name] for name in names if asked.get(name) is not None}
-    return config.replace(**fields) if fields else config
-
-
 def with_head(
     config: EncoderConfig, kind: HeadKind, shapes: Shapes, *, new_head: bool = False
 ) -> EncoderConfig:
     """The configuration of a model with this head: its class, its labels and its variant.
+
+    Here it is decided how many classes there are and what they are called. Everything after this
+    reads ``config.id2label``.
 
     Args:
         config: That of a checkpoint.
@@ -257,7 +258,7 @@ def with_head(
         fields["id2label"] = config.labels_for(rows)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
-        config = _with_found_decoder(config, shapes)
+        config = config.for_masked_lm(legacy=_has_older_decoder(config, shapes))
     return config
 
 
@@ -265,14 +266,14 @@ def _classifier_rows(shapes: Shapes) -> int | None:
     return next((shapes[key][0] for key in _CLASSIFIERS if shapes.get(key)), None)
 
 
-def _with_found_decoder(config: DebertaV2Config, keys: Iterable[str]) -> DebertaV2Config:
-    """The configuration with the masked-language head of the weights.
+def _has_older_decoder(config: DebertaV2Config, keys: Iterable[str]) -> bool:
+    """Whether the weights hold the older masked-language head.
 
-    If the weights hold both heads or neither, the value of the file stays.
+    If they hold both heads or neither, the value of the file stays.
     """
     older = any(key.startswith("cls.predictions.") for key in keys)
     newer = any(key.startswith("lm_predictions.lm_head.") for key in keys)
-    return config.for_masked_lm(legacy=config.legacy if older == newer else older)
+    return config.legacy if older == newer else older
 
 
 def _draws(
@@ -290,8 +291,6 @@ def _draws(
 
 # --- Arguments ---------------------------------------------------------------------------------
 
-
-_ATTENTION: Final = ("sdpa", "eager")
 
 _REFUSED: Final[Mapping[str, str]] = {
     "device_map": 'give device="cuda" or another device; a model is on one device',
@@ -318,12 +317,19 @@ _WITHOUT_EFFECT: Final = ("low_cpu_mem_usage", "use_safetensors", "return_dict")
 """Arguments that ask for what flodl always does; only False would ask for something else."""
 
 
-def settled(options: Mapping[str, Any], known: Any) -> dict[str, Any]:
+def settled(
+    options: Mapping[str, Any],
+    known: Any,
+    method: str = "from_pretrained",
+    otherwise: str = "",
+) -> dict[str, Any]:
     """The same arguments in the spelling of flodl.
 
     Args:
         options: The arguments of the caller.
         known: The typed dictionary of the arguments that flodl takes.
+        method: The function that takes them, for messages.
+        otherwise: What to do for arguments that are unknown, for messages.
 
     Raises:
         TypeError: flodl has nothing like an argument; the message says what to do instead.
@@ -332,12 +338,12 @@ def settled(options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if not _asks_for_nothing(name, value)}
     for name in found:
         if name in _REFUSED:
-            raise TypeError(f"from_pretrained() takes no argument {name!r}: {_REFUSED[name]}")
+            raise TypeError(f"{method}() takes no argument {name!r}: {_REFUSED[name]}")
     _settle_dtype(found)
-    _settle_attention(found)
+    check_attention(found.pop("attn_implementation", None))
     if found.pop("ignore_mismatched_sizes", False):
         found["head_init"] = "replace"
-    check_options(found, known, "from_pretrained")
+    check_options(found, known, method, otherwise)
     if found.get("device") is not None:
         found["device"] = known_device(found["device"])  # refuse it before any download
     return found
@@ -358,12 +364,3 @@ def _settle_dtype(found: dict[str, Any]) -> None:
         raise ValueError(f"dtype and torch_dtype contradict each other: {given}")
     if kinds and kinds != {"auto"}:
         found["dtype"] = next(one for one in given.values() if one is not None)
-
-
-def _settle_attention(found: dict[str, Any]) -> None:
-    wanted = found.pop("attn_implementation", None)
-    if wanted is not None and wanted not in _ATTENTION:
-        raise ValueError(
-            f"attn_implementation={wanted!r}: flodl has one attention, which calls torch's "
-            "scaled_dot_product_attention; leave it out, or give 'sdpa' or 'eager'"
-        )

@@ -7,20 +7,27 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
 from flodl.hf.families import AutoConfig, EncoderConfig
-from flodl.hf.head_kind import HeadKind
+from flodl.hf.head_kind import HeadKind, class_name
+from flodl.hf.layers.attention import check_attention
 from flodl.hf.layers.transformer_layer import RecomputedLayer
-from flodl.hf.model_call import word_table_of
+from flodl.hf.model_call import Arguments, ModelOutput, decoder_of, put_word_table, word_table_of
 
 if TYPE_CHECKING:
     from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
+Out = TypeVar("Out", bound=ModelOutput)
+
+Inputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+"""The ids, the mask, segments, positions and vectors of a call."""
+
+_DECODER = "an encoder reads all tokens at once, without a decoder and its cache"
 _REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 _ELSEWHERE: Mapping[str, str] = {
@@ -35,10 +42,25 @@ _ELSEWHERE: Mapping[str, str] = {
     "enable_input_require_grads": (
         "inputs need no gradients here: gradient_checkpointing_enable() works without"
     ),
+    "resize_position_embeddings": (
+        "the number of positions is fixed: give a larger max_position_embeddings to from_config, "
+        "which draws new values"
+    ),
+    "set_output_embeddings": "set the weight of get_output_embeddings() instead",
     "quantize": "open the model with dtype='bfloat16'",
     "to_bettertransformer": "attention is fused already",
 }
 """Names of ``transformers`` that have another name here -> what to write instead."""
+
+_NO_ARGUMENT: Mapping[str, str] = {
+    "head_mask": "attention heads cannot be masked",
+    "encoder_hidden_states": _DECODER,
+    "encoder_attention_mask": _DECODER,
+    "past_key_values": _DECODER,
+    "cache_position": _DECODER,
+    "labels": "open the model with a head, such as AutoModelForSequenceClassification",
+}
+"""Arguments of calls in ``transformers`` that mean nothing here -> why, or what to do."""
 
 
 CLASSES: dict[tuple[str, HeadKind], type[PretrainedModel]] = {}
@@ -63,6 +85,9 @@ class PretrainedModel(nn.Module):
 
     config_class: ClassVar[type[EncoderConfig]]
     kind: ClassVar[HeadKind]
+    main_input_name: ClassVar[str] = "input_ids"
+    accepts_loss_kwargs: ClassVar[bool] = False
+    """Says to ``transformers.Trainer`` that a loss is the mean of one batch."""
 
     _graph: Graph
     _config: EncoderConfig
@@ -197,14 +222,58 @@ class PretrainedModel(nn.Module):
             if (one.requires_grad or not only_trainable) and id(one) not in tables
         )
 
+    def set_attn_implementation(self, attn_implementation: str) -> None:
+        """Change nothing: ``"sdpa"`` and ``"eager"`` both mean the one attention of flodl.
+
+        Raises:
+            ValueError: It is another one.
+        """
+        check_attention(attn_implementation)
+
+    def _arguments(
+        self,
+        inputs: Inputs,
+        *,
+        hidden_states: bool | None,
+        attentions: bool | None,
+        others: Mapping[str, Any],
+        padding: bool = False,
+    ) -> Arguments:
+        """The arguments of a call; what it leaves open, the configuration says."""
+        for name, value in others.items():
+            if value is not None and value is not False and name != "use_cache":
+                reason = _NO_ARGUMENT.get(name, "see help(model.forward) for those it takes")
+                raise TypeError(f"{type(self).__name__} takes no argument {name!r}: {reason}")
+        return Arguments(
+            *inputs,
+            hidden_states=self._settled("output_hidden_states", hidden_states, False),
+            attentions=self._settled("output_attentions", attentions, False),
+            padding=padding,
+        )
+
+    def _settled(self, name: str, asked: bool | None, default: bool) -> bool:
+        return bool(getattr(self._config, name, default) if asked is None else asked)
+
+    def _returned(self, output: Out, return_dict: bool | None) -> Out | tuple[Any, ...]:
+        """The outputs of a call, as a tuple if that is asked for."""
+        return output if self._settled("return_dict", return_dict, True) else output.to_tuple()
+
     # --- Words -----------------------------------------------------------------------------
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The table of words."""
         return word_table_of(self._graph, self.config)
 
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another table of words in its place; a decoder that shared it keeps the old one."""
+        put_word_table(self._graph, self.config, value)
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The decoder of a masked-language head; None for other models."""
+        return decoder_of(self._graph, self.config)
+
     def resize_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
-        """Change the number of words; see :func:`flodl.hf.resize_vocab`, which draws new rows.
+        """Change the number of words; new rows are drawn.
 
         Args:
             new_num_tokens: The new number of rows; None changes nothing.
@@ -335,9 +404,10 @@ class PretrainedModel(nn.Module):
             return ()
         from flodl.hf.export import save_model
 
+        config = self.config
         return save_model(
             self._graph,
-            self.config,
+            config.replace(architectures=(class_name(config, self.kind),)),
             Path(directory),
             tokenizer=self.tokenizer,
             force=force,

@@ -38,6 +38,11 @@ from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
 
+_REST = (
+    "write a folder with save(folder), and open it with the package sentence-transformers for the "
+    "rest of its class"
+)
+
 
 class EncodingOptions(TypedDict, total=False):
     """How texts become vectors; every entry is optional.
@@ -117,7 +122,8 @@ class SentenceTransformer:
         **opening: Any,
     ) -> None:
         given = {"device": device, "cache_dir": cache_folder, **opening, **(model_kwargs or {})}
-        asked = settled({k: value for k, value in given.items() if value is not None}, Opening)
+        given = {name: value for name, value in given.items() if value is not None}
+        asked = settled(given, Opening, "SentenceTransformer", _REST)
         src = _full_name(model_name_or_path)
         place = locate(src, access_of(asked))
         settings = sentence_settings(place) or SentenceSettings()
@@ -187,7 +193,7 @@ class SentenceTransformer:
                 ``"pooler"`` and the model has none.
             TypeError: An entry is not a text, or an option is unknown.
         """
-        check_options(options, EncodingOptions, "encode")
+        check_options(options, EncodingOptions, "encode", _REST)
         single = isinstance(sentences, str)
         texts = self._prepared([sentences] if isinstance(sentences, str) else sentences, options)
         pooling = options.get("pooling") or self.settings.pooling
@@ -245,10 +251,19 @@ class SentenceTransformer:
         return self.save_pretrained(path, force=force)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"SentenceTransformer has no attribute {name!r}: write a folder with save(folder), and "
-            "open it with the package sentence-transformers for the rest of its class"
-        )
+        raise AttributeError(f"SentenceTransformer has no attribute {name!r}: {_REST}")
+
+    def __call__(self, *_: object) -> Any:
+        """Refuse: the steps of a model cannot be called one by one.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(f"SentenceTransformer cannot be called, use encode(texts): {_REST}")
+
+    def __getitem__(self, step: object) -> Any:
+        """Refuse, as for a call."""
+        raise TypeError(f"SentenceTransformer has no step [{step!r}]: {_REST}")
 
     def __repr__(self) -> str:
         scaled = ", normalised" if self.settings.normalize else ""

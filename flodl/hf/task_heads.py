@@ -21,12 +21,11 @@ from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
 from flodl.hf.losses import some_at_padding
-from flodl.hf.model_call import Arguments, ModelOutput, head_values
+from flodl.hf.model_call import ModelOutput, head_values
 from flodl.hf.opening import (
     HeadOpening,
     Opened,
     Source,
-    asked_config,
     open_model,
     with_head,
 )
@@ -147,8 +146,9 @@ class Head(PretrainedModel):
     def _drawn(
         cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
     ) -> tuple[EncoderConfig, Graph]:
-        asked = asked_config(config, cls.kind, {"num_labels": num_labels})
-        config = with_head(asked, cls.kind, {})
+        if num_labels is not None and cls.kind.labelled:
+            config = config.replace(num_labels=num_labels)
+        config = with_head(config, cls.kind, {})
         return config, build(config, device=device)
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
@@ -223,6 +223,7 @@ class LabelledHead(Head):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        **others: Any,
     ) -> ModelOutput | tuple[Any, ...]:
         """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
 
@@ -236,22 +237,21 @@ class LabelledHead(Head):
             output_hidden_states: True for the states of all layers.
             output_attentions: True for the attention weights of all layers.
             return_dict: False for a tuple.
+            **others: Arguments of transformers that an encoder does not have, as None.
 
         Returns:
             The outputs; see :mod:`flodl.hf.model_call`.
 
         Raises:
+            TypeError: There is no such argument.
             ValueError: There are neither ids nor vectors, or both, or labels do not fit.
         """
-        arguments = Arguments(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            bool(output_hidden_states),
-            bool(output_attentions),
-            labels is not None and self._counts_padding(attention_mask, labels),
+        arguments = self._arguments(
+            (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds),
+            hidden_states=output_hidden_states,
+            attentions=output_attentions,
+            others=others,
+            padding=labels is not None and self._counts_padding(attention_mask, labels),
         )
         found = head_values(self._graph, self.config, arguments)
         output = self.output_class(
@@ -260,7 +260,7 @@ class LabelledHead(Head):
             hidden_states=found.hidden_states,
             attentions=found.attentions,
         )
-        return output.to_tuple() if return_dict is False else output
+        return self._returned(output, return_dict)
 
     def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of logits that were computed for these labels."""

@@ -142,18 +142,21 @@ class EncoderConfig:
         self._take({"model_type": self.model_type}, type(self).__name__, fields)
 
     @classmethod
-    def from_json_str(cls, text: str, *, origin: str = "config.json") -> Self:
+    def from_json_str(
+        cls, text: str, *, origin: str = "config.json", fields: Mapping[str, Any] | None = None
+    ) -> Self:
         """Read the text of a ``config.json``.
 
         Args:
             text: A JSON object. ``model_type`` may be absent, because this class gives it.
             origin: The name of the text in messages.
+            fields: Fields to set in it.
 
         Raises:
             ConfigError: The text is not a JSON object, it is of another family, or a field has an
                 impossible value.
         """
-        return cls._from_mapping(parse_object(text, origin), origin)
+        return cls._from_mapping(parse_object(text, origin), origin, fields)
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any], **fields: Any) -> Self:

@@ -62,18 +62,31 @@ class AutoConfig:
     """Reads the configuration of any of the seven families, by its ``model_type``."""
 
     @staticmethod
-    def from_json_str(text: str, *, origin: str = "config.json") -> EncoderConfig:
+    def from_json_str(
+        text: str, *, origin: str = "config.json", fields: Mapping[str, Any] | None = None
+    ) -> EncoderConfig:
         """Read the family's configuration from the text of a ``config.json``.
 
         Args:
             text: A JSON object.
             origin: The name of the text in messages.
+            fields: Fields to set in it.
 
         Raises:
             UnsupportedModelError: ``model_type`` is absent or none of the seven.
             ConfigError: The text is not a JSON object, or a field has an impossible value.
         """
-        return _of_family(parse_object(text, origin), origin)
+        return _of_family(parse_object(text, origin), origin, fields)
+
+    @staticmethod
+    def for_model(model_type: str, **fields: Any) -> EncoderConfig:
+        """Make the configuration of a family from its fields.
+
+        Raises:
+            UnsupportedModelError: ``model_type`` is none of the seven.
+            ConfigError: A field is missing or has an impossible value.
+        """
+        return _of_family({"model_type": model_type}, "AutoConfig", fields)
 
     @staticmethod
     def from_pretrained(src: str | os.PathLike[str], **options: Any) -> EncoderConfig:

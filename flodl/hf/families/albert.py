@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flodl.graph import FlowBuilder, NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import (
     MOST_LAYERS,
@@ -31,6 +31,8 @@ from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from flodl.graph import FlowBuilder
 
 _NAMES: Final = LayerNames(
     query="attention.query",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from torch import nn
 
-from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import rate
 from flodl.hf.errors import CheckpointFormatError, need
@@ -19,6 +18,8 @@ from flodl.hf.text.files import TokenizerFiles, flag, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from flodl.graph import FlowBuilder
 
 SPECIAL: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 """The special tokens by role."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from flodl.graph import FlowBuilder, NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import (
     WIDEST,
@@ -43,6 +43,8 @@ from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from flodl.graph import FlowBuilder
 
 _DIRECTIONS = ("c2p", "p2c")
 _NEGATIVE = -(2**31)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import nn
 
-from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
 from flodl.hf.errors import ConfigError
@@ -16,6 +15,9 @@ from flodl.hf.layers.activations import activation
 from flodl.hf.layers.embeddings import Embeddings
 from flodl.hf.layers.heads import classifier, first_token
 from flodl.hf.layers.transformer_layer import Encoder, LayerNames
+
+if TYPE_CHECKING:
+    from flodl.graph import FlowBuilder
 
 _NAMES: Final = LayerNames(
     query="attention.q_lin",

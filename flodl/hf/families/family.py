@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from torch import nn
 
-from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.errors import need
 from flodl.hf.layers.heads import classifier
@@ -16,6 +15,8 @@ from flodl.hf.text.files import TokenizerFiles
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from flodl.graph import FlowBuilder
 
 C = TypeVar("C", bound=EncoderConfig)
 

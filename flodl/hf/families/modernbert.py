@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 
-from flodl.graph import FlowBuilder, NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import (
     FieldSpec,
@@ -39,6 +39,9 @@ from flodl.hf.layers.heads import MeanOfTokens, first_token
 from flodl.hf.layers.initial import Cut, drawn_from
 from flodl.hf.layers.layout import IDS, MASK, POSITIONS, Layout, Refs, layout_of
 from flodl.hf.layers.transformer_layer import RecomputedLayer
+
+if TYPE_CHECKING:
+    from flodl.graph import FlowBuilder
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor, nn
 
-from flodl.graph import FlowBuilder
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import rate, refusal, whole
 from flodl.hf.errors import CheckpointFormatError, need
@@ -21,6 +20,8 @@ from flodl.hf.text.sentencepiece import PieceKind, sentence_pieces, unigram
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from flodl.graph import FlowBuilder
 
 _SPECIAL: Final = {
     "bos": "<s>",

@@ -22,6 +22,19 @@ ROWS_WORTH_BLOCKS = 2
 """A row is cut into blocks if it is at least so many times as long as the keys of a block."""
 
 
+def check_attention(name: str | None) -> None:
+    """Refuse an attention of ``transformers`` that is not the one of flodl.
+
+    Raises:
+        ValueError: It is not ``"sdpa"`` or ``"eager"``.
+    """
+    if name not in (None, "sdpa", "eager"):
+        raise ValueError(
+            f"attn_implementation={name!r}: flodl has one attention, which calls torch's "
+            "scaled_dot_product_attention; leave it out, or give 'sdpa' or 'eager'"
+        )
+
+
 def split_heads(tokens: Tensor, heads: int, layout: Layout) -> Tensor:
     """``[T, H]`` or ``[B, S, H]`` to ``[B, heads, S, H / heads]``."""
     rows = layout.in_rows(tokens)

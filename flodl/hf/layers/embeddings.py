@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flodl.graph import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.layers.dropout import dropout
 from flodl.hf.layers.layout import POSITIONS, TYPES, Layout, Refs, layout_of

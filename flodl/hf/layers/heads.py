@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
-from flodl.graph import FlowBuilder, NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.layers.activations import activation
 from flodl.hf.layers.layout import MASK, Refs
 from flodl.hf.layers.transformer_layer import at, place
+
+if TYPE_CHECKING:
+    from flodl.graph import FlowBuilder
 
 Widths = tuple[int, int]
 

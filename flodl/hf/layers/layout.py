@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from flodl.graph import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 
 Refs = Mapping[str, Any]
 """The values that :meth:`FlowBuilder.using` passes; None for an input that was left out."""

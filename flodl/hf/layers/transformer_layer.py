@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flodl.graph import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.layers.activations import activation
 from flodl.hf.layers.attention import attend_tokens

@@ -13,7 +13,7 @@ from torch import Tensor
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import question_answering_loss
-from flodl.hf.model_call import Arguments, QuestionAnsweringModelOutput, head_values
+from flodl.hf.model_call import QuestionAnsweringModelOutput, head_values
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
 from flodl.hf.task_heads import Head
@@ -92,6 +92,7 @@ class QuestionAnswerer(Head):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        **others: Any,
     ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
         """Run the model in its current mode, with gradients; ``head(**batch)`` calls this.
 
@@ -106,21 +107,20 @@ class QuestionAnswerer(Head):
             output_hidden_states: As there.
             output_attentions: As there.
             return_dict: As there.
+            **others: As there.
 
         Returns:
             The outputs.
 
         Raises:
+            TypeError: There is no such argument.
             ValueError: There are neither ids nor vectors, or both, or positions do not fit.
         """
-        arguments = Arguments(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            bool(output_hidden_states),
-            bool(output_attentions),
+        arguments = self._arguments(
+            (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds),
+            hidden_states=output_hidden_states,
+            attentions=output_attentions,
+            others=others,
         )
         found = head_values(self._graph, self.config, arguments)
         logits, loss = found.output, None
@@ -133,7 +133,7 @@ class QuestionAnswerer(Head):
             hidden_states=found.hidden_states,
             attentions=found.attentions,
         )
-        return output.to_tuple() if return_dict is False else output
+        return self._returned(output, return_dict)
 
     def compute_loss(
         self, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor

@@ -36,13 +36,16 @@ def checked_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     return [(first, second) for first, second in pairs]
 
 
-def check_options(options: Mapping[str, object], known: Any, method: str) -> None:
+def check_options(
+    options: Mapping[str, object], known: Any, method: str, otherwise: str = ""
+) -> None:
     """Refuse unknown keyword arguments.
 
     Args:
         options: The given arguments.
         known: A typed dictionary of the allowed arguments.
         method: The method that takes them, for the message.
+        otherwise: What to do for other arguments.
 
     Raises:
         TypeError: An argument is unknown; lists the known ones.
@@ -52,6 +55,7 @@ def check_options(options: Mapping[str, object], known: Any, method: str) -> Non
     if unknown:
         raise TypeError(
             f"{method}() takes no argument {unknown[0]!r}; it takes {', '.join(allowed)}"
+            + (f". {otherwise[0].upper()}{otherwise[1:]}" if otherwise else "")
         )
 
 

@@ -28,6 +28,20 @@ NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
 
 _MORE = ("additional_special_tokens", "extra_special_tokens")
 
+_CALL = "call tokenizer(texts, padding=True, return_tensors='pt')"
+_ELSEWHERE: Mapping[str, str] = {
+    "encode_plus": _CALL,
+    "batch_encode_plus": _CALL,
+    "prepare_for_model": _CALL,
+    "build_inputs_with_special_tokens": _CALL,
+    "create_token_type_ids_from_sequences": _CALL,
+    "save_vocabulary": "save_pretrained(folder) writes all files",
+    "push_to_hub": "write a folder with save_pretrained, then huggingface_hub.upload_folder",
+    "apply_chat_template": "encoders have no chats",
+    "train_new_from_iterator": "train backend_tokenizer, then PreTrainedTokenizerFast.from_inner",
+}
+"""Names of ``transformers`` that have another name here -> what to write instead."""
+
 
 class Vocabulary:
     """What a tokenizer knows of its tokens; the base of :class:`~flodl.hf.PreTrainedTokenizerFast`.
@@ -306,9 +320,9 @@ class Vocabulary:
     def add_tokens(self, new_tokens: NewTokens, special_tokens: bool = False) -> int:
         """Add tokens that are never split, and return how many were not added before.
 
-        The model needs a row for each new id: ``resize_vocab(model, len(tokenizer))``. All
-        tokenizers that share this vocabulary get them. Do not call this while another thread
-        encodes.
+        The model needs a row for each new id: call
+        ``model.resize_token_embeddings(len(tokenizer))``. All tokenizers that share this vocabulary
+        get them. Do not call this while another thread encodes.
         """
         tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]
         add = self.inner.add_special_tokens if special_tokens else self.inner.add_tokens
@@ -338,6 +352,10 @@ class Vocabulary:
             if name in named:
                 self._source.name_token(named[name], str(getattr(value, "content", value)))
         return added
+
+    def __getattr__(self, name: str) -> Any:
+        told = _ELSEWHERE.get(name, "backend_tokenizer is the tokenizer of the package tokenizers")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {told}")
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self.inner.token_to_id(token)

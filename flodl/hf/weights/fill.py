@@ -134,27 +134,45 @@ def fill(
     tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
     compute = wanted or _promoted(tensors.values())
     parts = _parts(matched.fills, tensors)
-    dtypes = {part.key: stored.tensors[part.source].dtype for part in parts if part.source}
-    widened = {
-        part.key: dtypes[part.key]
-        for part in parts
-        if wanted is None and part.tensor.is_floating_point() and part.tensor.dtype != compute
-    }
     spread = 0.02 if config is None else config.initializer_range
     drawn = _drawn(matched.drawn, spread, seed, compute)
-    everything = parts + drawn
-    target = None if device is None else known_device(device)
-    for part in everything:
-        part.tensor = _placed(part, compute, target)
+    report = _reported(matched, parts, drawn, stored, None if wanted else compute, commit)
+    _place(parts + drawn, compute, None if device is None else known_device(device))
     _warn_of_non_finite(parts, stored.where)
-    for part in everything:
+    for part in parts + drawn:
         (put_apart if part.is_apart else put)(part.places, part.tensor)
-    report = LoadReport(
+    graph.__dict__["load_report"] = report
+    _tell(report, stored.where, config, wanted)
+    if wanted in (torch.bfloat16, torch.float16):
+        warn_of_slow_bfloat16(wanted, next(graph.parameters()).device)
+    return report
+
+
+def _reported(
+    matched: Match,
+    parts: Sequence[_Part],
+    drawn: Sequence[_Part],
+    stored: Stored,
+    promoted: torch.dtype | None,
+    commit: str | None,
+) -> LoadReport:
+    """The report on a load.
+
+    Args:
+        matched: What happens to each tensor.
+        parts: What was read, in its stored types.
+        drawn: What was drawn.
+        stored: The tensors of the files.
+        promoted: The type that mixed types are widened to; None if the caller named a type.
+        commit: The commit of the files.
+    """
+    dtypes = {part.key: stored.tensors[part.source].dtype for part in parts if part.source}
+    return LoadReport(
         loaded=tuple(part.key for part in parts),
         renamed={part.source: part.key for part in parts if part.source not in (None, part.key)},
         tied={
             place.key: part.key
-            for part in everything
+            for part in (*parts, *drawn)
             for place in part.places
             if place.key != part.key
         },
@@ -165,13 +183,12 @@ def fill(
         files=stored.files,
         commit=commit,
         dtypes=dict(Counter(dtypes.values())),
-        stored_dtypes=widened,
+        stored_dtypes={
+            part.key: dtypes[part.key]
+            for part in parts
+            if promoted and part.tensor.is_floating_point() and part.tensor.dtype != promoted
+        },
     )
-    graph.__dict__["load_report"] = report
-    _tell(report, stored.where, config, wanted)
-    if wanted in (torch.bfloat16, torch.float16):
-        warn_of_slow_bfloat16(wanted, next(graph.parameters()).device)
-    return report
 
 
 def load_safetensors_file_into_graph(graph: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -473,11 +490,13 @@ def _drawn(
     return parts
 
 
-def _placed(part: _Part, dtype: torch.dtype | None, device: torch.device | None) -> Tensor:
-    old = getattr(part.places[0].owner, part.places[0].name)
-    if device is None:
-        device = torch.device("cpu") if old.is_meta else old.device
-    return part.tensor.to(device, dtype if part.tensor.is_floating_point() else None)
+def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.device | None) -> None:
+    """Move tensors to their device and convert floats; nothing is in the module yet."""
+    for part in parts:
+        old = getattr(part.places[0].owner, part.places[0].name)
+        own = torch.device("cpu") if old.is_meta else old.device
+        floats = part.tensor.is_floating_point()
+        part.tensor = part.tensor.to(device or own, dtype if floats else None)
 
 
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:

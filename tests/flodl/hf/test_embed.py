@@ -322,8 +322,14 @@ def test_a_sentence_transformer_has_the_usual_arguments(directory):
     assert half.encode("fox").dtype.name == "float32"
     with pytest.raises(TypeError, match="no argument 'trust_remote_code': flodl never runs code"):
         SentenceTransformer(directory, trust_remote_code=True)
-    with pytest.raises(TypeError, match=r"encode\(\) takes no argument 'precision'"):
+    elsewhere = r"rite a folder with save\(folder\), and open it with the package sentence-tra"
+    with pytest.raises(TypeError, match=rf"encode\(\) takes no argument 'precision'.*{elsewhere}"):
         model.encode("fox", precision="int8")
+    with pytest.raises(TypeError, match=rf"takes no argument 'truncate_dim'.*{elsewhere}"):
+        SentenceTransformer(directory, truncate_dim=4)
+    for use in (lambda: model({}), lambda: model[0], lambda: list(model)):
+        with pytest.raises(TypeError, match=elsewhere):
+            use()
 
 
 def test_mistakes_are_named(checkpoint, tmp_path):

@@ -15,7 +15,7 @@ from flodl.hf import sentence_settings
 from flodl.hf.auto import AutoModel
 from flodl.hf.build import build
 from flodl.hf.errors import ConfigError, UnsupportedModelError
-from flodl.hf.export import export_command, export_hf_dir, load_trained
+from flodl.hf.export import export_command, load_trained, write_model
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import Cell, all_cells, tiny_config
@@ -117,7 +117,7 @@ def test_training_leaves_the_source_alone_and_it_may_be_exported_over(tmp_path):
     assert digest(source) == before
     from_hub(source, source, force=True)
     assert digest(source) == before
-    export_hf_dir(graph, graph.source_config, source)
+    write_model(graph, graph.source_config, source)
     for key, tensor in load_file(source / WEIGHTS).items():
         assert torch.equal(tensor, weights[key] + 1.0), key
 
@@ -243,20 +243,20 @@ def test_an_export_that_fails_leaves_no_directory_behind(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(f"flodl.hf.export.{step}", fail)
     with pytest.raises(type(failure)):
-        export_hf_dir(graph, graph.source_config, tmp_path / "deep/out")
+        write_model(graph, graph.source_config, tmp_path / "deep/out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     with pytest.raises(type(failure)):
-        export_hf_dir(graph, graph.source_config, mine)
+        write_model(graph, graph.source_config, mine)
     assert (mine / "notes.txt").read_text() == "mine"
 
 
 def test_a_size_that_is_none_leaves_no_directory_behind(tmp_path):
     graph = AutoModel.from_pretrained_for_export(made(tmp_path / "source", "bert"))
     with pytest.raises(ValueError, match="is not a file size"):
-        export_hf_dir(graph, graph.source_config, tmp_path / "out", max_shard_size="much")
+        write_model(graph, graph.source_config, tmp_path / "out", max_shard_size="much")
     assert not (tmp_path / "out").exists()
 
 

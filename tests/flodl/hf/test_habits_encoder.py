@@ -17,6 +17,7 @@ from flodl.hf import (
 from flodl.hf.errors import CheckpointMismatchError
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.test_habits import FAMILIES, OURS, close, saved, some_batch
+from tests.later import transformers
 from tests.rows import each_row
 
 PREFIX = {"xlm-roberta": "roberta", "deberta-v2": "deberta", "modernbert": "model"}
@@ -135,3 +136,19 @@ def test_saving_takes_the_arguments_of_transformers(tmp_path):
         model.save_pretrained(tmp_path / "other", safe_serialization=False)
     with pytest.raises(TypeError, match=r"made of a BertConfig, got str: use .*from_pretrained"):
         BertForSequenceClassification("bert-base-uncased")
+
+
+def test_the_encoder_is_saved_as_a_model_of_its_own(tmp_path):
+    model = BertForSequenceClassification(small_config("bert")).eval()
+    model.bert.save_pretrained(tmp_path)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path)
+    assert theirs.config.architectures == ["BertModel"]
+    batch = some_batch("bert")
+    close(model.bert(**batch)[0], theirs(**batch)[0], batch["attention_mask"])
+    assert model.config.architectures == ("BertForSequenceClassification",)
+
+
+def test_a_batch_that_is_not_unpacked_is_named():
+    model = BertForSequenceClassification(small_config("bert"))
+    with pytest.raises(TypeError, match=r"input_ids is a dict.* or model\(\*\*batch\)"):
+        model(some_batch("bert"))

@@ -34,8 +34,8 @@ IDS = torch.tensor([[5, 9, 3, 8, 30], [7, 2, 6, 1, 1]])
 
 
 def load(folder, kind, weights=None, *, pooler=True, **options):
-    config = config_of(folder)
-    graph = build(config, kind, pooler=pooler, num_labels=2).eval()
+    config = config_of(folder).replace(num_labels=2)
+    graph = build(config, kind, pooler=pooler).eval()
     fill(graph, StoredFiles(weights or weights_of(folder)), config, **options)
     return graph
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flodl.hf.auto import AutoModelForMaskedLM, AutoModelForSequenceClassification
-from flodl.hf.export import export_hf_dir
+from flodl.hf.export import write_model
 from flodl.hf.head_kind import HeadKind
 from tests.flodl.hf.reference_files import (
     FAMILIES,
@@ -50,7 +50,7 @@ def test_two_different_tables_are_untied_also_in_the_export_and_the_reference_ag
     assert MLM_TABLES[family] in head.graph.load_report.untied
     assert largest_difference(head, reference) <= 1e-5
 
-    export_hf_dir(head.graph, head.graph.source_config, out)
+    write_model(head.graph, head.graph.source_config, out)
     assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is False
     assert largest_difference(head, reference_from(out, family, HeadKind.MLM)) <= 1e-5
     again = AutoModelForMaskedLM.from_pretrained(out)

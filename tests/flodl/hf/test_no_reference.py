@@ -235,7 +235,7 @@ assert isinstance(report, LoadReport)
         """
 hf.extract(head.graph, "bert")
 hf.drop_layers(head.graph, [1])
-hf.resize_vocab(head.graph, 70)
+head.resize_token_embeddings(70)
 head.predict(["a"])
 """,
     ),
@@ -259,7 +259,7 @@ hf.load_lora(hf.AutoModel.from_pretrained_for_export(root / "bert/tokcls"), root
         "export",
         """
 head.save_pretrained(root / "saved")
-hf.export_hf_dir(filler.graph, filler.graph.source_config, root / "out")
+filler.save_pretrained(root / "out")
 assert hf.verify_export(root / "out", structural=True).passed
 """,
     ),

@@ -191,3 +191,20 @@ def test_importing_brings_none_of_the_packages_of_the_extras(tmp_path, more):
     done = run(program, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+_LOADED = """
+import sys
+from flodl.hf import {name}
+print(sorted(
+    name for name in sys.modules
+    if name.startswith(("flodl.checkpoint", "flodl.graph.builder", "flodl.hf.build", "flodl.train"))
+))
+"""
+
+
+@pytest.mark.parametrize("name", ["AutoTokenizer", "AutoConfig", "BatchEncoding"])
+def test_a_tokenizer_or_a_configuration_loads_no_code_that_builds_models(tmp_path, name):
+    done = run(fork_server.FORGET + _LOADED.format(name=name), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

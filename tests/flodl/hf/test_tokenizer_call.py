@@ -333,6 +333,19 @@ def test_what_is_not_text_is_named(tokenizer, arguments, options, message):
         tokenizer(*arguments, **options)
 
 
+@each_row(
+    ("name", "message"),
+    [
+        ("batch_encode_plus", r"call tokenizer\(texts, padding=True, return_tensors='pt'\)"),
+        ("apply_chat_template", "encoders have no chats"),
+        ("bos_tokens", "backend_tokenizer is the tokenizer of the package tokenizers"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_another(tokenizer, name, message):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': {message}"):
+        getattr(tokenizer, name)
+
+
 def test_a_row_that_is_too_long_for_the_model_is_warned_of(tokenizer):
     from flodl.hf.families import BertConfig
 

@@ -105,8 +105,8 @@ def ours(model: Any, kind: HeadKind, **fields: Any) -> Graph:
     """The same model as a graph, with copies of the values."""
     config = AutoConfig.from_json_str(model.config.to_json_string())
     config = config.replace(**fields) if fields else config
-    labels = model.config.num_labels
-    graph = build(config, kind, num_labels=labels, pooler=has_pooler(model), device="cpu")
+    config = config.replace(num_labels=model.config.num_labels)
+    graph = build(config, kind, pooler=has_pooler(model), device="cpu")
     state, names = model.state_dict(), graph.state_dict(keep_vars=True)
     # A decoder that reads the encoder's table has it under a name of its own as well.
     second = {name for name in names.keys() - state.keys() if is_second(name, names)}

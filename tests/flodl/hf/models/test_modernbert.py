@@ -199,9 +199,9 @@ def test_new_weights_are_drawn_as_in_the_reference():
     config = ModernBertConfig(
         vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=96, max_position_embeddings=64, pad_token_id=0, norm_bias=True,
-        initializer_range=0.1, initializer_cutoff_factor=2.0,
+        initializer_range=0.1, initializer_cutoff_factor=2.0, num_labels=LABELS,
     )  # fmt: skip
-    graph = build(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
+    graph = build(config, HeadKind.SEQCLS, device="cpu", seed=1)
     # The standard deviation that is left of a normal distribution cut at two of them.
     shrunk = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
     spreads = {
@@ -219,5 +219,5 @@ def test_new_weights_are_drawn_as_in_the_reference():
         count = values.numel()
         assert values.std().item() == pytest.approx(std * shrunk, rel=3 / math.sqrt(count)), name
     assert torch.equal(graph.get_parameter("model.final_norm.bias"), torch.zeros(64))
-    again = build(config, HeadKind.SEQCLS, num_labels=LABELS, device="cpu", seed=1)
+    again = build(config, HeadKind.SEQCLS, device="cpu", seed=1)
     assert all(map(torch.equal, graph.parameters(), again.parameters()))
