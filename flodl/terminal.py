@@ -1,12 +1,13 @@
 """The terminal of a training program: a status line, the bar of an epoch, and plain lines.
 
 Only this module moves the cursor. rich is imported when the first bar is drawn, so that a status
-can appear before torch is imported.
+can appear before torch is imported. In a notebook, the bar is an output that is replaced in place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -37,6 +38,7 @@ _RANK_VARIABLES = (
 )
 _BAR_MIN, _BAR_MAX = 4, 24
 _GAP = "  "
+_PAGE = '<pre style="margin:0">{code}</pre>'
 
 
 def is_first_rank() -> bool:
@@ -48,6 +50,8 @@ def style_of(stream: TextIO | None) -> Style:
     """Choose how progress is shown on a stream; ``none`` for quiet programs and ranks above 0."""
     if stream is None or not log.enabled(log.Verbosity.NORMAL) or not is_first_rank():
         return "none"
+    if _is_notebook(stream):
+        return "bar"
     return "bar" if _is_terminal(stream) and _can_erase() else "lines"
 
 
@@ -104,14 +108,17 @@ def open_display(stream: TextIO | None, style: Style) -> Display | None:
     """Start to show a training on a terminal, until :func:`close_display`.
 
     Returns:
-        The display; None if the stream is not a terminal, if nothing shall be shown, or if another
-        training of this process is shown there.
+        The display; None if the stream is neither a terminal nor a notebook, if nothing shall be
+        shown, or if another training of this process is shown there.
     """
     global _open
     with _opening:
-        if _open is not None or style == "none" or stream is None or not _is_terminal(stream):
+        if _open is not None or style == "none" or stream is None:
             return None
-        _open = LiveLine(stream) if style == "bar" else _LateLine(stream)
+        if _is_terminal(stream):
+            _open = LiveLine(stream) if style == "bar" else _LateLine(stream)
+        elif style == "bar":
+            _open = _NotebookLine()
         return _open
 
 
@@ -305,6 +312,46 @@ def _console(stream: TextIO) -> Console:
 
 
 @final
+class _NotebookLine:
+    """An output below the cell of a notebook, replaced in place; empty at the end.
+
+    What others print appears below it.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._line: BarLine | None = None
+
+    def tell(self, text: str) -> None:
+        """Show a status, on the line of the epoch if there is one."""
+        self._draw(text if self._line is None else replace(self._line, note=text))
+
+    def show(self, line: BarLine) -> None:
+        """Draw the line of the epoch."""
+        self._line = line
+        self._draw(line)
+
+    def stop(self) -> None:
+        """Leave no line: a notebook that is saved has the lines of the epochs."""
+        if self._handle is not None:
+            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+
+    def _draw(self, content: Any) -> None:
+        from IPython.display import DisplayHandle
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
+        console.print(content, end="", highlight=False, markup=False)
+        page = console.export_html(code_format=_PAGE, inline_styles=True, clear=False)
+        bundle = {"text/plain": console.export_text(), "text/html": page}
+        if self._handle is None:
+            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+            self._handle.display(bundle, raw=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+@final
 class _ErasedLine:
     """A status on a terminal, without rich."""
 
@@ -359,6 +406,19 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+def _is_notebook(stream: TextIO | None) -> bool:
+    """Whether a stream is the output of a cell that a person looks at.
+
+    A program that executes a whole notebook cannot answer ``input()``, and says so. It gets lines:
+    they stay in the file.
+    """
+    if type(stream).__module__.partition(".")[0] != "ipykernel":
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return bool(request.get("content", {}).get("allow_stdin"))
 
 
 def _can_erase() -> bool:

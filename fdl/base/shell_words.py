@@ -1,15 +1,29 @@
-"""The shell text of a ``run:`` command.
+"""The shell text of a ``run:`` command, and the words of a program's command line.
 
 Imported on the warm path. ``shlex`` would also load ``re``, so quoting is done here.
 """
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
+
+
+def program_words() -> list[str]:
+    """The words behind the program on its command line.
+
+    In a notebook there are none. Those of its kernel name a file of Jupyter.
+    """
+    kernel = sys.modules.get("ipykernel.kernelapp")
+    words = sys.argv[1:]
+    if kernel is not None and kernel.IPKernelApp.initialized():
+        return [] if words == kernel.IPKernelApp.instance().argv else words
+    return words
 
 
 def quote(token: str) -> str:

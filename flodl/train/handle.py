@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedState:
     """Copies of the trained tensors on the CPU, in the order of the model."""
 
@@ -34,6 +34,20 @@ class TrainedState:
 
     buffers: list[Tensor]
     """In the order of ``model.buffers()``."""
+
+    card: str | None = field(default=None, compare=False)
+    """HTML of a summary of the training, which a notebook shows; None without a monitor."""
+
+    def __repr__(self) -> str:
+        values = sum(tensor.numel() for tensor in (*self.params, *self.buffers))
+        return (
+            f"<TrainedState: {len(self.params)} parameters, {len(self.buffers)} buffers, "
+            f"{values:,} values>"
+        )
+
+    def _repr_html_(self) -> str | None:
+        """Show the training as a summary with its curves in a notebook."""
+        return self.card
 
     @classmethod
     def of(cls, model: nn.Module) -> TrainedState:
@@ -93,8 +107,10 @@ class TrainerHandle:
         averages: int = 0,
         aborts: int = 0,
         monitor: Monitor | None = None,
+        card: str | None = None,
     ) -> None:
         self._monitor = monitor
+        self._card = card
         self._model = model
         self._unread = deque(metrics)
         self._average = average
@@ -110,7 +126,11 @@ class TrainerHandle:
 
     def _repr_html_(self) -> str | None:
         """Show the run as a summary with its curves in a notebook; None without a monitor."""
-        return self._monitor._repr_html_() if self._monitor is not None else None
+        return self._monitor._repr_html_() if self._monitor is not None else self._card
+
+    def __repr__(self) -> str:
+        ended = self._stopped or "complete"
+        return f"<TrainerHandle of {type(self._model).__name__}: {ended}>"
 
     def live(self, height: int = 900) -> Frame:
         """Show the page of the run in a notebook where this is the last expression of a cell.
@@ -161,7 +181,7 @@ class TrainerHandle:
 
     def join(self) -> TrainedState:
         """Return the trained parameters and buffers after the last step."""
-        return TrainedState.of(self._model)
+        return replace(TrainedState.of(self._model), card=self._repr_html_())
 
     def average(self) -> TrainedState:
         """Return the averaged weights of a training with ``ema``: the weights that were evaluated.

@@ -154,6 +154,7 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
         devices=result.devices,
         averages=result.averages,
         aborts=result.aborts,
+        card=result.state.card,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,17 @@ OneSweep = Annotated[
     str,
     typer.Argument(help="last, a name or its beginning, or a path"),
     Complete("sweeps"),
+]
+
+
+class Again(StrEnum):
+    """Runs that have ended and can run again."""
+
+    FAILED = "failed"
+
+
+Retry = Annotated[
+    Again | None, typer.Option("--retry", help="failed: also run the failed runs again")
 ]
 
 
@@ -60,9 +72,7 @@ def run(
 def resume(
     ctx: typer.Context,
     name: OneSweep = "last",
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Also run the failed runs again")
-    ] = False,
+    retry: Retry = None,
     dry_run: DryRun = False,
 ) -> int:
     """Continue a sweep that was interrupted. Runs that are done do not run again.
@@ -73,12 +83,48 @@ def resume(
     Raises:
         FdlError: There is no such sweep, or another process runs it.
     """
+    return _continue(ctx.obj, name, [], 0, retry, dry_run=dry_run)
+
+
+@verbs.command("extend", cls=Verb)
+def extend(
+    ctx: typer.Context,
+    name: OneSweep,
+    each: Annotated[
+        list[str] | None,
+        typer.Option("--each", metavar="KEY=VALUES", help="More values of a setting of the sweep"),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=0, help="Trials of a search, with those of before")
+    ] = 0,
+    retry: Retry = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Add values or trials to a sweep, and run what is missing. Results of before are kept.
+
+    A search continues with what it has measured. With it, --each replaces the range of a setting.
+
+    Returns:
+        0, or the exit code of the first run that failed; 1 if a run of before has failed.
+
+    Raises:
+        FdlError: There is no such sweep, it has no such setting, or another process runs it.
+    """
     call: Call = ctx.obj
+    more = [*call.invocation.work.each, *(each or [])]
+    return _continue(call, name, more, trials, retry, dry_run=dry_run)
+
+
+def _continue(
+    call: Call, name: str, each: list[str], trials: int, retry: Again | None, *, dry_run: bool
+) -> int:
     sweep = _chosen(call, name)
     project = Project(call.project().found, sweep.settings["env"], write_cache=True)
     place = call.here().replaced(append=sweep.settings["append"])
-    request = Request.of_record(sweep.settings, call.invocation.work)
-    return execute.resume(sweep, project, request, place, failed=failed, dry_run=dry_run)
+    request = Request.of_record(sweep.settings, call.invocation.work).grown(each, trials)
+    return execute.resume(
+        sweep, project, request, place, failed=retry is Again.FAILED, dry_run=dry_run
+    )
 
 
 @verbs.command("list", cls=Verb)

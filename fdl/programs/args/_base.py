@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.layout import Page, Row, terminal_width
+from fdl.base.shell_words import program_words
 from fdl.manifest.words import ALL_GROUPS
 from fdl.programs.args._fields import check_together, is_marked, parameter
 from fdl.programs.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
@@ -218,10 +219,12 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     def parse_or_schema(cls, argv: Sequence[str] | None = None) -> Self:
         """Parse ``sys.argv``; answer ``--help``, ``--version`` and ``--fdl-schema`` and exit.
 
+        In a notebook, nothing is parsed: the arguments are those of its kernel.
+
         Exits 0 after requested output. For bad arguments exits 2, with the error, the usage and the
         command for help on stderr.
         """
-        words = list(sys.argv[1:] if argv is None else argv)
+        words = program_words() if argv is None else list(argv)
         flags = words[: words.index("--")] if "--" in words else words
         if document.is_asked(words):
             document.answer(cls.schema())
@@ -337,7 +340,7 @@ def _typed(argv: Sequence[str] = ()) -> tuple[str, str]:
         # The page of a preset shows its settings, and not the options of the program.
         end = -1 if handover.command[-1] == handover.preset else None
         return " ".join(["fdl", *handover.command]), " ".join(["fdl", *handover.command[:end]])
-    words = sys.argv[1:]
+    words = program_words()
     command = words[: len(words) - len(argv)] if argv and words[-len(argv) :] == argv else []
     program = " ".join([_program(), *command])
     return program, program

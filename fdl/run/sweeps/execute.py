@@ -21,7 +21,7 @@ from fdl.run.execute import confirm, execute
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step, Where
 from fdl.run.sweeps.request import Request, name_of, of_flags, points, take_flags
 from fdl.run.sweeps.search import Search
-from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, now
+from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, find, now
 from fdl.run.sweeps.target import Target
 from fdl.runs.describe import Comparison
 from fdl.runs.metrics import Metric, read_json
@@ -61,6 +61,9 @@ def without_flags(
 class Runs:
     """The runs of a sweep: what is planned, begun and recorded.
 
+    Attributes:
+        launch: What a run starts, without what varies and without secrets.
+
     Args:
         project: The project.
         request: What is asked.
@@ -78,6 +81,7 @@ class Runs:
         self._place = with_gpus(place.replaced(terminal=False), request.work.gpus_each)
         self._steps = steps_of(project, request.words, self._place)
         self._rows: dict[int, Row] = {}
+        self.launch = redacted(self._steps[-1].plan).launch
         self.target = Target(project, request.words, self._steps[-1].plan)
         self.search: Search | None = None
         if request.work.search:
@@ -189,8 +193,14 @@ def begin(
         refuse(work)
     runs = Runs(project, request, place)
     search = runs.search
-    combinations = [] if search else points(request.axes, side_by_side=work.zip)
-    rows = [Row(name_of(one), one) for one in combinations]
+    rows = _rows(request)
+    former = None if work.force else _former(project, request, runs, place, rows)
+    if former is not None:
+        output.note(
+            f"the sweep {former.name} has {len(former.rows)} of these runs already; "
+            "`fdl --force …` begins a new one"
+        )
+        return _finish(former, request, runs, failed=False, dry_run=dry_run, as_json=as_json)
     folder, started = runs.target.folder(), now()
     name = request.name or started.partition(".")[0].replace(":", "-")
     # A value that the program refuses ends the sweep before its first run.
@@ -204,6 +214,7 @@ def begin(
         return _show(tried, plans, heading, as_json=as_json)
     settings = {
         **request.record(), "env": project.env, "append": place.append, "started": started,
+        "launch": runs.launch,
     }  # fmt: skip
     sweep = Sweep.make(folder, name, settings, rows)
     with sweep.alone():
@@ -213,14 +224,32 @@ def begin(
 def resume(
     sweep: Sweep, project: Project, request: Request, place: Host, *, failed: bool, dry_run: bool
 ) -> int:
-    """Run what a sweep has not finished, or show it; the exit code of the call.
+    """Run what a sweep lacks of a request, or show it; the exit code of the call.
 
     Raises:
         FdlError: Another process runs it, or the command or a setting is wrong.
     """
     runs = Runs(project, request, place)
+    if sweep.settings.get("launch", runs.launch) != runs.launch:
+        output.warning(
+            f"the command of the sweep {sweep.name} has changed since it began",
+            f"its first runs had: {' '.join(sweep.settings['launch'])}",
+        )
+    return _finish(sweep, request, runs, failed=failed, dry_run=dry_run)
+
+
+def _finish(
+    sweep: Sweep,
+    request: Request,
+    runs: Runs,
+    *,
+    failed: bool,
+    dry_run: bool,
+    as_json: bool = False,
+) -> int:
+    """Run what a sweep lacks of a request, or show it."""
     if dry_run:
-        rows = _left(sweep, failed=failed)
+        rows = [*_left(sweep, failed=failed), *_missing(sweep, request)]
         folders = [sweep.directory(row) for row in rows]
         plans = [
             runs.plan(row, folder, _resumable(folder))
@@ -230,14 +259,57 @@ def resume(
         more = work.trials - len(sweep.rows) if work.search else 0
         if not rows and not more:
             output.note(f"the sweep {sweep.name} has no unfinished runs")
-        return _show(rows, plans, f"{more} more trials by {work.search}\n" if more else "")
+        heading = f"{more} more trials by {work.search}\n" if more else ""
+        return _show(rows, plans, heading, as_json=as_json)
     with sweep.alone():
         # Another process may have changed it before the lock was free.
         sweep = Sweep.read(sweep.path) or sweep
-        rows = _left(sweep, failed=failed)
+        left, missing = _left(sweep, failed=failed), _missing(sweep, request)
+        rows = [*left, *missing]
+        # What the program or the search refuses ends the call before the record changes.
+        for row in missing:
+            runs.plan(row, sweep.directory(row))
+        if runs.search:
+            runs.search.rebuild(sweep)
         for row in rows:
             row.state = WAITING
+        sweep.rows += missing
+        sweep.settings.update(request.record())
+        sweep.save()
         return runs.carry_out(sweep, rows)
+
+
+def _rows(request: Request) -> list[Row]:
+    """The runs that a request names; none for a search, which chooses them one by one."""
+    if request.work.search:
+        return []
+    return [Row(name_of(one), one) for one in points(request.axes, side_by_side=request.work.zip)]
+
+
+def _missing(sweep: Sweep, request: Request) -> list[Row]:
+    """The runs of a request that a sweep does not have."""
+    names = {row.name for row in sweep.rows}
+    return [row for row in _rows(request) if row.name not in names]
+
+
+def _former(
+    project: Project, request: Request, runs: Runs, place: Host, rows: Sequence[Row]
+) -> Sweep | None:
+    """The newest sweep of the same command with the same settings, and fewer values or trials."""
+    folder, wanted = runs.target.folder(), request.record()
+    same = {"env": project.env, "append": place.append, "launch": runs.launch}
+    same |= {key: wanted[key] for key in ("command", "zip", "search", "goal")}
+    names = {row.name for row in rows}
+    for sweep in find(project):
+        old = sweep.settings
+        if sweep.path.parent != folder or any(old.get(key) != same[key] for key in same):
+            continue
+        if request.work.search:
+            if old["each"] == wanted["each"] and old["trials"] < wanted["trials"]:
+                return sweep
+        elif {row.name for row in sweep.rows} < names and [*old["each"]] == [*wanted["each"]]:
+            return sweep
+    return None
 
 
 def _left(sweep: Sweep, *, failed: bool) -> list[Row]:
@@ -292,7 +364,8 @@ def _report(sweep: Sweep) -> int:
     unfinished = total - sweep.count(DONE) - failed
     output.note(f"sweep {sweep.name}: {sweep.count(DONE)} of {total} runs done")
     if failed:
-        output.error(f"{failed} of {total} runs failed", f"fdl sweep resume {sweep.name} --failed")
+        again = f"fdl sweep resume {sweep.name} --retry failed"
+        output.error(f"{failed} of {total} runs failed", again)
     if unfinished:
         output.error(
             f"{unfinished} of {total} runs are not finished", f"fdl sweep resume {sweep.name}"

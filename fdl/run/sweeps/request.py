@@ -284,6 +284,31 @@ class Request:
             "jobs": work.jobs or 1, "gpus_each": work.gpus_each,
         }  # fmt: skip
 
+    def grown(self, each: Sequence[str], trials: int) -> Request:
+        """The same with more values of its settings, or with more trials.
+
+        Args:
+            each: ``KEY=VALUES``. A sweep gets these values as well; a search takes them instead.
+            trials: How many trials a search makes with those of before; 0 leaves their number.
+
+        Raises:
+            UsageError: The sweep does not vary a setting, or has no trials.
+        """
+        axes = {one.key: one for one in self.axes}
+        for more in map(parse, each):
+            if more.key not in axes:
+                raise UsageError(
+                    f"`{more.text}`: the sweep does not vary `{more.key}`",
+                    hint=f"it varies {', '.join(axes)}; another setting needs a sweep of its own",
+                )
+            former = axes[more.key].values() if not self.work.search else []
+            left = [one for one in more.values() if one not in former] if former else []
+            axes[more.key] = axis(more.key, [*former, *left]) if former else more
+        if trials and not self.work.search:
+            raise UsageError("`--trials` needs a sweep with `--search`", hint="--each KEY=VALUES")
+        work = self.work.replaced(trials=max(trials, self.work.trials))
+        return Request(self.words, list(axes.values()), work, self.name)
+
     def _check(self) -> None:
         refuse_repeated(self.axes)
         work = self.work

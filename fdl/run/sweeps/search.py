@@ -76,14 +76,19 @@ class Search:
             value = self._value(row, runs.get(row.name))
             if row.state in (DONE, FAILED):
                 state = optuna.trial.TrialState
-                self._study.add_trial(
-                    optuna.trial.create_trial(
+                try:
+                    trial = optuna.trial.create_trial(
                         state=state.FAIL if value is None else state.COMPLETE,
                         value=value,
                         params=self._params(row.varied),
                         distributions=self._space,
                     )
-                )
+                except ValueError as problem:
+                    raise UsageError(
+                        f"the trial {row.name} is outside of the new values: {problem}",
+                        hint="name values that contain those of before",
+                    ) from None
+                self._study.add_trial(trial)
             else:
                 # It runs again, with the values that it has.
                 self._study.enqueue_trial(self._params(row.varied))

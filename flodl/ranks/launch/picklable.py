@@ -1,15 +1,48 @@
-"""Check whether values can be sent to another process, and name the part that cannot."""
+"""Send values to other processes, after a check that names the part that cannot be sent."""
 
 from __future__ import annotations
 
 import io
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
+from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import Any, final
+
+import cloudpickle
+
+
+@final
+class ByValue:
+    """A value that another process gets with the code of its functions and classes.
+
+    A notebook or a prompt is in no file that another process could import. Tensors are shared as
+    :mod:`torch.multiprocessing` does it.
+
+    Args:
+        value: Any value that :func:`check_picklable` accepts.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        """Return how the other process makes the value itself; called once for each process."""
+        file = io.BytesIO()
+        pickler = cloudpickle.Pickler(file)
+        shared = ForkingPickler(io.BytesIO()).dispatch_table
+        pickler.dispatch_table = ChainMap(shared, pickler.dispatch_table)
+        pickler.dump(self._value)
+        return pickle.loads, (file.getvalue(),)
+
+
+def is_typed_in() -> bool:
+    """Whether the program is a notebook or was typed in: other processes cannot import it."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is None and not getattr(main, "__file__", None)
 
 
 def check_picklable(function: Callable[..., Any], args: Sequence[object]) -> None:
@@ -48,8 +81,9 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _problem(value: object) -> str | None:
+    pickler = cloudpickle.Pickler if is_typed_in() else pickle.Pickler
     try:
-        _Probe(_Nowhere()).dump(value)
+        pickler(_Nowhere()).dump(value)
     except Exception as error:  # __reduce__ of a user's class may raise any error
         return f"{type(error).__name__}: {error}"
     return None
@@ -70,23 +104,3 @@ class _Nowhere(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Discard the bytes."""
         return memoryview(data).nbytes
-
-
-@final
-class _Probe(pickle.Pickler):
-    """Refuses to pickle functions and classes that a new process cannot find."""
-
-    def __init__(self, file: io.RawIOBase) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-
-    def reducer_override(self, value: Any) -> Any:
-        """Refuse functions and classes that exist in this process only."""
-        if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
-            main = sys.modules["__main__"]
-            file = getattr(main, "__file__", None) or ""
-            if getattr(main, "__spec__", None) is None and not Path(file).is_file():
-                raise pickle.PicklingError(
-                    f"{value.__qualname__} was typed in and is in no file that another process "
-                    "could import"
-                )
-        return NotImplemented

@@ -35,7 +35,7 @@ from flodl.ranks.launch.begun import any_begun
 from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
 from flodl.ranks.launch.join import DEVICE_VARIABLE
 from flodl.ranks.launch.orphans import end_with_launcher
-from flodl.ranks.launch.picklable import check_picklable
+from flodl.ranks.launch.picklable import ByValue, check_picklable, is_typed_in
 
 _SIGNALS = tuple(
     signal.Signals[name]
@@ -101,7 +101,8 @@ def launch_ranks(
     Ctrl-C and SIGTERM are forwarded to the ranks, which end before this function returns.
 
     Args:
-        function: A function that new processes find by its name in its module.
+        function: A function that new processes find by its name in its module. In a notebook, any
+            function: they get its code.
         args: Arguments of the function; they are pickled.
         ranks: Number of processes, if ``devices`` is None.
         max_restarts: How often all processes are started again.
@@ -160,8 +161,8 @@ def record_failure(error: Exception) -> None:
                 time.sleep(_MONITOR_SECONDS / 4)
 
 
-def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object]) -> Any:
-    """Set up a new process as a rank and run the function."""
+def _run_rank(start: _Start, task: tuple[Callable[..., Any], Sequence[object]]) -> Any:
+    """Set up a new process as a rank and run the function of the task with its arguments."""
     # The terminal's Ctrl-C must not reach the rank: the launcher forwards it, and two are too many.
     with contextlib.suppress(OSError, AttributeError):
         os.setpgid(0, 0)
@@ -172,6 +173,7 @@ def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object
     if start.threads is not None:
         torch.set_num_threads(start.threads)
     Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_REACHED).touch()
+    function, args = task
     try:
         return function(*args)
     except Exception as error:
@@ -203,7 +205,8 @@ def _launch_once(
         )
         launch = elastic_launch(config, _run_rank)
         try:
-            results: dict[int, Any] = launch(start, function, tuple(args))
+            task = (function, tuple(args))
+            results: dict[int, Any] = launch(start, ByValue(task) if is_typed_in() else task)
         except ChildFailedError as failed:
             rank, failure = failed.get_first_failure()
             # On one host the rank is also the local rank, which names the folder.
@@ -231,6 +234,12 @@ def _refuse_import() -> None:
             "this program starts its ranks each time it is imported, and every rank imports it: "
             "put what starts the training under `if __name__ == '__main__':`, or launch the "
             "program with fdl or torchrun"
+        )
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file and not Path(file).exists():
+        raise StateError(
+            "this program starts ranks, and they cannot import it, because it is not a file: "
+            f"{file}; save it under a name that ends with .py"
         )
 
 

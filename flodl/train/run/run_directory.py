@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from fdl.base.files import replace_text
 from fdl.base.run_record import CODE, RECORD, process_facts
+from fdl.base.shell_words import program_words
 from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
@@ -471,7 +472,7 @@ def _first_record(
         "finished": None,
         "epochs": 0,
         "error": None,
-        "argv": recorded_argv(sys.argv, config, os.environ),
+        "argv": recorded_argv([sys.argv[0], *program_words()], config, os.environ),
         "variables": recorded_variables(os.environ),
         **program_start(config),
         "launched_ranks": launched.world_size if launched is not None else None,

@@ -255,7 +255,7 @@ def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
     (sweep,) = (tmp_path / "runs/train").iterdir()
     for rate in ("0.1", "0.2", "0.3", "0.4"):
         assert (sweep / f"lr={rate}/training.log").read_text() == f"lr {rate} job True\n"
-    again = fdl("--on", "slurm", "sweep", "resume", "--failed", env=cluster)
+    again = fdl("--on", "slurm", "sweep", "resume", "--retry", "failed", env=cluster)
     assert (again.exit, "job 102: 1 runs" in again.err) == (3, True), again.err
 
 

@@ -63,7 +63,7 @@ def test_failed_runs_are_kept_and_the_others_go_on(scores, fdl):
     assert states(scores) == {"seed=13": "failed", "seed=1": "done"}
     assert "1 of 2 runs failed" in done.err
     (folder,) = scores.glob("runs/train/*")
-    assert f"fdl sweep resume {folder.name} --failed" in done.err
+    assert f"fdl sweep resume {folder.name} --retry failed" in done.err
     record = json.loads((folder / "seed=13/run.json").read_text())
     assert (record["state"], record["error"]) == ("failed", "exit code 3")
     shown = fdl("sweep", "show").out
@@ -75,7 +75,7 @@ def test_a_dry_run_of_the_continuation_shows_what_is_left_and_runs_nothing(score
     (record,) = scores.rglob("sweep.json")
     before = record.read_bytes()
     for words in (("--dry-run", "sweep", "resume"), ("sweep", "resume", "--dry-run")):
-        shown = fdl(*words, "--failed")
+        shown = fdl(*words, "--retry", "failed")
         assert shown.exit == 0, shown.err
         name, command = shown.out.splitlines()
         assert name == "seed=13"
@@ -97,7 +97,7 @@ def test_failed_runs_run_again_only_if_asked(scores, fdl):
     assert again.exit == 1
     assert "has no unfinished runs" in again.err
     assert states(scores)["seed=13"] == "failed"
-    assert fdl("sweep", "resume", "--failed").exit == 0
+    assert fdl("sweep", "resume", "--retry", "failed").exit == 0
     assert states(scores) == {"seed=13": "done", "seed=1": "done"}
     assert done_log.read_text() == before
 

@@ -221,15 +221,37 @@ def test_a_function_inside_of_another_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_function_typed_at_a_prompt_is_refused() -> None:
+def test_a_function_typed_at_a_prompt_is_sent_with_its_code() -> None:
     done = subprocess.run(
-        [sys.executable, "-"],
-        input="from flodl.ranks.launch.start_ranks import launch_ranks\n"
-        "def f(): pass\n"
-        "launch_ranks(f, (), 2)\n",
+        [
+            sys.executable,
+            "-c",
+            "from flodl.ranks.launch.start_ranks import launch_ranks\n"
+            "class Pair:\n"
+            "    def __init__(self, a): self.a = a\n"
+            "def f(pair): return pair.a + 1\n"
+            "print(sorted(launch_ranks(f, (Pair(2),), 2).items()))\n"
+            "launch_ranks(f, ((n for n in range(3)),), 2)\n",
+        ],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert "ValueError: the function cannot be sent" in done.stderr
+    assert done.stdout == "[(0, 3), (1, 3)]\n"
+    assert "cannot be sent to the ranks" in done.stderr
+
+
+def test_a_program_without_a_file_is_refused_before_a_rank_starts() -> None:
+    program = (
+        "from flodl.ranks.launch.start_ranks import launch_ranks\nlaunch_ranks(print, (), 2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=program,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "it is not a file: <stdin>; save it under a name" in done.stderr
