@@ -34,15 +34,16 @@ RATIOS = (1.0, 2.0, 4.0, 10.0)
 
 def _map() -> Iterator[Place]:
     """Return all places of the map of small networks, those that say most first."""
-    pair = [(2, 4.0), (8, 4.0)]
-    corners = [place for place in product((2, 8, 32), (1.0, 4.0, 10.0)) if place not in pair]
-    rest = [place for place in product(MANY, RATIOS) if place not in (*pair, *corners)]
-    yield from (Place(*place) for place in pair)
-    yield from (Place(*place, length=4) for place in pair)
+    first = [(2, 4.0), (8, 4.0), (32, 4.0), (32, 10.0)]
+    corners = [place for place in product((2, 8, 32), (1.0, 4.0, 10.0)) if place not in first]
+    rest = [place for place in product(MANY, RATIOS) if place not in (*first, *corners)]
+    yield from (Place(*place) for place in first)
+    yield from (Place(*place, length=4) for place in first[:2])
+    yield from (Place(*place, shards="by class") for place in first[:2])
     yield from (Place(*place) for place in corners)
-    yield from (Place(*place, exchange="dear") for place in pair)
+    yield from (Place(*place, exchange="dear") for place in first[:2])
     yield from (Place(8, 4.0, speeds=speeds) for speeds in ("drifting", "away"))
-    yield from (Place(*place, shards="by class") for place in (*pair, *corners))
+    yield from (Place(*place, shards="by class") for place in (*first[2:], *corners))
     yield from (Place(*place) for place in rest)
     yield from (Place(*place, shards="by class") for place in rest)
 
