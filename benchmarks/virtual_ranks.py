@@ -6,7 +6,7 @@
 
 Each batch is computed for real, in the order that the clock gives; the time of batches and
 exchanges is given, not measured. Rows are appended to a JSON lines file beside the page. A program
-that is killed goes on where it was; ``--minutes`` ends it earlier, and ``--minutes 0`` only writes
+that is killed continues where it was. ``--minutes`` ends it earlier; ``--minutes 0`` only writes
 the page. One thread of torch is used.
 
 ``--validate`` trains on two real ranks instead, and compares times and losses with the predicted
@@ -30,6 +30,7 @@ from benchmarks.virtual_ranks_ways import Cell, Place, grid, origin, train
 
 MANY = (2, 4, 8, 16, 32)
 RATIOS = (1.0, 2.0, 4.0, 10.0)
+LENGTHS = (1 / 15, 1 / 5, 2 / 5, 4)
 
 
 def _map() -> Iterator[Place]:
@@ -38,7 +39,7 @@ def _map() -> Iterator[Place]:
     corners = [place for place in product((2, 8, 32), (1.0, 4.0, 10.0)) if place not in first]
     rest = [place for place in product(MANY, RATIOS) if place not in (*first, *corners)]
     yield from (Place(*place) for place in first)
-    yield from (Place(*place, length=4) for place in first[:2])
+    yield from (Place(*place, length=length) for length in LENGTHS for place in first[:2])
     yield from (Place(*place, shards="by class") for place in first[:2])
     yield from (Place(*place) for place in corners)
     yield from (Place(*place, exchange="dear") for place in first[:2])

@@ -104,7 +104,7 @@ class Cell:
     exchange: Price = "cheap"
     way: str
     lr: float
-    length: int = 1
+    length: float = 1
     """How many times the epochs of the task."""
     momentum: float | None = None
     """Of the outer optimizer; None without one."""
@@ -127,15 +127,15 @@ class Place:
     speeds: Speeds = field(default="fixed", kw_only=True)
     shards: Shards = field(default="iid", kw_only=True)
     exchange: Price = field(default="cheap", kw_only=True)
-    length: int = field(default=1, kw_only=True)
-    """How many times the epochs of the task; longer trainings compare a few ways only."""
+    length: float = field(default=1, kw_only=True)
+    """How many times the epochs of the task; other lengths compare a few ways only."""
 
 
 def grid(task: str, place: Place) -> Iterator[Cell]:
     """Return every training of a place: each way with every rate that is tried."""
     for seeds in TASKS[task].seeds:
         for name, way in WAYS.items():
-            if place.length > 1 and name not in LONG:
+            if place.length != 1 and name not in AT_ANY_LENGTH:
                 continue
             for lr in TASKS[task].rates:
                 for momentum in MOMENTA if way.outer else (None,):
@@ -146,14 +146,14 @@ def grid(task: str, place: Place) -> Iterator[Cell]:
                     yield settled(cell)
 
 
-LONG = ("DDP", "cadence", "async")
-"""What longer trainings compare: whether few averages are what costs accuracy."""
+AT_ANY_LENGTH = ("DDP", "cadence", "async")
+"""What shorter and longer trainings compare: whether few averages are what costs accuracy."""
 
 
 def task_of(cell: Cell) -> Task:
     """Return the task of a cell, with the epochs of its length."""
     task = TASKS[cell.task]
-    return replace(task, epochs=task.epochs * cell.length)
+    return replace(task, epochs=max(1, round(task.epochs * cell.length)))
 
 
 def settled(cell: Cell) -> Cell:
