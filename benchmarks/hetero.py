@@ -312,10 +312,10 @@ def _measure(
 ) -> Way:
     """Measure a way of sharing; its ideal is not complete yet."""
     group.barrier()
-    ideal, lockstep = sum(together), round(seconds * min(together))
+    ideal, lockstep = sum(together), max(1, round(seconds * min(together)))
     if way in OURS:
         batches = group.world_size * lockstep if way == "sync" else round(seconds * ideal)
-        return _ours(OURS[way], subject, batches // EPOCHS, engine, ideal)
+        return _ours(OURS[way], subject, max(1, batches // EPOCHS), engine, ideal)
     # Its time without exchanges is known: what is stretched must not be the waiting for others.
     pad = (1 - SPEEDS[group.rank]) / together[group.rank]
     # Ranks that share a step by speed all compute all the time.
