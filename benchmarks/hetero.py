@@ -376,7 +376,7 @@ def added(row: Row | None, rounds: Sequence[Round]) -> Row:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("hetero", __doc__, rounds=3)
+    parser = command_line("hetero", __doc__, rounds=5)
     parser.add_argument("--models", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seconds", type=float, default=12.0, help="of each measurement")
