@@ -3,7 +3,7 @@
 Two ranks over Gloo with one thread each; the second takes 2.5 times as long for everything it
 computes. ``benchmarks.unequal_ranks`` measures the same with batches that only take their time.
 
-    python -m benchmarks.hetero [--models MLP] [--ways cadence] [--rounds 3]
+    python -m benchmarks.hetero [--models MLP] [--ways cadence] [--rounds 5]
         [--output docs/benchmarks/hetero.md]
 
 Each call adds its rounds to those kept in a JSON file beside the page, and the page shows all of
@@ -56,6 +56,7 @@ POOL = 512
 """Different batches that plain loops go through again and again; as far beyond the caches as what
 is trained on."""
 
+NOT_YET = "not measured yet"
 CREDIBLE = 1.03
 """Nobody is faster than both ranks together: beyond this the ideal was measured badly."""
 
@@ -133,9 +134,9 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 # --- Plain loops of torch ----------------------------------------------------------------------
 
 
-def _batches() -> Generator[Batch]:
+def _batches(size: int = B) -> Generator[Batch]:
     """Batches of our own loader: what it is ahead is no merit of a way of sharing."""
-    loader = DataLoader(TensorDataSet(*_samples(POOL)), B)
+    loader = DataLoader(TensorDataSet(*_samples(POOL)), size)
     try:
         for epoch in count():
             yield from loader.epoch(epoch)
@@ -160,9 +161,11 @@ def alone(subject: Subject, seconds: float, speed: float) -> float:
         return done / (time.perf_counter() - began)
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+def _step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, scale: float = 1.0
+) -> None:
     optimizer.zero_grad()
-    _loss(model, batch).backward()  # type: ignore[no-untyped-call]
+    (_loss(model, batch) * scale).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
@@ -170,6 +173,24 @@ def every_step(subject: Subject, steps: int, pad: float) -> None:
     """``DistributedDataParallel``: the gradients of every step."""
     model = DistributedDataParallel(subject.network())
     _take(model, _sgd(model.parameters()), steps, pad)
+
+
+def cut_by_speed(subject: Subject, steps: int, pad: float) -> None:
+    """The same where the samples of a step are cut in proportion to the speeds, told beforehand.
+
+    DDP gives every rank's mean the same weight, so a loss is multiplied by the rank's share.
+    """
+    model = DistributedDataParallel(subject.network())
+    size, whole = own_share(), len(SPEEDS) * B
+    scale = len(SPEEDS) * size / whole
+    _take(model, _sgd(model.parameters()), steps, pad * size / B, size, scale)
+
+
+def own_share() -> int:
+    """Samples of this rank in a step that is cut by speed."""
+    whole, rank = len(SPEEDS) * B, this_group().rank
+    first = round(whole * SPEEDS[0] / sum(SPEEDS))
+    return (first, whole - first)[rank]
 
 
 def every_so_often(subject: Subject, steps: int, pad: float, period: int) -> None:
@@ -182,16 +203,19 @@ def every_so_often(subject: Subject, steps: int, pad: float, period: int) -> Non
     _take(model, optimizer, steps, pad)
 
 
-def _take(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, pad: float) -> None:
-    with closing(_batches()) as batches:
+def _take(
+    model: nn.Module, optimizer: Any, steps: int, pad: float, size: int = B, scale: float = 1.0
+) -> None:
+    with closing(_batches(size)) as batches:
         for batch in islice(batches, steps):
             # What torch sends overlaps with what it computes, so a slow rank waits beforehand.
             time.sleep(pad)
-            _step(model, optimizer, batch)
+            _step(model, optimizer, batch, scale)
 
 
 # --- What each of the ranks does ---------------------------------------------------------------
 
+BY_SPEED = "torch DDP, cut by speed"
 OURS: Mapping[str, Mapping[str, Any]] = {
     "cadence": {"policy": "cadence"},
     "cadence, target 3 %": {"policy": "cadence", "overhead_target": 0.03},
@@ -202,6 +226,7 @@ OURS: Mapping[str, Mapping[str, Any]] = {
 """Name -> settings; the first way is what a program gets that sets nothing."""
 TORCH: Mapping[str, Callable[..., None]] = {
     "torch DDP": every_step,
+    BY_SPEED: cut_by_speed,
     "PostLocalSGD, every 4": partial(every_so_often, period=4),
     "PostLocalSGD, every 16": partial(every_so_often, period=16),
 }
@@ -287,17 +312,21 @@ def _measure(
 ) -> Way:
     """Measure a way of sharing; its ideal is not complete yet."""
     group.barrier()
-    ideal, lockstep = sum(together), round(seconds * min(together))
+    ideal, lockstep = sum(together), max(1, round(seconds * min(together)))
     if way in OURS:
         batches = group.world_size * lockstep if way == "sync" else round(seconds * ideal)
-        return _ours(OURS[way], subject, batches // EPOCHS, engine, ideal)
+        return _ours(OURS[way], subject, max(1, batches // EPOCHS), engine, ideal)
     # Its time without exchanges is known: what is stretched must not be the waiting for others.
     pad = (1 - SPEEDS[group.rank]) / together[group.rank]
+    # Ranks that share a step by speed all compute all the time.
+    steps = round(seconds * ideal / group.world_size) if way == BY_SPEED else lockstep
     began = time.perf_counter()
-    TORCH[way](subject, lockstep, pad)
+    TORCH[way](subject, steps, pad)
     group.barrier()
-    per_second = group.world_size * lockstep / (time.perf_counter() - began)
-    return Way(per_second, ideal, (1 / group.world_size,) * group.world_size)
+    per_second = group.world_size * steps / (time.perf_counter() - began)
+    equal = (1 / group.world_size,) * group.world_size
+    by_speed = tuple(speed / sum(SPEEDS) for speed in SPEEDS)
+    return Way(per_second, ideal, by_speed if way == BY_SPEED else equal)
 
 
 def _ours(
@@ -347,7 +376,7 @@ def added(row: Row | None, rounds: Sequence[Round]) -> Row:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("hetero", __doc__, rounds=1)
+    parser = command_line("hetero", __doc__, rounds=5)
     parser.add_argument("--models", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seconds", type=float, default=12.0, help="of each measurement")
@@ -408,6 +437,7 @@ def describe(name: str, row: Mapping[str, Any]) -> list[str]:
             ]
         )
     rows.sort(key=lambda row: -float(row[2]))
+    rows += [[way, NOT_YET, *[""] * 8] for way in WAYS if way not in row["ways"]]
     header = ["", "batches/s", "of ideal", "spread", "kept", "shares", "anchor"]
     return [
         f"## {name}: {size:,} parameters",

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import (
@@ -100,11 +101,25 @@ def rate(metrics: Sequence[EpochMetrics]) -> float:
     return sum(rank.batches for epoch in metrics for rank in epoch.per_rank) / seconds
 
 
-def torch_ddp(ms: Sequence[float], batches: int) -> float:
-    """Batches per second of torch's DistributedDataParallel, each rank a batch per step."""
+def torch_ddp(ms: Sequence[float], batches: int, period: int | None = None) -> float:
+    """Batches per second of torch, each rank a batch per step.
+
+    Args:
+        ms: Milliseconds per batch of each rank.
+        batches: Batches of all ranks.
+        period: Steps between two averages of ``PostLocalSGDOptimizer``; None:
+            ``DistributedDataParallel``.
+    """
     group = this_group()
-    model = DistributedDataParallel(nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model: nn.Module = nn.Linear(4, 1)
+    if period is None:
+        model = DistributedDataParallel(model)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    if period is not None:
+        from torch.distributed.optim import PostLocalSGDOptimizer
+
+        averager = PeriodicModelAverager(period=period, warmup_steps=0)
+        optimizer = PostLocalSGDOptimizer(optim=optimizer, averager=averager)
     inputs, targets = torch.randn(B, 4), torch.randn(B, 1)
     pad = ms[group.rank] / 1000
     group.barrier()
@@ -121,6 +136,14 @@ def torch_ddp(ms: Sequence[float], batches: int) -> float:
     return steps * group.world_size / (time.perf_counter() - begin)
 
 
+def fast_alone(ms: Sequence[float]) -> float:
+    """Batches per second of the fastest rank, while the others wait for it."""
+    group = this_group()
+    fast = min(range(len(ms)), key=lambda rank: ms[rank])
+    rates = group.gather([_unshared(ms[fast], 5.0) if group.rank == fast else 0.0])
+    return rates[fast][0]
+
+
 # --- What each of the ranks does -----------------------------------------------------------------
 
 
@@ -131,8 +154,8 @@ def compare(ms: Sequence[float], modes: Sequence[str], rounds: int, epochs: int)
 
 
 def _rate_of(mode: str, ms: Sequence[float], epochs: int) -> float:
-    if mode == "torch-ddp":
-        return torch_ddp(ms, EPOCH)
+    if mode in OTHERS:
+        return OTHERS[mode](ms)
     # Half as much is enough where nothing has to be learned about the ranks.
     return rate(train(ms, 1 if mode == "sync" else epochs, {"policy": mode}))
 
@@ -241,6 +264,7 @@ def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
     ``mode``; ``torch-ddp`` is torch's.
     """
     group = this_group()
+    group.barrier()
     unshared = sum(row[0] for row in group.gather([_unshared(ms[group.rank], seconds / 2)]))
     if mode == "torch-ddp":
         steps = round(seconds * len(ms) * 1000 / max(ms))
@@ -266,7 +290,6 @@ def _unshared(ms: float, seconds: float) -> float:
     model, timer, done = nn.Linear(4, 1), BatchTimer(torch.device("cpu"), batch_ms=ms), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, targets = torch.randn(B, 4), torch.randn(B, 1)
-    this_group().barrier()
     began = time.perf_counter()
     timer.begin()
     while time.perf_counter() - began < seconds:
@@ -283,6 +306,16 @@ class _NoSampler:
 
     def sample(self) -> Any:
         raise AssertionError("the timeline of a benchmark is not started")
+
+
+OTHERS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "torch-ddp": lambda ms: torch_ddp(ms, EPOCH),
+    "sync, cut by speed": by_ratios,
+    "PostLocalSGD, every 4": lambda ms: torch_ddp(ms, EPOCH, 4),
+    "PostLocalSGD, every 16": lambda ms: torch_ddp(ms, EPOCH, 16),
+    "the fast rank alone": fast_alone,
+}
+"""Ways that know the speeds, or that do not use them."""
 
 
 # --- The page ---------------------------------------------------------------------------------
@@ -315,7 +348,7 @@ def solo(ms: float, epochs: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = command_line("unequal_ranks", __doc__, rounds=3)
+    parser = command_line("unequal_ranks", __doc__, rounds=5)
     parser.add_argument("--cold-start", action="store_true", help="only the first seconds")
     parser.add_argument("--seconds", type=float, default=COLD_SECONDS, help="of a cold start")
     # The whole page has trainings of fixed length; a quick run takes its shortest part.
@@ -374,11 +407,10 @@ def measure_cold_start(options: argparse.Namespace) -> str:
 def measure(options: argparse.Namespace) -> str:
     """Measure everything, and describe it as a page."""
     rounds = options.rounds
-    modes = ("cadence", "async", "sync", "torch-ddp")
+    modes = ("cadence", "async", "sync", *OTHERS)
     two = in_ranks(2, compare, TWO, modes, rounds, 2)
     three = in_ranks(3, compare, THREE, ("cadence", "async"), rounds, 2)
     equal = in_ranks(2, compare, EQUAL, ("cadence", "async"), 1, 2)
-    cut = in_ranks(2, by_ratios, TWO)
     costly = in_ranks(2, costly_average, TWO, 150.0)
     windows = in_ranks(2, slow_down, TWO, 200.0)
     whole = dict(in_ranks(2, whole_training, TWO, ("cadence", "async")))
@@ -390,13 +422,11 @@ def measure(options: argparse.Namespace) -> str:
         "warm-up included. *Ideal* is what the ranks would train if none ever waited.",
         f"## 40 and 100 ms per batch (ideal {ideal(TWO):.0f}/s)",
         _rates(two, TWO),
+        "*sync, cut by speed* has `partition_ratios` of 5/7 and 2/7: it is told the speeds.",
         f"## 25, 40 and 100 ms (ideal {ideal(THREE):.0f}/s)",
         _rates(three, THREE),
         "## 40 and 40 ms (ideal 50/s)",
         _rates(equal, EQUAL),
-        "## In lockstep, samples cut by fixed ratios 5/7 and 2/7",
-        f"{cut:.2f} batches/s, {cut / ideal(TWO):.3f} of the ideal: every step takes both "
-        "ranks equally long.",
         "## Five epochs of 350 batches at 40 and 100 ms, nothing known beforehand",
         table(
             ["", "seconds", "faster than the fast rank alone"],

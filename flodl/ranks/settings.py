@@ -38,7 +38,8 @@ class Policy(StrEnum):
     ASYNC = "async"
     """As CADENCE, but the ranks train the next window while the average is in progress."""
     AUTO = "auto"
-    """SYNC if all devices have the same name, else CADENCE; no measurement decides."""
+    """SYNC if all devices have the same name or the training is short, else CADENCE; no measurement
+    decides."""
 
 
 class Backend(StrEnum):
@@ -84,7 +85,8 @@ class DdpRunConfig(Settings):
     """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence``.
 
     ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-    weights during the next window. Devices of one name are equal.
+    weights during the next window. Devices of one name are equal. A training of fewer than four
+    windows takes ``sync`` on any devices.
     """
     backend: Backend = setting(
         Backend.NCCL, OneOf(Backend), takes="backend", kind="Backend | str", key="backend"

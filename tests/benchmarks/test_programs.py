@@ -17,6 +17,7 @@ MEASURED = sorted(page for page in PAGES.glob("*.md") if page.name != "README.md
 QUICK = [
     "data_feed",
     "histogram_cost",
+    "virtual_ranks",
 ]
 LONG = [  # they start processes, or measure for seconds
     "checkpoint_io",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[int, int]
@@ -33,6 +34,12 @@ def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, S
         if end < stop:
             return tuple(taken), ((end, stop), *spans[at + 1 :])
     return tuple(taken), ()
+
+
+def cut(total: int, ratios: Sequence[float]) -> list[int]:
+    """Return the edges of consecutive parts in proportion to ratios: 0, ..., ``total``."""
+    whole = sum(ratios)
+    return [round(total * sum(ratios[:upto]) / whole) for upto in range(len(ratios) + 1)]
 
 
 def without(spans: Spans, others: Spans) -> Spans:

@@ -10,6 +10,7 @@ from flodl.ranks.simulate.cluster import (
     Exchange as Exchange,
     GhostWindow as GhostWindow,
     History as History,
+    Work as Work,
     simulate as simulate,
 )
 from flodl.ranks.simulate.prediction import (

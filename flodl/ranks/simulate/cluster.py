@@ -22,7 +22,7 @@ from flodl.ranks.planning.scheduler import (
     stops_here,
     take_step,
 )
-from flodl.ranks.planning.spans import Spans, front
+from flodl.ranks.planning.spans import Spans, front, numbers, size
 from flodl.ranks.settings import Policy
 
 DEFAULT_BYTES = 46_758_048
@@ -173,7 +173,7 @@ class GhostWindow:
     end_ms: float
     """Time at which its average arrived; with overlap, the ranks train the next window by then."""
     trained: tuple[Spans, ...]
-    """Batches of each rank."""
+    """Batches of each rank; where a step shares samples by ratios, as if it shared batches."""
     planned_ms: float
     """Planned length of the window; 0 if nothing was known yet."""
 
@@ -204,7 +204,43 @@ class History:
         return sum(sum(window.counts) for window in self.windows)
 
 
-def simulate(cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False) -> History:
+class Work:
+    """What simulated ranks do. These do nothing, so that only time is counted.
+
+    A subclass may train a real model per rank. It is called in the order of the clock: whatever a
+    rank trains has every average that has reached it by then, and no other.
+    """
+
+    def train(self, rank: int, number: int) -> None:
+        """Train batch ``number`` on a rank, and change its parameters."""
+
+    def gradient(self, rank: int, taken: Spans) -> None:
+        """Compute the gradient of a rank's part of a shared step.
+
+        Args:
+            rank: The rank.
+            taken: All batches of the step. Rank ``r`` has the one at position ``r``, or its part
+                of all samples if the ranks share by ratios.
+        """
+
+    def step(self, ms: float) -> None:
+        """Average the gradients and change the parameters of all ranks, at time ``ms``."""
+
+    def average(self, ms: float) -> Sequence[float]:  # noqa: ARG002
+        """Average the parameters at time ``ms``; return each rank's distance from the average."""
+        return ()
+
+    def start(self) -> None:
+        """Start to average the parameters as they are now, while the ranks train on."""
+
+    def land(self, rank: int, ms: float) -> float:  # noqa: ARG002
+        """Apply the average under way to a rank, at time ``ms``; return its distance from it."""
+        return 0.0
+
+
+def simulate(
+    cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False, work: Work | None = None
+) -> History:
     """Simulate a training on a virtual clock.
 
     Args:
@@ -212,6 +248,7 @@ def simulate(cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False)
         config: The settings of a real training; its policy decides how the ranks average.
         overlap: Whether to average CADENCE windows while the next one is trained, as ASYNC always
             does.
+        work: What the ranks do in the order of the clock; None: they only count time.
 
     Raises:
         ValueError: The policy is AUTO, or ``config`` is for another number of ranks.
@@ -222,7 +259,7 @@ def simulate(cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False)
         )
     if config.policy is Policy.AUTO:
         raise ValueError("policy auto cannot be simulated itself: simulate those it chooses from")
-    run = _Run(cluster, config)
+    run = _Run(cluster, config, work or Work())
     if config.policy is Policy.SYNC:
         run.in_steps()
     elif overlap or config.policy is Policy.ASYNC:
@@ -245,13 +282,14 @@ class _Stint:
     blocked_ms: float
     """Time waited for the average of the previous window."""
 
-    def report(self, plan: WindowPlan, sync_ms: float) -> WindowReport:
+    def report(self, plan: WindowPlan, sync_ms: float, divergence: float) -> WindowReport:
         """Return the report that a real rank would have made."""
         left_out = 1 if plan.warm_up and self.batches else 0
         return WindowReport(
             wall_ms=self.wall_ms - left_out * self.first_ms,
             batches=self.batches,
             sync_ms=sync_ms,
+            divergence=divergence,
             measured=self.batches - left_out,
         )
 
@@ -264,19 +302,22 @@ class _Round:
     plan: WindowPlan
     stints: Sequence[_Stint]
     lands: float
+    divergence: Sequence[float] = ()
+    """Distance of each rank from the latest average that had arrived as this one began."""
 
 
 @final
 class _Run:
     """One simulated training: its clocks and its records."""
 
-    def __init__(self, cluster: Cluster, config: ScheduleConfig) -> None:
-        self._cluster, self._config = cluster, config
+    def __init__(self, cluster: Cluster, config: ScheduleConfig, work: Work) -> None:
+        self._cluster, self._config, self._work = cluster, config, work
         self._state: ScheduleState = initial_schedule(config)
         self._clocks = [0.0] * len(cluster.ms)
         self._windows: list[GhostWindow] = []
         self._comm = 0.0
         self._waits = [0.0] * len(cluster.ms)
+        self._divergence = [0.0] * len(cluster.ms)
 
     def history(self) -> History:
         """Return the recorded training."""
@@ -297,14 +338,17 @@ class _Run:
                 if self._at_the_end():
                     return
                 continue
-            start, shares = self._clocks[0], list[Spans]()
-            for _ in self._cluster.ranks:
-                mine, taken = front(taken, 1)
-                shares.append(mine)
-            ends = [
-                self._cluster.finished(rank, start, len(mine)) for rank, mine in enumerate(shares)
-            ]
+            start, ends = self._clocks[0], list[float]()
+            for rank, batches in enumerate(self._parts(size(taken))):
+                if batches:
+                    self._work.gradient(rank, taken)
+                ends.append(start + batches * self._cluster.pace(rank, start))
             self._meet(ends)
+            self._work.step(self._clocks[0])
+            shares, rest = list[Spans](), taken
+            for _ in self._cluster.ranks:
+                mine, rest = front(rest, 1)
+                shares.append(mine)
             self._windows.append(
                 GhostWindow(
                     start_ms=start,
@@ -313,6 +357,13 @@ class _Run:
                     planned_ms=0.0,
                 )
             )
+
+    def _parts(self, batches: int) -> list[float]:
+        """Return how much each rank trains of a step: a batch, or with ratios a part of all."""
+        ratios = self._config.partition_ratios
+        if ratios is None:
+            return [float(rank < batches) for rank in self._cluster.ranks]
+        return [batches * ratio / sum(ratios) for ratio in ratios]
 
     def blocking(self) -> None:
         """Train windows; at the end of each, a rank waits for the others."""
@@ -326,8 +377,9 @@ class _Run:
             stints = [self._stint(plan, rank, None) for rank in self._cluster.ranks]
             halted = self._meet([stint.end for stint in stints])
             done = _Round(plan, stints, self._clocks[0])
+            self._average()
             self._record(done, starts)
-            self._close(done, halted)
+            self._close(done, halted, self._divergence)
 
     def overlapped(self) -> None:
         """Train each window while the previous one is averaged; one average at a time."""
@@ -337,27 +389,37 @@ class _Run:
             if plan is not None:
                 starts = list(self._clocks)
                 lands = under_way.lands if under_way else None
+                if under_way is not None:
+                    self._work.start()
                 stints = [self._stint(plan, rank, lands) for rank in self._cluster.ranks]
                 self._clocks = [stint.end for stint in stints]
                 self._block([stint.blocked_ms for stint in stints])
                 if under_way is not None:
-                    self._close(under_way, [stint.blocked_ms for stint in under_way.stints])
+                    halted = [stint.blocked_ms for stint in under_way.stints]
+                    self._close(under_way, halted, under_way.divergence)
                 lands = max(self._clocks) + self._cluster.average_ms
-                under_way = _Round(plan, stints, lands)
+                under_way = _Round(plan, stints, lands, tuple(self._divergence))
                 self._record(under_way, starts)
             elif under_way is not None:
-                self._close(under_way, self._meet(self._clocks))
+                halted = self._meet(self._clocks)
+                self._average()
+                self._close(under_way, halted, self._divergence)
                 under_way = None
             elif self._at_the_end():
                 return
+
+    def _average(self) -> None:
+        """Average what all ranks have trained, while they wait."""
+        found = self._work.average(self._clocks[0])
+        self._divergence = list(found) or self._divergence
 
     def _open(self) -> WindowPlan | None:
         self._state, plan = open_window(self._state, self._config)
         return plan
 
-    def _close(self, done: _Round, halted: Sequence[float]) -> None:
-        pairs = zip(done.stints, halted, strict=True)
-        reports = [stint.report(done.plan, sync_ms) for stint, sync_ms in pairs]
+    def _close(self, done: _Round, halted: Sequence[float], divergence: Sequence[float]) -> None:
+        told = zip(done.stints, halted, divergence, strict=True)
+        reports = [stint.report(done.plan, sync_ms, far) for stint, sync_ms, far in told]
         self._state, _ = close_window(self._state, done.plan, reports, self._config)
 
     def _at_the_end(self) -> bool:
@@ -369,18 +431,25 @@ class _Run:
 
     def _stint(self, plan: WindowPlan, rank: int, lands: float | None) -> _Stint:
         """Train one rank's part; until the time ``lands`` it trains at most the overshoot."""
-        at = self._clocks[rank]
-        until = at if lands is None else lands
+        at, own = self._clocks[rank], numbers(plan.leases[rank])
         done, latest, first, wall, blocked = 0, 0.0, 0.0, 0.0, 0.0
         while not stops_here(plan, rank, done, wall, latest):
-            if at < until and done >= self._state.overshoot:
-                blocked, at = blocked + until - at, until
+            if lands is not None and (done >= self._state.overshoot or at >= lands):
+                blocked, at = blocked + max(0.0, lands - at), max(at, lands)
+                self._land(rank, at)
+                lands = None
+            self._work.train(rank, own[done])
             latest = self._cluster.pace(rank, at)
             first = first or latest
             at, wall, done = at + latest, wall + latest, done + 1
-        if at < until:
-            blocked, at = blocked + until - at, until
+        if lands is not None:
+            blocked, at = blocked + max(0.0, lands - at), max(at, lands)
+            self._land(rank, at)
         return _Stint(done, wall, first, at, blocked)
+
+    def _land(self, rank: int, at: float) -> None:
+        """Apply the average under way on one rank."""
+        self._divergence[rank] = self._work.land(rank, at)
 
     def _meet(self, ends: Sequence[float]) -> list[float]:
         """Make the ranks wait for the last one and average; return how long each was blocked."""

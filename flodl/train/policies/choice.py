@@ -1,6 +1,7 @@
-"""Choose when the ranks average if no policy is asked for: the names of the devices decide.
+"""Choose when the ranks average if no policy is asked for.
 
-No measurement takes part. So the same command on the same devices always trains the same way.
+The names of the devices and the length of the training decide. No measurement takes part. So the
+same command on the same devices always trains the same way.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from flodl.data.adapters import is_iterable
+from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
 from flodl.ranks.settings import DdpRunConfig, Policy
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 LONG_WAIT = 0.15
 """Share of the time that equal ranks may wait for each other before the run says so."""
 
+FEW_WINDOWS = 4
+"""A training with fewer windows takes every step together. With 8 ranks and 2 or 3 averages of
+weights, accuracy ended more than one standard deviation below DDP's, with the best rate of each
+(``docs/benchmarks/virtual_ranks.md``)."""
+
 _OF_WINDOWS = (
     *("anchor", "min_anchor", "max_anchor", "overhead_target", "speed_hint", "speeds"),
     *("max_overshoot", "divergence_threshold", "overlap"),
@@ -33,7 +39,7 @@ _OF_WINDOWS = (
 def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
     """Replace policy AUTO with SYNC for devices of one name, and with CADENCE for others.
 
-    Collective.
+    A training with few windows takes SYNC on any devices. Collective.
 
     Returns:
         The plan, and the reason in one sentence.
@@ -47,6 +53,14 @@ def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
         settings = settings.having(policy=Policy.SYNC)
     elif settings.policy is Policy.AUTO:
         policy, reason = _by_names(group.gather_objects(hardware_name(group.device)))
+        windows = _windows(plan, group)
+        if policy is Policy.CADENCE and windows < FEW_WINDOWS:
+            policy = Policy.SYNC
+            reason = (
+                f"the devices differ, but the training has only {windows:.1f} windows of "
+                f"{settings.anchor} batches per rank, and so few averages of weights cost "
+                "accuracy (--policy cadence trains them)"
+            )
         settings = settings.having(policy=policy)
         if policy is Policy.SYNC and (idle := _without_effect(settings)):
             have = "has" if len(idle) == 1 else "have"
@@ -63,6 +77,12 @@ def _by_names(names: Sequence[str]) -> tuple[Policy, str]:
         f"the devices differ ({', '.join(kinds)}); it averages weights, which is another "
         "algorithm than DDP (--policy sync)"
     )
+
+
+def _windows(plan: TrainingPlan, group: Group) -> float:
+    """Return how many windows of the first length a training has if all ranks are equally fast."""
+    batches = len(as_batch_data_set(plan.dataset)) // (plan.batch_size or 1)
+    return plan.num_epochs * batches / (plan.distributed.anchor * group.world_size)
 
 
 def _without_effect(settings: DdpRunConfig) -> list[str]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from flodl.ranks.planning.spans import cut
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
@@ -66,10 +68,7 @@ class RankBatches:
         rows = torch.cat(
             [self._loader.rows(epoch, number - epoch * length) for number in range(*span)]
         )
-        edges = [
-            round(len(rows) * sum(ratios[:upto]) / sum(ratios)) for upto in range(len(ratios) + 1)
-        ]
-        start, stop = edges[rank], edges[rank + 1]
+        start, stop = cut(len(rows), ratios)[rank : rank + 2]
         if start == stop:
             return None
         offset = first * self._loader.batch_size

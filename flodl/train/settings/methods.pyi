@@ -327,7 +327,8 @@ class SettingMethods:
         """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence`` (default: auto).
 
         ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-        weights during the next window. Devices of one name are equal.
+        weights during the next window. Devices of one name are equal. A training of fewer than four
+        windows takes ``sync`` on any devices.
         """
 
     def backend(self, backend: Backend | str) -> Self:

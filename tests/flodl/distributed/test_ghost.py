@@ -18,6 +18,7 @@ from flodl.ranks.simulate import (
     Cluster,
     Exchange,
     Prediction,
+    Work,
     choose,
     predict,
     simulate,
@@ -483,3 +484,63 @@ def test_bad_arguments_end_with_2_and_say_what_is_wrong(arguments, told, capsys)
         main(arguments)
     assert stopped.value.code == 2
     assert told in capsys.readouterr().err
+
+
+class Recorded(Work):
+    """Notes what a simulation asks for."""
+
+    def __init__(self):
+        self.trained, self.calls = [], []
+
+    def train(self, rank, number):
+        self.trained.append(number)
+        self.calls.append(("train", rank))
+
+    def gradient(self, rank, taken):  # noqa: ARG002
+        self.calls.append(("gradient", rank))
+
+    def step(self, ms):
+        self.calls.append(("step", ms))
+
+    def average(self, ms):
+        self.calls.append(("average", ms))
+        return (0.0, 0.0)
+
+    def start(self):
+        self.calls.append(("start", None))
+
+    def land(self, rank, ms):  # noqa: ARG002
+        self.calls.append(("land", rank))
+        return 0.0
+
+
+def test_ranks_with_work_train_every_batch_once_and_average_in_between():
+    work_done = Recorded()
+    history = simulate(replace(TWO, sync_ms=15), work(batches=100), work=work_done)
+    assert sorted(work_done.trained) == list(range(100))
+    averages = [ms for what, ms in work_done.calls if what == "average"]
+    assert averages == [window.end_ms for window in history.windows]
+
+
+def test_an_average_under_way_lands_once_on_every_rank():
+    recorded = Recorded()
+    simulate(replace(TWO, sync_ms=120), work(Policy.ASYNC, batches=100), work=recorded)
+    kinds = [what for what, _ in recorded.calls]
+    rounds = kinds.count("start")
+    assert rounds > 1
+    assert recorded.calls.count(("land", 0)) == recorded.calls.count(("land", 1)) == rounds
+    assert kinds.count("average") == 1  # the last one: every rank waits for it
+    # Rank 0 trains 40 ms per batch, so at most three batches before the average is there.
+    begun = kinds.index("start")
+    landed = recorded.calls.index(("land", 0), begun)
+    assert recorded.calls[begun + 1 : landed] == [("train", 0)] * (landed - begun - 1)
+    assert 1 <= landed - begun - 1 <= 3
+
+
+def test_steps_whose_samples_are_cut_by_speed_take_all_ranks_equally_long():
+    recorded = Recorded()
+    config = work(Policy.SYNC, batches=10, partition_ratios=(5 / 7, 2 / 7))
+    history = simulate(TWO, config, work=recorded)
+    assert history.ms == pytest.approx(5 * 2 * 5 / 7 * 40)
+    assert history.waits_ms == pytest.approx((0, 0))
+    assert [what for what, _ in recorded.calls] == ["gradient", "gradient", "step"] * 5

@@ -24,6 +24,8 @@ from tests.flodl.distributed.trainings import Numbers, Outcome, train
 from tests.waiting import at_some_pace
 
 EQUAL, MIXED = ("one", "one"), ("one", "two")
+FOUR = {"anchor": 6}
+"""50 batches are then at least four windows on two ranks."""
 
 
 def listened(group: Group, names: tuple[str, ...] | None, **rest: Any) -> tuple[Outcome, str]:
@@ -63,12 +65,22 @@ def test_no_measured_or_hinted_speed_changes_the_shares_of_equal_devices(
 
 
 def test_devices_that_differ_by_name_train_windows(ranks: Ranks) -> None:
-    (told, averages, *_), _ = ranks(2, by_default, MIXED, {"ms": (1.0, 6.0)})
+    (told, averages, *_), _ = ranks(2, by_default, MIXED, {"ms": (1.0, 6.0), "settings": FOUR})
     assert told == (
         "  policy cadence: the devices differ (one, two); it averages weights, which is another "
         "algorithm than DDP (--policy sync)\n"
     )
     assert averages < 26
+
+
+def test_few_windows_are_not_chosen_on_devices_that_differ(ranks: Ranks) -> None:
+    # 50 batches are two and a half windows of ten batches on each of two ranks.
+    told, averages, *_ = ranks(2, by_default, MIXED, {})[0]
+    assert (choice(told), averages) == (
+        "  policy sync: the devices differ, but the training has only 2.5 windows of 10 batches "
+        "per rank, and so few averages of weights cost accuracy (--policy cadence trains them)",
+        26,
+    )
 
 
 def choice(told: str) -> str:
