@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
     "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
-    "--goal", "--on", "--name",
+    "--goal", "--on", "--sync", "--name",
 )  # fmt: skip
 """Long global flags, for suggestions."""
 
@@ -23,10 +23,11 @@ _BEFORE_COMMAND = ("-n", "-y", "--json", *GLOBAL_FLAGS)
 
 _COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
 _WORDS = {"--search": "search", "--goal": "goal", "--on": "on", "--name": "name"}
+SLURM = "slurm"
 VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
 _VALUES = {
-    **dict.fromkeys(_COUNTS, "N"), "--search": "SAMPLER", "--goal": "METRIC:min", "--on": "slurm",
-    "--each": "KEY=VALUES", "--name": "NAME",
+    **dict.fromkeys(_COUNTS, "N"), "--search": "SAMPLER", "--goal": "METRIC:min",
+    "--on": "HOST,HOST", "--each": "KEY=VALUES", "--name": "NAME",
 }  # fmt: skip
 
 
@@ -42,7 +43,8 @@ class Work(Record):
         search: ``--search SAMPLER``: who chooses the values; empty for all of them.
         trials: ``--trials N``: how many are tried; 0 without the flag.
         goal: ``--goal METRIC:min`` or ``:max``; empty without the flag.
-        on: ``--on slurm``: where it runs; empty for this machine.
+        on: ``--on slurm`` or ``--on HOST,HOST``: where it runs; empty for this machine.
+        sync: ``--sync``: copy the files that git tracks to the hosts first.
         name: ``--name NAME``: what the run is called; empty without the flag.
     """
 
@@ -55,7 +57,13 @@ class Work(Record):
     trials: int = 0
     goal: str = ""
     on: str = ""
+    sync: bool = False
     name: str = ""
+
+    @property
+    def hosts(self) -> bool:
+        """Whether it runs on hosts that are named, not on a cluster."""
+        return bool(self.on) and self.on != SLURM
 
     def wants_sweep(self) -> bool:
         """Whether a flag asks for runs with several values."""
@@ -79,8 +87,8 @@ class Work(Record):
             return self.replaced(**{_COUNTS[flag]: int(value)})
         if flag == "--each":
             return self.replaced(each=[*self.each, value])
-        if flag == "--on" and value != "slurm":
-            raise UsageError(f"`--on {value}`: fdl knows slurm", hint="fdl --on slurm COMMAND")
+        if flag == "--on" and not all(value.split(",")):
+            raise UsageError(f"`--on {value}`: a name is empty", hint="fdl --on HOST,HOST COMMAND")
         if flag == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
             raise UsageError(
                 f"`--name {value}`: a run cannot have this name", hint="fdl --name baseline COMMAND"

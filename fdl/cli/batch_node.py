@@ -1,4 +1,4 @@
-"""One command on a node of a cluster, planned there: its GPUs and folders are those of the node.
+"""One command on a node of a cluster or on a host: its GPUs and folders are those of the node.
 
 python -m fdl.cli.batch_node '{"words": [...], "row": {...}, "records": true}'
 """
@@ -22,6 +22,7 @@ from fdl.plan.planner import here
 from fdl.plan.recorded import chosen
 from fdl.plan.redaction import hidden_texts
 from fdl.run.chain import steps_of
+from fdl.run.child import end_with
 from fdl.run.execute import execute, start
 from fdl.run.pool import masked_output
 from fdl.run.step import Where
@@ -30,6 +31,8 @@ from fdl.run.step import Where
 def main() -> int:
     """Run what the first argument names; the exit code is that of the command."""
     asked = json.loads(sys.argv[1])
+    if parent := asked.get("parent"):
+        end_with(parent)
     answer_yes()
     with masked_output():
         try:

@@ -176,7 +176,8 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
     )
     if not invocation.help:
         work = invocation.work
-        if work.wants_sweep() or any(word.startswith("--each") for word in words):
+        behind = {word.partition("=")[0] for word in words}
+        if work.wants_sweep() or not behind.isdisjoint(("--each", "--on", "--sync")):
             from fdl.run.sweeps.execute import begin, without_flags
 
             project = project if invocation.dry_run else project.copying()
@@ -217,9 +218,17 @@ def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Seq
         return typed_steps(project, words, work, place), where
     from fdl.run.batch.slurm import away, prepared, refuse
 
-    refuse(work)
+    if not work.hosts:
+        refuse(work)
     project = project if invocation.dry_run else project.copying()
     step = steps_of(project, words, away(place))[-1].replaced(words=words)
+    if work.hosts:
+        from pathlib import Path
+
+        from fdl.run.hosts.machines import prepared as for_hosts
+
+        step, where = for_hosts(step, project, place, work, str(Path.cwd()))
+        return [step], where
     return [prepared(step, project.env, place, forced=work.force)], where
 
 
@@ -247,7 +256,11 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
     from fdl.plan import dry_run
 
     plans = [step.plan for step in steps]
-    if where.on:
+    if where.hosts:
+        from fdl.run.hosts.machines import as_text as of_hosts
+
+        text = of_hosts(steps[-1], where)
+    elif where.on:
         from fdl.run.batch.slurm import as_text
 
         text = as_text(steps[-1])

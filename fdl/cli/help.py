@@ -54,6 +54,7 @@ _OPTIONS = (
     Row("--name NAME", "Call the run NAME in lists and in `fdl runs` (before the command)"),
     Row("--each KEY=VALUES", "Sweep: run a command once for each value; --zip pairs the values"),
     Row("--on slurm", "Run a command, or the runs of a sweep, as jobs of a SLURM cluster"),
+    Row("--on HOST,HOST", "Run the ranks of a command on hosts; --sync copies the project first"),
     Row("--search tpe", "Let Optuna choose the values, with --trials N --goal METRIC:min"),
 )
 _NAMES = (

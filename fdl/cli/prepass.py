@@ -26,7 +26,7 @@ _BEFORE: dict[str, tuple[str, object]] = {
     "-n": ("dry_run", True), "--dry-run": ("dry_run", True), "--json": ("json", True),
     "-y": ("yes", True), "--yes": ("yes", True),
 }  # fmt: skip
-_OF_WORK = {"--force": "force", "--zip": "zip"}
+_OF_WORK = {"--force": "force", "--zip": "zip", "--sync": "sync"}
 
 
 class Invocation(Record):

@@ -238,6 +238,25 @@ class Slurm(Section):
     """Further options of sbatch, name -> value: `exclude: node7`."""
 
 
+class HostOf(Section):
+    """A machine on which `fdl --on NAME` runs commands, through ssh."""
+
+    address: str | None = None
+    """What ssh connects to: `user@host`, or a name of your ssh configuration (default: the name
+    of the host)."""
+    folder: str | None = None
+    """The folder of the project there (default: the same path as here)."""
+    python: str | None = None
+    """The interpreter there, relative to the folder (default: `.venv/bin/python`)."""
+    gpus: Count | None = None
+    """GPUs to use; each gets a rank (default: all)."""
+    env: Variables | None = None
+    """Environment variables of commands there."""
+    meet: Endpoint | None = None
+    """Where the ranks of other hosts reach this one, if it is the first: `10.0.0.1:29400`
+    (default: the address that ssh reached, and the first free port from 29400 on)."""
+
+
 class Command(Mapping):
     """One entry of ``commands``; which keys go together is judged when it is resolved."""
 
@@ -358,6 +377,8 @@ class Root(Mapping):
     """Variables whose values are never printed, besides those with names such as `HF_TOKEN`."""
     slurm: Slurm | None = None
     """What commands ask of a cluster, with `fdl --on slurm`."""
+    hosts: Table[HostOf] | None = None
+    """Name -> machine: `fdl --on NAME,NAME` runs the ranks of a command there."""
     ddp: Ddp | None = None
     """How the work is spread over devices."""
     training: Training | None = None

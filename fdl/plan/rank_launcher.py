@@ -12,6 +12,7 @@ differs from ``python -m torch.distributed.run`` in what follows a failure:
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import logging
@@ -19,6 +20,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 BEGUN = "training-has-begun"
 """File beside the error file of a rank, once it has trained a step: flodl.ranks.launch.begun."""
+NODE, EVENTS = "FDL_NODE", "FDL_EVENTS"
+"""Variables of the hosts of ``fdl --on``: number of this one, and the file that this one tells."""
 WATCHED = "training-is-watched"
 """File beside the error file of a rank whose training will say when it has begun."""
 
@@ -42,21 +46,36 @@ _HELD_S = 10.0
 _FIRST_RANK_S = 1.0
 """After the failure of another rank, so long may rank 0 of this machine fail by itself."""
 _LOOKS_S = 0.1
+_ANSWERS_S = 8.0
+_LATE_S = 15.0
+_MOST_S = 600.0
 _LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
-class HeldErrors:
-    """Standard error of the ranks of a machine but the first, through a pipe for each."""
+class Lines:
+    """A stream of the ranks of a machine, through a pipe for each rank.
 
-    def __init__(self) -> None:
+    Args:
+        number: 1 for standard output, 2 for standard error.
+        holds: Whether the text of all ranks but the first is held back at first.
+    """
+
+    def __init__(self, number: int, *, holds: bool) -> None:
+        self._number = number
         self._lock = threading.Lock()
         self._pipes: dict[int, int] = {}
         self._texts: dict[int, list[tuple[float, bytes]]] = {}
-        self._holds = True
+        self._names: dict[int, bytes] = {}
+        self._rests: dict[int, bytes] = {}
+        self._holds = holds
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def take(self, paths: dict[int, str]) -> None:
-        """Make a pipe at each path, for the rank with this number."""
+    def take(self, paths: dict[int, str], names: dict[int, bytes]) -> None:
+        """Make a pipe at each path, for the rank with this number here.
+
+        ``names`` are what stands before each line of a rank; empty for nothing.
+        """
+        self._names = names
         for rank, path in paths.items():
             os.mkfifo(path)
             # Also open for writing, so that it does not end with the first process that closes it.
@@ -70,13 +89,19 @@ class HeldErrors:
         self._holds = False
         self._pass_on()
 
+    def finish(self) -> None:
+        """Show everything, also lines without an end."""
+        self.show_all()
+        for rank in [rank for rank, rest in self._rests.items() if rest]:
+            self._print(rank, [b"\n"])
+
     def show_only(self, ranks: Iterable[int]) -> None:
         """Show what these ranks have printed, and forget the rest."""
         self._pass_on()
         with self._lock:
-            texts = [part for rank in ranks for part in self._texts.get(rank, [])]
+            for rank in ranks:
+                self._print(rank, [text for _, text in self._texts.get(rank, [])])
             self._texts = {rank: [] for rank in self._texts}
-            _print(text for _, text in texts)
 
     def _run(self) -> None:
         while True:
@@ -91,16 +116,25 @@ class HeldErrors:
                 with contextlib.suppress(BlockingIOError):
                     while True:
                         parts.append((now, os.read(pipe, 1 << 16)))
-                due = [one for one in parts if not self._holds or now - one[0] > _HELD_S]
+                holds = self._holds and rank
+                due = [one for one in parts if not holds or now - one[0] > _HELD_S]
                 del parts[: len(due)]
-                _print(text for _, text in due)
+                self._print(rank, [text for _, text in due])
+
+    def _print(self, rank: int, texts: Sequence[bytes]) -> None:
+        name = self._names.get(rank)
+        if name and texts:
+            *lines, self._rests[rank] = (self._rests.get(rank, b"") + b"".join(texts)).split(b"\n")
+            texts = [name + line + b"\n" for line in lines]
+        _print(texts, self._number)
 
 
-def _print(texts: Iterable[bytes]) -> None:
+def _print(texts: Iterable[bytes], number: int = 2) -> None:
+    stream = sys.stdout if number == 1 else sys.stderr
     # The stream may be closed, or nobody reads it any more.
     with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stderr.buffer.writelines(texts)
-        sys.stderr.flush()
+        stream.buffer.writelines(texts)
+        stream.flush()
 
 
 def _say(text: str) -> None:
@@ -120,16 +154,33 @@ class Start:
         self._folders: dict[int, Path] = {}
         self._failed_at = 0.0
         self.failed: int | None = None
-        self.errors = HeldErrors()
+        self.errors = Lines(2, holds=not begun)
+        self.printed = Lines(1, holds=False)
+        self.ranks: dict[int, int] = {}
 
-    def hold(self, files: dict[int, str], streams: dict[int, str]) -> None:
-        """Replace the error streams of the ranks, whose error files these are."""
+    def hold(self, files: dict[int, str], out: dict[int, str], err: dict[int, str]) -> None:
+        """Replace the streams of the ranks, whose error files these are.
+
+        Among several machines that fdl has numbered, each line begins with the number of its rank.
+        """
         self._folders = {rank: Path(file).parent for rank, file in files.items()}
-        if self._begun or not hasattr(os, "mkfifo"):
+        if not hasattr(os, "mkfifo"):
             return
-        paths = {rank: str(folder / "stderr") for rank, folder in self._folders.items() if rank}
-        self.errors.take(paths)
-        streams.update(paths)
+        names = {rank: b"%d | " % number for rank, number in self.ranks.items()}
+        if NODE not in os.environ:
+            names = {}
+        for lines, name, streams in ((self.errors, "stderr", err), (self.printed, "stdout", out)):
+            paths = {rank: str(folder / name) for rank, folder in self._folders.items()}
+            if not names:
+                held = lines is self.errors and not self._begun
+                paths = {rank: path for rank, path in paths.items() if rank and held}
+            lines.take(paths, names)
+            streams.update(paths)
+
+    def finish(self) -> None:
+        """Show all that the ranks have printed."""
+        self.errors.finish()
+        self.printed.finish()
 
     def has_begun(self) -> bool:
         """Whether the training has begun; then nothing is held back any more."""
@@ -180,6 +231,13 @@ class Start:
         return time.monotonic() - self._at > PLAIN_S and not self._any(WATCHED)
 
 
+def _tell(kind: str, **facts: object) -> None:
+    """Tell fdl on another machine what happens here, if it wants to know."""
+    if path := os.environ.get(EVENTS):
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(json.dumps({"kind": kind, **facts}) + "\n")
+
+
 def _torch(name: str = "") -> Any:
     """torch.distributed, or a module of it; fdl itself imports none of them."""
     return importlib.import_module("torch.distributed" + name)
@@ -196,7 +254,7 @@ def _agent() -> Any:
 
         def reify(self, envs: Any) -> Any:
             found = super().reify(envs)
-            self.start.hold(found.error_files, found.stderrs)
+            self.start.hold(found.error_files, found.stdouts, found.stderrs)
             return found
 
     class Agent(local):  # type: ignore[misc]
@@ -210,11 +268,19 @@ def _agent() -> Any:
             Agent.logs = Logs(logs_specs.root_log_dir)
             super().__init__(spec, self.logs, **options)
 
+        def _rendezvous(self, worker_group: Any) -> None:
+            _tell("waits")
+            super()._rendezvous(worker_group)
+
         def _start_workers(self, worker_group: Any) -> Any:
-            self.logs.start.errors.show_all()
+            self.logs.start.finish()
             self.logs.start = Start(begun=self.logs.start.has_begun())
+            ranks = {one.local_rank: one.global_rank for one in worker_group.workers}
+            self.logs.start.ranks = ranks
             Agent.started = True
-            return super()._start_workers(worker_group)
+            pids = super()._start_workers(worker_group)
+            _tell("started", ranks={ranks[local]: pid for local, pid in pids.items()})
+            return pids
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             start, handlers = self.logs.start, self._pcontext.subprocess_handlers
@@ -229,6 +295,7 @@ def _agent() -> Any:
                     first = start.failed = next(iter(found.failures.values())).local_rank
                 number = worker_group.workers[first].global_rank
                 Agent.cause = number, handlers[first].proc.poll()
+                _tell("failed", rank=number, code=Agent.cause[1])
                 self._go_on_or_end(codes, begun or start.has_begun())
             return found
 
@@ -252,6 +319,107 @@ def _agent() -> Any:
             return bool(connect(group.master_addr, group.master_port).num_keys())
 
     return Agent
+
+
+def _meeting_trouble(options: Any) -> str:
+    """Prepare to meet the launchers of other machines; why that is not possible, or empty.
+
+    torch would look up the name of this machine, which may not resolve, and would take a program
+    at the port that is no launcher for one that is slow.
+    """
+    if options.standalone or ":" not in options.rdzv_endpoint + options.master_addr:
+        endpoint = f"{options.master_addr}:{options.master_port}" if NODE in os.environ else ""
+    else:
+        endpoint = options.rdzv_endpoint
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        return ""
+    try:
+        address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return f"the name {host}, where the machines meet, does not resolve here\n" + (
+            f"hint: getent hosts {host}; correct `rdzv`, or /etc/hosts"
+        )
+    family, where = address[0], address[4]
+    is_here = _is_own(family, where)
+    if is_here and not _is_free(family, where) and not _is_launcher(host, int(port)):
+        return f"port {port} of {host}, where the machines meet, is in use by another program\n" + (
+            f"hint: ss -ltnp 'sport = :{port}' names it; or choose another port for `rdzv`"
+        )
+    if not is_here and (trouble := _wait_for_launcher(where, endpoint)):
+        return trouble
+    if NODE not in os.environ and "is_host" not in options.rdzv_conf:
+        options.rdzv_conf = ",".join(filter(None, [options.rdzv_conf, f"is_host={int(is_here)}"]))
+    if NODE not in os.environ and not options.local_addr:
+        options.local_addr = where[0] if is_here else _own_address(family, where)
+    return ""
+
+
+def _is_own(family: int, where: Any) -> bool:
+    """Whether an address is one of this machine."""
+    with socket.socket(family, socket.SOCK_DGRAM) as any_port:
+        try:
+            any_port.bind((where[0], 0, *where[2:]))
+        except OSError:
+            return False
+        return True
+
+
+def _is_free(family: int, where: Any) -> bool:
+    try:
+        socket.create_server(where[:2], family=family).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_launcher(host: str, port: int) -> bool:
+    """Whether a launcher of torch answers at a port: another one of this machine."""
+    from datetime import timedelta
+
+    try:
+        _torch().TCPStore(
+            host, port, is_master=False, timeout=timedelta(seconds=_ANSWERS_S),
+            wait_for_workers=False,
+        )  # fmt: skip
+    except RuntimeError:
+        return False
+    return True
+
+
+def _own_address(family: int, where: Any) -> str:
+    """The address of this machine on the way to another one."""
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect(where)
+        return str(way.getsockname()[0])
+
+
+def _wait_for_launcher(where: Any, endpoint: str) -> str:
+    """Wait until the first machine answers; why it never will, or empty."""
+    host, began, told = where[0], time.monotonic(), False
+    while True:
+        try:
+            socket.create_connection(where[:2], timeout=_ANSWERS_S).close()
+        except OSError as problem:
+            if problem.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+                return f"there is no route to {endpoint}, where the machines meet\n" + (
+                    f"hint: ip route get {host}; correct `rdzv`, or the network"
+                )
+        else:
+            return ""
+        waited = time.monotonic() - began
+        if waited > _MOST_S:
+            return f"nothing has answered at {endpoint} for {waited:.0f} s\n" + (
+                f"hint: ping -c 1 {host}; type the same command there"
+            )
+        if waited > _LATE_S and not told:
+            told = True
+            _say(
+                f"warning: nothing answers at {endpoint}, where the machines meet: its launcher "
+                f"has not started, the address is wrong, or a firewall is between\n"
+                f"hint: type the same command there, or try: ping -c 1 {host}"
+            )
+        time.sleep(_LOOKS_S)
 
 
 def _ended(rank: int, code: int) -> str:
@@ -300,6 +468,9 @@ def main(words: Sequence[str]) -> int:
     agent, meeting = _agent(), _torch(".elastic.rendezvous")
     _torch(".launcher.api").LocalElasticAgent = agent
     options = run.parse_args([*words])
+    if trouble := _meeting_trouble(options):
+        _say(f"error: {trouble}")
+        return 1
     options.log_dir = folder = tempfile.mkdtemp(prefix="fdl-ranks-")
     try:
         run.run(options)
@@ -308,13 +479,13 @@ def main(words: Sequence[str]) -> int:
     except (meeting.RendezvousClosedError, meeting.RendezvousConnectionError):
         if not agent.started:
             raise
-        agent.logs.start.errors.show_all()
+        agent.logs.start.finish()
         _say("error: the launch has ended on another machine: see its output")
         return _exit_code(*agent.cause)
     except parts.SignalException as received:
         return 128 + int(received.sigval)
     finally:
-        agent.logs.start.errors.show_all()
+        agent.logs.start.finish()
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 

@@ -40,6 +40,9 @@ STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 Without it, a launcher of torch 2.13 that once had rank 0 always sends its ranks to itself.
 """
 
+NODE_VARIABLE = "FDL_NODE"
+"""Number of this machine among the hosts of ``fdl --on HOST,HOST``."""
+
 LAUNCH = ("ranks", "nodes", "rdzv", "max_restarts")
 """Fields of ``ddp`` that tell fdl itself how to start the entry."""
 
@@ -163,6 +166,7 @@ class Distribution:
             str(rdzv.value) if rdzv else "",
             int(restarts.value) if restarts else _MAX_RESTARTS,
             gpus[:here],
+            int(self._environ[NODE_VARIABLE]) if self._environ.get(NODE_VARIABLE) else None,
         )
 
     def _nodes(self) -> tuple[int, int]:
@@ -275,7 +279,7 @@ class Distribution:
             if name in self._asked
         ]
         plan.ranks = ranks
-        if ranks.rdzv and not self._environ.get(STORE_VARIABLE):
+        if ranks.rdzv and ranks.node is None and not self._environ.get(STORE_VARIABLE):
             plan.set(Variable(STORE_VARIABLE, "1", "fdl"))
         self._share_processors(ranks)
 

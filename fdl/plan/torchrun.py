@@ -101,7 +101,17 @@ def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
     All machines of a run give the same ``name``.
     """
     said = [(f"--nproc-per-node={ranks.here}", "ranks")]
-    if ranks.rdzv:
+    if ranks.node is not None:
+        # Ranks are numbered in the order of the machines, and one port is enough.
+        address, _, port = ranks.rdzv.rpartition(":")
+        said += [
+            (f"--nnodes={ranks.nodes[1]}", "nodes"),
+            (f"--node-rank={ranks.node}", ""),
+            (f"--master-addr={address}", "rdzv"),
+            (f"--master-port={port}", ""),
+            (f"--rdzv-id={name}", ""),
+        ]
+    elif ranks.rdzv:
         least, most = ranks.nodes
         said += [
             (f"--nnodes={least}" if least == most else f"--nnodes={least}:{most}", "nodes"),

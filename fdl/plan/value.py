@@ -77,6 +77,7 @@ class Ranks(Record):
         rdzv: ``host:port`` where several machines meet; empty for one machine.
         max_restarts: How often all of them are started again when one is lost.
         gpus: Names of the GPUs of this machine that they get, in their order; empty for the CPU.
+        node: Number of this machine, if fdl on another one has numbered them; else None.
     """
 
     here: int
@@ -84,6 +85,7 @@ class Ranks(Record):
     rdzv: str
     max_restarts: int
     gpus: Sequence[str] = ()
+    node: int | None = None
 
 
 _LISTS = (

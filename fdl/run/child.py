@@ -26,7 +26,7 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    _end_with(pool)
+    end_with(pool)
     output.configure(None, quiet=quiet)
     plan.env.update(extra)
     try:
@@ -36,15 +36,15 @@ def main() -> int:
         return problem.exit_code
 
 
-def _end_with(pool: int) -> None:
-    """Let Linux end this process when the pool is killed; its own job ends as after any kill."""
+def end_with(parent: int) -> None:
+    """Let Linux end this process when its parent is killed; its own job ends as after any kill."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != pool:
+    if os.getppid() != parent:
         sys.exit(128 + signal.SIGKILL)
 
 

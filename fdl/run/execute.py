@@ -42,6 +42,10 @@ def execute(steps: Sequence[Step], where: Where = HERE, watch: Watch | None = No
     open_ = [step.plan for step in steps if step.plan.confirm]
     if open_ and not where.agreed:
         confirm(open_)
+    if where.hosts:
+        from fdl.run.hosts.launch import run_all as on_hosts
+
+        return exit_code(on_hosts(steps, where))
     if where.on:
         from fdl.run.batch.slurm import run_all
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from fdl.plan.value import Plan
     from fdl.run.freshness import Rule
+    from fdl.run.hosts.machines import Machine
 
     class Watch(Protocol):
         """What is told about the steps of a call, and may skip one."""
@@ -85,11 +86,14 @@ class Where(Record):
     """Where plans run, and how.
 
     Attributes:
-        on: ``slurm`` for a cluster; empty for this machine.
+        on: ``slurm`` for a cluster, names of hosts, or empty for this machine.
         at_once: How many run at the same time, at most; 0 for one, on a cluster for all.
         gpus_each: GPUs of its own for each; 0 leaves the visible ones to all.
         keep_going: Whether the others continue after a failure, as the runs of a sweep do.
         forced: Whether what was typed runs even if its inputs are unchanged.
+        hosts: The hosts, in their order; empty for this machine and for a cluster.
+        syncs: Whether the tracked files are copied to the hosts first.
+        below: The folder of the call in the project, for hosts.
         follows: Whether the caller runs something behind it. Then a signal makes the exit code,
             also if the last plan catches it and ends with 0.
         agreed: Whether the caller has asked the questions of the plans already.
@@ -100,6 +104,9 @@ class Where(Record):
     gpus_each: int = 0
     keep_going: bool = False
     forced: bool = False
+    hosts: Sequence[Machine] = ()
+    syncs: bool = False
+    below: str = "."
     follows: bool = False
     agreed: bool = False
 

@@ -16,7 +16,7 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -128,26 +128,6 @@ class Group(ABC):
 
     def close(self) -> None:  # noqa: B027 - one rank has no groups to leave
         """Leave the process groups that this object made."""
-
-    def check_same(self, facts: Mapping[str, object]) -> None:
-        """Check that all ranks describe the same training.
-
-        Args:
-            facts: JSON values by name that must be equal on all ranks.
-
-        Raises:
-            DistributedError: A value differs; the message names it with both values.
-        """
-        mine = dict(facts)
-        first = self.gather_objects(mine)
-        for name, value in first[0].items():
-            for rank, other in enumerate(first):
-                if other.get(name) != value:
-                    raise DistributedError(
-                        f"the ranks were started with different settings: {name} is {value!r} on "
-                        f"rank 0 and {other.get(name)!r} on rank {rank}; start the same program "
-                        "with the same arguments everywhere"
-                    )
 
 
 @final

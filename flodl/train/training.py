@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,11 +12,13 @@ from flodl.data import DataLoader, IterableLoader
 from flodl.device import deterministic_algorithms
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import TimeLedger
+from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.observers.reporting import Reporter, reported
+from flodl.train.observers.sample_digests import few_samples_digest
 from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import told_waiting, with_policy
@@ -96,7 +99,7 @@ def _train(
     together = group.world_size > 1 or not in_order
     in_order = in_order or isinstance(parts.batches, IterableLoader)
     if together:
-        group.check_same(_fingerprint(plan, parts))
+        check_same(group, signature(_facts(plan, parts), files=reads_files(os.environ)))
     if not in_order:
         # Only rank 0 writes files, so only rank 0 knows when a write is due.
         every = group.broadcast_object(barrier_every(plan))
@@ -123,8 +126,8 @@ def _train(
     return loop
 
 
-def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
-    """Return the facts that must be the same on every rank."""
+def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
+    """Return the settings and facts that must be the same on every rank."""
     from flodl.ranks.averaging.buffers import model_facts
 
     settings = plan.distributed
@@ -132,6 +135,8 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     if isinstance(loader, DataLoader):
         order = loader.state_dict()["sampler"]
         data = {"the number of samples": loader.num_samples, "the order of the samples": order}
+        if digest := few_samples_digest(loader.resident):
+            data["the digest of some samples"] = digest
     facts = model_facts(parts.model) | {
         **data,
         "batch_size": loader.batch_size,

@@ -93,6 +93,10 @@ def plan(
             "--try", help="Train two steps, and report memory, time per epoch and the first errors"
         ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="HOST,HOST", help="Check these hosts, and show the ranks of each"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Show what a command would start, on which devices and with which settings.
@@ -123,6 +127,8 @@ def plan(
         raise UsageError("--sync-ms needs --simulate", hint=_USAGE)
     call: Call = ctx.obj
     project, words = call.behind_environment(_with_own(command, lengths))
+    if on is not None:
+        return _on_hosts(project, words, call, on)
     found = resolved(project, words, call.here())
     output.warnings(found.warnings)
     if found.plan.kind != "entry":
@@ -135,6 +141,18 @@ def plan(
     else:
         output.write(sys.stdout, as_text(found, output.palette(sys.stdout)))
     return 0
+
+
+def _on_hosts(project: Project, words: list[str], call: Call, names: str) -> int:
+    from fdl.base.global_flags import Work
+    from fdl.run.batch.slurm import away
+    from fdl.run.chain import steps_of
+    from fdl.run.hosts.launch import plan_on
+    from fdl.run.hosts.machines import prepared
+
+    place = call.here()
+    step = steps_of(project, words, away(place))[-1].replaced(words=words)
+    return plan_on(*prepared(step, project, place, Work(on=names), str(Path.cwd())))
 
 
 def _with_own(words: list[str], lengths: dict[str, int | None]) -> list[str]:

@@ -109,7 +109,8 @@ BEFORE = (
     Flag("--trials", "How many runs a search makes"),
     Flag("--goal", "Metric that a search improves: val_loss:min"),
     Flag("--name", "Name of the run, for lists and commands"),
-    Flag("--on", "Where it runs: slurm"),
+    Flag("--on", "Where it runs: slurm, or HOST,HOST"),
+    Flag("--sync", "Copy the files that git tracks to the hosts of --on first"),
 )
 """Flags that count before the command only."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base import output
+from fdl.base.errors import UsageError
 from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 from fdl.base.shell_words import join
 from fdl.plan.dry_run import several_as_json
@@ -189,6 +190,11 @@ def begin(
         FdlError: The command, a setting or a value is wrong, or the sweep cannot be written.
     """
     work = request.work
+    if work.hosts:
+        raise UsageError(
+            "a sweep runs on this machine or on a cluster, not on hosts",
+            hint="fdl --on slurm COMMAND --each …, or leave out `--on`",
+        )
     if work.on:
         refuse(work)
     runs = Runs(project, request, place)

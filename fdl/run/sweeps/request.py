@@ -233,9 +233,8 @@ def _rounded(value: str) -> str:
     return f"{float(value):.4g}" if re.fullmatch(_NUMBER, value) and "." in value else value
 
 
-_FLAGS = {
-    "--each": "each", "--zip": "zip", "--search": "search", "--trials": "trials", "--goal": "goal",
-}  # fmt: skip
+_SWITCHES = {"--zip": "zip", "--sync": "sync"}
+_FLAGS = frozenset(("--each", *_SWITCHES, "--search", "--trials", "--goal", "--on"))
 
 
 class Request:
@@ -324,7 +323,7 @@ class Request:
 
 
 def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tuple[list[str], Work]:
-    """Take the flags of a sweep from behind a command, up to ``--``: other words, and the flags.
+    """Take flags of a sweep and of hosts from behind a command, up to ``--``: other words, flags.
 
     Args:
         words: The command and its arguments.
@@ -341,8 +340,8 @@ def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tup
         flag, equals, value = word.partition("=")
         if flag not in _FLAGS or flag in declared:
             kept.append(word)
-        elif flag == "--zip":
-            work = work.replaced(zip=True)
+        elif flag in _SWITCHES:
+            work = work.replaced(**{_SWITCHES[flag]: True})
         else:
             work = work.given(flag, value if equals else next(rest, None))
     return [*kept, *words[end:]], work

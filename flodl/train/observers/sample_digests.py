@@ -20,6 +20,9 @@ BYTES = 8
 _ROWS = 64
 """Samples between two looks at the clock."""
 
+_FEW = 64
+"""Samples that ranks compare before the first step."""
+
 _FIRST_SECONDS = 0.005
 """Time for the first part: it holds all samples of small data."""
 
@@ -36,6 +39,16 @@ def row_digests(tensors: Sequence[Tensor]) -> bytes:
         return b""
     views = [_bytes_of(one) for one in tensors]
     return b"".join(_digest(parts) for parts in zip(*views, strict=True))
+
+
+def few_samples_digest(tensors: Sequence[Tensor]) -> str:
+    """Return a digest of some samples, evenly spread over data in memory; empty for other data."""
+    if not tensors or any(one.dim() == 0 or len(one) != len(tensors[0]) for one in tensors):
+        return ""
+    count = len(tensors[0])
+    rows = torch.linspace(0, count - 1, min(count, _FEW)).long()
+    few = [one[rows.to(one.device)].cpu() for one in tensors]
+    return blake2b(row_digests(few), digest_size=BYTES).hexdigest()
 
 
 def _bytes_of(tensor: Tensor) -> list[memoryview]:

@@ -23,6 +23,7 @@ from flodl.ranks.launch.join import join
 from flodl.ranks.launch.launcher import detect
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
+from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.plain_loop.loop_windows import LoopWindows, Window
 from flodl.train.plain_loop.row_shares import Shares
 from flodl.train.plain_loop.scatter import Scatter
@@ -102,7 +103,8 @@ class SharedLoop:
         self.shares = Shares(group.world_size, balanced=balanced)
         self.scatter: Scatter | None = None
         if group.world_size > 1:
-            group.check_same(model_facts(model))
+            reads = reads_files(os.environ)
+            check_same(group, signature(model_facts(model), files=reads))
             broadcast_state(model, group)
             self.scatter = Scatter(model, group, self.shares, self._watch)
             self._averager = StepAverager(model, group, Backend.NCCL)
@@ -117,7 +119,8 @@ class SharedLoop:
             StateError: There was no step after the previous window.
         """
         if self.scatter is not None:
-            self.group.check_same({"epoch": epoch, **_data_of(loader)})
+            facts = {"epoch": epoch, **_data_of(loader)}
+            check_same(self.group, signature(facts, files=False))
         whole = contextlib.nullcontext if self.scatter is None else self.scatter.whole_batches
 
         def loss_of(batch: Batch) -> Tensor:

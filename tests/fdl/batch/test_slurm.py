@@ -124,7 +124,7 @@ def test_what_sbatch_refuses_is_said_with_the_place_of_the_key(program, slurm):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on", "moon", "t"], "fdl --on slurm COMMAND"),
+        (["--on", "moon,,sun", "t"], "fdl --on HOST,HOST COMMAND"),
         (["--on", "slurm", "--gpus-each", "1", "t"], "slurm: {gpus: 1}"),
         (["--on", "slurm", "--jobs", "2", "t", "t"], "once for each"),
         (["--on", "slurm", "nothing"], "unknown command: nothing"),

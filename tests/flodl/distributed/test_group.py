@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flodl.errors import DistributedError
 from flodl.ranks.group import LocalGroup
 from tests.flodl.distributed.ranks import RankError, _results
 
@@ -87,16 +86,6 @@ def _started_alone(group):
     asked = pending.done()
     group.store.set("asked", "yes")
     return asked, pending.wait()
-
-
-def _different(group):
-    group.check_same({"batch_size": 32 + group.rank, "seed": 42})
-
-
-def test_ranks_with_other_settings_are_told_which(ranks):
-    with pytest.raises(RankError, match="batch_size is 32 on rank 0 and 33 on rank 1") as told:
-        ranks(2, _different)
-    assert DistributedError.__name__ in str(told.value)
 
 
 def _raises_on_the_last(group):

@@ -1,0 +1,1 @@
+"""Commands on machines that are reached with ssh, without a scheduler."""

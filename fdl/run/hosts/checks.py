@@ -1,0 +1,388 @@
+"""What is checked on every host before anything starts: one table, and the command that mends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl.base import output
+from fdl.base.errors import FdlError
+from fdl.base.light_record import Record
+from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection, Trouble
+from fdl.run.hosts.machines import FIRST_PORT, devices, of_host
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.run.hosts.machines import Machine
+    from fdl.run.step import Step, Where
+
+_ANSWERS_S = 45.0
+_CLOCK_S = 2.0
+_PORTS = 100
+
+
+class Finding(Record):
+    """What a check has found on a host.
+
+    Attributes:
+        host: Its name.
+        check: What was checked: ``folder``, ``packages``, …
+        cause: What is wrong.
+        next: The command that mends it.
+        stops: Whether nothing can start before it is mended.
+    """
+
+    host: str
+    check: str
+    cause: str
+    next: str
+    stops: bool = True
+
+
+class Checked(Record):
+    """The hosts after the checks.
+
+    Attributes:
+        findings: What is wrong.
+        ranks: How many ranks each host has; 0 where that is not known.
+        meeting: ``address:port`` where several hosts meet; empty for one host.
+        own: The address of each host in the network of the ranks; empty if it is not known.
+    """
+
+    findings: Sequence[Finding]
+    ranks: Sequence[int]
+    meeting: str
+    own: Sequence[str]
+
+    def ranks_of(self, number: int) -> str:
+        """The ranks of a host in words: ``rank 2``, ``ranks 0 to 3``."""
+        first, count = sum(self.ranks[:number]), self.ranks[number]
+        if not all(self.ranks[:number]):
+            return f"host {number + 1} of {len(self.ranks)}"
+        if count == 0:
+            return f"from rank {first}"
+        return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
+
+
+def tracked_files(root: str) -> list[str]:
+    """The files of the project that git tracks, relative to its folder; empty without git."""
+    command = ["git", "-C", root, "ls-files", "-z", "--cached", "--", "."]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    names = done.stdout.decode(errors="surrogateescape").split("\0")
+    return [name for name in names if name and Path(root, name).is_file()]
+
+
+class Checks:
+    """Checks all hosts at once.
+
+    Args:
+        connections: The hosts.
+        step: The command.
+        where: How it runs there.
+        files: The files that must be the same as here.
+    """
+
+    def __init__(
+        self, connections: Sequence[Connection], step: Step, where: Where, files: Sequence[str]
+    ) -> None:
+        self._all = connections
+        self._root = step.plan.root
+        self._where = where
+        self._words = ["--dry-run", "--json", *of_host(step.words, "HOST:1", len(connections))]
+        self._typed = f"fdl --on {where.on} {' '.join(step.words)}"
+        self._files = {name: _digest(Path(step.plan.root, name)) for name in files}
+        self._findings: list[tuple[int, Finding]] = []
+
+    def run(self) -> Checked:
+        """Check every host, then whether the hosts reach each other."""
+        with ThreadPoolExecutor(len(self._all)) as pool:
+            found = list(pool.map(self._each, self._all))
+        for number, findings in enumerate(found):
+            self._findings += [(number, one) for one in findings]
+        self._compare()
+        meeting, own = "", [""] * len(self._all)
+        if len(self._all) > 1:
+            meeting = self._meeting()
+            own = self._reach(meeting) if meeting else own
+        ranks = [_ranks(one.facts) for one in self._all]
+        ordered = [one for _, one in sorted(self._findings, key=lambda pair: pair[0])]
+        return Checked(ordered, ranks, meeting, own)
+
+    def _add(self, number: int, check: str, cause: str, following: str) -> None:
+        name = self._all[number].machine.name
+        self._findings.append((number, Finding(name, check, cause, following)))
+
+    def _each(self, one: Connection) -> list[Finding]:
+        """Connect to a host and ask it."""
+        machine = one.machine
+
+        def finding(check: str, trouble: Trouble) -> list[Finding]:
+            return [Finding(machine.name, check, trouble.cause, trouble.next)]
+
+        if trouble := one.open():
+            return finding("ssh", trouble)
+        if self._where.syncs and not machine.is_here and (trouble := self._sync(one)):
+            return finding("sync", trouble)
+        one.start()
+        began = time.time()
+        facts = one.ask(
+            {"do": "check", "files": self._files, "words": self._words, "below": self._where.below,
+             "env": {**machine.env, **_devices(machine)}},
+            _ANSWERS_S,
+        )  # fmt: skip
+        if not facts:
+            return finding("folder", self._unstarted(one))
+        facts["late"] = facts["time"] - (began + time.time()) / 2, time.time() - began
+        one.facts = facts
+        return [*self._judge(machine, facts)]
+
+    def _unstarted(self, one: Connection) -> Trouble:
+        """Why our program does not run on a host."""
+        machine, code = one.machine, one.exit_code()
+        if code == NO_FOLDER:
+            again = self._typed.replace("fdl ", "fdl --sync ", 1)
+            return Trouble(f"there is no folder {machine.folder}", again)
+        if code == NO_PYTHON:
+            make = "python3 -m venv .venv && .venv/bin/pip install flodl"
+            return Trouble(f"there is no {machine.python} in {machine.folder}", machine.typed(make))
+        last = one.complaint().strip().splitlines() or ["no answer"]
+        command = f"{machine.python} --version"
+        return Trouble(f"{machine.python} does not run: {last[-1]}", machine.typed(command))
+
+    def _judge(self, machine: Machine, facts: Mapping[str, Any]) -> list[Finding]:
+        found = []
+
+        def add(check: str, cause: str, following: str, *, stops: bool = True) -> None:
+            found.append(Finding(machine.name, check, cause, following, stops))
+
+        if facts["count"]:
+            names = ", ".join(facts["differ"]) + (", …" if facts["count"] > 3 else "")
+            what = "is missing" if facts["absent"] == facts["count"] else "differs from here"
+            again = self._typed.replace("fdl ", "fdl --sync ", 1)
+            add("revision", f"{names} {what} ({facts['count']} of {len(self._files)} files)", again)
+        late, took = facts["late"]
+        if abs(late) > _CLOCK_S + took:
+            way = "ahead" if late > 0 else "behind"
+            add(
+                "clock",
+                f"its clock is {abs(late):.0f} s {way}",
+                machine.typed("sudo chronyc makestep"),
+                stops=False,
+            )
+        plan = facts["plan"]
+        if "flodl" not in facts["packages"]:
+            pip = f"{machine.python} -m pip install flodl"
+            add("packages", f"flodl is not installed for {machine.python}", machine.typed(pip))
+        elif "problem" in plan:
+            add("command", plan["problem"], machine.typed(self._typed.partition(" --on ")[0]))
+        elif plan["ranks"] and "torch" not in facts["packages"]:
+            pip = f"{machine.python} -m pip install torch"
+            add("packages", f"torch is not installed for {machine.python}", machine.typed(pip))
+        elif machine.gpus and plan["ranks"] and len(plan["ranks"]["gpus"]) < machine.gpus:
+            there = len(plan["ranks"]["gpus"])
+            cause = f"it has {there} usable GPUs, and the manifest says {machine.gpus}"
+            add("GPUs", cause, machine.typed(f"{machine.python} -m fdl diagnose"))
+        return found
+
+    def _compare(self) -> None:
+        """Compare versions with those of the first host."""
+        first = self._all[0].facts
+        for number, one in enumerate(self._all):
+            if not first or not one.facts or number == 0:
+                continue
+            machine = one.machine
+            minor = [facts["python"].rpartition(".")[0] for facts in (first, one.facts)]
+            if minor[0] != minor[1]:
+                cause = f"Python is {minor[1]} here and {minor[0]} on {self._all[0].machine.name}"
+                make = f"python{minor[0]} -m venv --clear .venv"
+                self._add(number, "Python", cause, machine.typed(make))
+            for name, version in first["packages"].items():
+                mine = one.facts["packages"].get(name, version)
+                if _release(mine) != _release(version):
+                    cause = f"{name} is {mine} here and {version} on {self._all[0].machine.name}"
+                    pip = f"{machine.python} -m pip install {name}=={_release(version)}"
+                    self._add(number, "packages", cause, machine.typed(pip))
+
+    def _meeting(self) -> str:
+        """Let the first host wait at a port; the address where the others meet it."""
+        first = self._all[0]
+        if not first.facts:
+            return ""
+        host, _, port = first.machine.meet.rpartition(":")
+        if not host:
+            host = next(iter(first.facts["address"]), "") or self._route_here()
+        host = host.strip("[]")
+        ports = [int(port)] if port else list(range(FIRST_PORT, FIRST_PORT + _PORTS))
+        answer = first.ask({"do": "listen", "host": host, "ports": ports}, _ANSWERS_S)
+        if "port" in answer:
+            return f"{host}:{answer['port']}"
+        place = f"`meet: {first.machine.meet}`" if first.machine.meet else host
+        code, problem = answer.get("errno"), answer.get("problem", "no answer")
+        if code == errno.EADDRINUSE:
+            busy = f"port {port or ports[-1]} of {host} is in use by another program"
+            look = first.machine.typed(f"ss -ltnp 'sport = :{port or ports[-1]}'")
+            self._add(0, "port", f"{busy}, so no rank can meet there", look)
+        elif code == errno.EADDRNOTAVAIL:
+            its = ", ".join(first.facts["address"]) or "another one"
+            cause = f"{host} is not an address of this host: ssh reached it at {its}"
+            self._add(0, "address", cause, f"correct {place} of `hosts: {first.machine.name}`")
+        else:
+            cause = f"the ranks cannot meet at {host}: {problem}"
+            self._add(0, "address", cause, first.machine.typed(f"getent hosts {host}"))
+        return ""
+
+    def _route_here(self) -> str:
+        """The address of this machine on the way to another host."""
+        import socket
+
+        peers = [one.facts["address"] for one in self._all[1:] if one.facts.get("address")]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            try:
+                way.connect((peers[0][0] if peers else "192.0.2.1", 9))
+            except OSError:
+                return "127.0.0.1"
+            return str(way.getsockname()[0])
+
+    def _reach(self, meeting: str) -> list[str]:
+        """Let every other host connect to the first one; the own address of each."""
+        host, _, port = meeting.rpartition(":")
+        asked = {"do": "reach", "host": host, "port": int(port)}
+
+        def reach(one: Connection) -> dict[str, Any]:
+            return one.ask(asked, _ANSWERS_S) if one.facts else {"own": ""}
+
+        with ThreadPoolExecutor(len(self._all)) as pool:
+            answers = list(pool.map(reach, self._all[1:]))
+        self._all[0].ask({"do": "stop_listening"}, _ANSWERS_S)
+        for number, answer in enumerate(answers, 1):
+            if "own" not in answer:
+                trouble = _unreached(answer, host, port, self._all[0].machine)
+                self._add(
+                    number, "network", trouble.cause, self._all[number].machine.typed(trouble.next)
+                )
+        return [host, *(answer.get("own", "") for answer in answers)]
+
+    def _sync(self, one: Connection) -> Trouble | None:
+        """Copy the files that git tracks; why that is not possible, or None."""
+        machine = one.machine
+        if not self._files:
+            return Trouble(
+                f"--sync copies what git tracks, and {self._root} is not a repository",
+                f"git -C {self._root} init && git -C {self._root} add .",
+            )
+        names = b"\0".join(os.fsencode(name) for name in self._files)
+        make = subprocess.run(
+            [*one.shell, f"mkdir -p {_quoted(machine.folder)}"], capture_output=True, check=False
+        )
+        words = [
+            "rsync", "-a", "--from0", "--files-from=-", "-e", one.rsync_shell, f"{self._root}/",
+            f"{machine.address}:{machine.folder}/",
+        ]  # fmt: skip
+        try:
+            done = make if make.returncode else subprocess.run(
+                words, input=names, capture_output=True, check=False, timeout=600
+            )  # fmt: skip
+        except FileNotFoundError:
+            return Trouble("rsync is not installed on this machine", "sudo apt install rsync")
+        if done.returncode == 0:
+            return None
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["rsync failed"]
+        if "not found" in said[0]:
+            return Trouble("rsync is not installed there", machine.typed("sudo apt install rsync"))
+        return Trouble(f"the files cannot be copied: {said[0]}", machine.typed("df -h ."))
+
+
+def show(checked: Checked, connections: Sequence[Connection], *, always: bool) -> None:
+    """Print the table of the checks, if there is a finding or it is asked for."""
+    if not always and not checked.findings and output.is_quiet():
+        return
+    from fdl.base.tables import table
+
+    rows = []
+    for number, one in enumerate(connections):
+        machine = one.machine
+        mine = [each for each in checked.findings if each.host == machine.name]
+        rows += [(machine.name, checked.ranks_of(number), each.check, each.cause) for each in mine]
+        if not mine:
+            rows.append((machine.name, checked.ranks_of(number), "ok", _summary(one.facts)))
+    heads = ("host", "ranks", "check", "found")
+    output.console(stderr=True).print(table(rows, heads, wrap=(3,)))
+    for each in checked.findings:
+        output.hint(f"{each.host}: {each.next}")
+
+
+def require(checked: Checked) -> None:
+    """Refuse to start while a finding stops it.
+
+    Raises:
+        FdlError: It names the first one.
+    """
+    for each in checked.findings:
+        if each.stops:
+            names = list(dict.fromkeys(one.host for one in checked.findings if one.stops))
+            raise FdlError(
+                f"nothing was started: {', '.join(names)} cannot take part ({each.check}: "
+                f"{each.cause})",
+                hint=each.next,
+            )
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    ranks = facts["plan"].get("ranks") or {"gpus": []}
+    gpus = ranks["gpus"]
+    devices_text = f"{len(gpus)} × {gpus[0]}" if gpus else "CPU"
+    packages = [f"{name} {version}" for name, version in facts["packages"].items()]
+    return ", ".join([devices_text, f"Python {facts['python']}", *packages])
+
+
+def _unreached(answer: Mapping[str, Any], host: str, port: str, first: Machine) -> Trouble:
+    """Why a host does not reach the first one."""
+    code, problem = answer.get("errno"), answer.get("problem", "no answer")
+    if code in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return Trouble(f"it has no route to {first.name} at {host}", f"ip route get {host}")
+    if code == errno.ECONNREFUSED:
+        cause = f"nothing answers at {host}:{port}: it may be the address of another machine"
+        return Trouble(cause, f"ping -c 1 {host}")
+    if code is not None and code < 0:
+        return Trouble(f"the name {host} of {first.name} does not resolve", f"getent hosts {host}")
+    cause = f"it does not reach {first.name} at {host}:{port}: {problem}; a firewall may be between"
+    return Trouble(cause, f"ping -c 1 {host}")
+
+
+def _ranks(facts: Mapping[str, Any]) -> int:
+    plan = facts.get("plan", {"problem": ""})
+    if "problem" in plan:
+        return 0
+    return int(plan["ranks"]["here"]) if plan["ranks"] else 1
+
+
+def _devices(machine: Machine) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": devices(machine)} if machine.gpus else {}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    except OSError:
+        return ""
+
+
+def _release(version: str) -> str:
+    """A version without its build: torch for a GPU and torch for the CPU go together."""
+    return version.partition("+")[0]
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

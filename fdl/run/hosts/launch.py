@@ -1,0 +1,304 @@
+"""Start the ranks on hosts, show what they print, and end all of them together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from fdl.base import output
+from fdl.base.signals import handled
+from fdl.run.hosts.checks import Checked, Checks, require, show, tracked_files
+from fdl.run.hosts.connection import Connection
+from fdl.run.hosts.machines import devices, of_host
+from fdl.run.pool import Printer
+from fdl.run.step import DONE, FAILED, STOPPED, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fdl.run.step import Step, Where
+
+_ENDING = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM")
+_SILENT_S = 12.0
+"""A host that has said nothing for so long is lost: it says something every 2 s."""
+_LATE_S = 20.0
+"""After so long, the others have waited for a host long enough to say so."""
+_LAST_S = 20.0
+"""How long the hosts have to end after one has failed; then they are killed."""
+_WAIT_S = 0.2
+
+
+def run_all(steps: Sequence[Step], where: Where) -> list[Outcome]:
+    """Run a command on hosts; its only outcome.
+
+    Args:
+        steps: The plans; each host runs what the last one needs itself.
+        where: The hosts.
+
+    Raises:
+        FdlError: A check says that a host cannot take part.
+    """
+    step = steps[-1]
+    began = time.monotonic()
+    with ExitStack() as stack:
+        hosts = stack.enter_context(_Hosts(step, where))
+        checked = hosts.check()
+        show(checked, hosts.connections, always=False)
+        require(checked)
+        stack.enter_context(handled((*_ENDING, "SIGTSTP"), hosts.events.put))
+        code = hosts.run(checked)
+    took = time.monotonic() - began
+    state = STOPPED if hosts.signal else FAILED if code else DONE
+    return [Outcome(step, state, code, took, "", hosts.signal)]
+
+
+def plan_on(step: Step, where: Where) -> int:
+    """Check the hosts and show what would run where; the exit code."""
+    with _Hosts(step, where.replaced(syncs=False)) as hosts:
+        checked = hosts.check()
+        show(checked, hosts.connections, always=True)
+    for line in _rank_lines(hosts.connections, checked):
+        output.note(line)
+    return 1 if any(one.stops for one in checked.findings) else 0
+
+
+def _rank_lines(connections: Sequence[Connection], checked: Checked) -> Iterator[str]:
+    rank = 0
+    for one, count in zip(connections, checked.ranks, strict=True):
+        gpus = (one.facts.get("plan", {}).get("ranks") or {"gpus": []})["gpus"]
+        for place in range(count):
+            device = gpus[place] if place < len(gpus) else "cpu"
+            yield f"rank {rank}  {one.machine.name}  {device}"
+            rank += 1
+
+
+class _Hosts:
+    """All hosts of one call.
+
+    Attributes:
+        connections: One for each host.
+        events: Numbers of signals, and what the hosts say.
+        signal: The signal to fdl that ended them; 0 for none.
+    """
+
+    def __init__(self, step: Step, where: Where) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="fdl-"))
+        self.events: SimpleQueue[Any] = SimpleQueue()
+        self.connections = [
+            Connection(machine, self._folder / str(number), self._heard)
+            for number, machine in enumerate(where.hosts)
+        ]
+        self.signal = 0
+        self._step, self._where = step, where
+        self._writers: dict[tuple[int, str], int] = {}
+        self._copiers: list[threading.Thread] = []
+        self._checked = Checked((), [0] * len(self.connections), "", ())
+        self._failed: int | None = None
+        self._stop_at = float("inf")
+        self._joined: dict[int, float] = {}
+        self._told: set[tuple[str, object]] = set()
+
+    def __enter__(self) -> _Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        closers = [threading.Thread(target=one.close) for one in self.connections]
+        for thread in closers:
+            thread.start()
+        for thread in closers:
+            thread.join()
+        for writer in self._writers.values():
+            os.close(writer)
+        for copier in self._copiers:
+            copier.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def check(self) -> Checked:
+        """Check all hosts."""
+        files = tracked_files(self._step.plan.root)
+        if not files:
+            output.note("the project is not in git, so its files are not compared")
+        self._checked = Checks(self.connections, self._step, self._where, files).run()
+        return self._checked
+
+    def run(self, checked: Checked) -> int:
+        """Start the ranks and wait until all hosts have ended; the exit code."""
+        self._print_lines()
+        words = of_host(self._step.words, checked.meeting, len(self.connections))
+        for number, one in enumerate(self.connections):
+            env = dict(one.machine.env)
+            if one.machine.gpus:
+                env["CUDA_VISIBLE_DEVICES"] = devices(one.machine)
+            if checked.meeting:
+                env["FDL_NODE"] = str(number)
+                env["FLODL_HOST"] = one.machine.name
+            one.send(
+                {"do": "run", "words": words, "below": self._where.below, "env": env,
+                 "own": checked.own[number]}
+            )  # fmt: skip
+        while any(self._is_running(one) for one in self.connections):
+            self._next()
+            self._look()
+        while not self.events.empty():
+            self._next()
+        if self.signal:
+            return 128 + self.signal
+        return self._failed or 0
+
+    # --- What happens ----------------------------------------------------------------------------
+
+    def _heard(self, connection: Connection, kind: str, content: Any) -> None:
+        """Take a message, on the thread of its connection."""
+        number = self.connections.index(connection)
+        if writer := self._writers.get((number, kind)):
+            while content:
+                content = content[os.write(writer, content) :]
+        else:
+            self.events.put((number, kind, content))
+
+    def _next(self) -> None:
+        try:
+            event = self.events.get(timeout=_WAIT_S)
+        except Empty:
+            return
+        if isinstance(event, int):
+            self._pass_on(event)
+            return
+        number, kind, content = event
+        if kind == "ended":
+            if content and not self.signal:
+                self._fail(number, content)
+        elif kind == "lost":
+            self._lost(number, content)
+        elif kind == "fact":
+            self._fact(number, content)
+
+    def _pass_on(self, number: int) -> None:
+        """Pass a signal to every host; a second one kills."""
+        if number == getattr(signal, "SIGTSTP", 0):
+            output.note("Ctrl-Z is ignored: the hosts would take it for a lost connection")
+            return
+        if self.signal:
+            self._stop_at = 0.0
+            return
+        self.signal = number
+        for one in self.connections:
+            one.send({"do": "signal", "number": number})
+
+    def _fact(self, number: int, fact: dict[str, Any]) -> None:
+        kind = fact["kind"]
+        name = self._name(number)
+        if kind == "waits":
+            self._joined.setdefault(number, time.monotonic())
+            if ("late", number) in self._told:
+                output.note(f"{name} is there now")
+        elif kind == "stopped":
+            self._say(
+                number,
+                f"rank {fact['rank']} is stalled: a signal has stopped process {fact['pid']}, and "
+                "the other ranks wait for it",
+                self.connections[number].machine.typed(f"kill -CONT {fact['pid']}"),
+            )
+        elif kind == "failed" and fact["code"] < 0:
+            how = signal.Signals(-fact["code"]).name
+            why = ": the memory may be full, or somebody has killed it" if how == "SIGKILL" else ""
+            look = self.connections[number].machine.typed("dmesg | tail -n 3")
+            self._say(number, f"rank {fact['rank']} was ended by {how}{why}", look)
+
+    def _look(self) -> None:
+        """Notice what nobody says: a silent host, one that is late, and the end of patience."""
+        now = time.monotonic()
+        if now >= self._stop_at:
+            for one in filter(self._is_running, self.connections):
+                one.send({"do": "kill"})
+                one.ended = 137
+            return
+        for number, one in enumerate(self.connections):
+            if self._is_running(one) and now - one.last_heard > _SILENT_S:
+                one.ended = 255
+                self._say(
+                    number,
+                    f"it has said nothing for {_SILENT_S:.0f} s: the host hangs, or its network is "
+                    "cut. Without it the training cannot go on",
+                    f"ping -c 1 {one.machine.address.rpartition('@')[2]}",
+                )
+                self._fail(number, 1)
+        since = min(self._joined.values(), default=now)
+        if now - since < _LATE_S or len(self.connections) == 1:
+            return
+        there = [self._name(number) for number in self._joined]
+        for number, one in enumerate(self.connections):
+            if number not in self._joined and self._is_running(one):
+                self._say(
+                    number,
+                    f"it has not joined after {_LATE_S:.0f} s, and {', '.join(there)} "
+                    f"wait{'s' if len(there) == 1 else ''} for it: its program has not started yet",
+                    one.machine.typed("ps -fu $(id -un)"),
+                    kind="late",
+                )
+
+    def _lost(self, number: int, code: int) -> None:
+        one = self.connections[number]
+        if one.ended is not None:
+            return
+        one.ended = 255
+        said = one.complaint().strip().splitlines()
+        ssh = f" ({said[-1]})" if said else ""
+        self._say(
+            number,
+            f"the connection has ended with code {code}{ssh}: the host was switched off, or its "
+            "processes were killed. What is left of them ends by itself",
+            f"ssh {one.machine.address} uptime",
+        )
+        self._fail(number, 1)
+
+    def _fail(self, number: int, code: int) -> None:
+        """One host has failed for good: end all others."""
+        if self._failed is not None or self.signal:
+            return
+        self._failed = code
+        self._stop_at = time.monotonic() + _LAST_S
+        others = [one for one in self.connections if self._is_running(one)]
+        if others:
+            names = ", ".join(one.machine.name for one in others)
+            again = f"fdl --on {self._where.on} {' '.join(self._step.words)}"
+            self._say(number, f"it has failed with exit code {code}; fdl ends {names}", again)
+        for one in others:
+            one.send({"do": "signal", "number": int(signal.SIGTERM)})
+
+    def _say(self, number: int, cause: str, following: str, *, kind: str = "") -> None:
+        """Print the paragraph of a trouble: host, ranks, cause and the next command; once."""
+        key = (kind, number) if kind else (cause, number)
+        if key in self._told:
+            return
+        self._told.add(key)
+        output.error(f"{self._name(number)}: {cause}", following)
+
+    def _name(self, number: int) -> str:
+        name = self.connections[number].machine.name
+        return f"{name} ({self._checked.ranks_of(number)})"
+
+    def _is_running(self, one: Connection) -> bool:
+        return one.ended is None
+
+    def _print_lines(self) -> None:
+        """Let the lines of every host appear behind its name."""
+        printer = Printer([one.machine.name for one in self.connections])
+        for number in range(len(self.connections)):
+            for kind, target in (("out", sys.stdout), ("err", sys.stderr)):
+                reader, self._writers[number, kind] = os.pipe()
+                source = os.fdopen(reader, "rb")
+                thread = threading.Thread(
+                    target=printer.copy, args=(source, number, target), daemon=True
+                )
+                thread.start()
+                self._copiers.append(thread)

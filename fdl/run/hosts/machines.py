@@ -1,0 +1,154 @@
+"""The hosts that a call names, with what ``hosts:`` of the manifest says about them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from fdl.base.errors import ManifestError, UsageError
+from fdl.base.light_record import Record
+from fdl.manifest.node import origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.base.global_flags import Work
+    from fdl.manifest.select.project import Project
+    from fdl.plan.planner import Host as Place
+    from fdl.run.step import Step, Where
+
+HERE = "here"
+"""The name of the machine on which fdl is typed. It needs no ssh."""
+
+PYTHON = ".venv/bin/python"
+FIRST_PORT = 29400
+
+
+class Machine(Record):
+    """A host on which ranks run.
+
+    Attributes:
+        name: As the user calls it.
+        address: What ssh connects to: ``user@host``, or a name of its configuration.
+        folder: The project's folder there.
+        python: The interpreter there, relative to the folder.
+        gpus: How many GPUs it uses; 0 for all.
+        env: Variables of the command there.
+        meet: ``address:port`` where the ranks of the others reach it; empty for fdl's choice.
+        place: Where the manifest describes it; empty if it does not.
+    """
+
+    name: str
+    address: str
+    folder: str
+    python: str = PYTHON
+    gpus: int = 0
+    env: Mapping[str, str] = {}
+    meet: str = ""
+    place: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine."""
+        return self.name == HERE
+
+    def typed(self, command: str) -> str:
+        """A command as the user types it, to run in the folder of this host."""
+        inside = f"cd {shlex.quote(self.folder)} && {command}"
+        return inside if self.is_here else f"ssh {self.address} {shlex.quote(inside)}"
+
+
+def machines(project: Project, names: str) -> list[Machine]:
+    """The hosts of ``--on HOST,HOST``, in this order.
+
+    Raises:
+        UsageError: A host is named twice.
+        ManifestError: A value of ``hosts:`` is not usable.
+    """
+    listed = names.split(",")
+    for name in listed:
+        if listed.count(name) > 1:
+            raise UsageError(f"`--on {names}` names {name} twice", hint="name each host once")
+    node = project.level().manifest.node.get("hosts")
+    known = node.mapping if node is not None else {}
+    found = []
+    for name in listed:
+        one = known.get(name)
+        if one is None or not one.mapping:
+            found.append(Machine(name, name, project.directory))
+            continue
+        said: dict[str, Any] = {key: value.plain() for key, value in one.mapping.items()}
+        found.append(
+            Machine(
+                name,
+                said.get("address") or name,
+                said.get("folder") or project.directory,
+                said.get("python") or PYTHON,
+                said.get("gpus") or 0,
+                {key: str(value) for key, value in (said.get("env") or {}).items()},
+                said.get("meet") or "",
+                origin(one, project.directory),
+            )
+        )
+    return found
+
+
+def prepared(
+    step: Step, project: Project, place: Place, work: Work, folder: str
+) -> tuple[Step, Where]:
+    """A command that hosts plan again, and where it runs.
+
+    Args:
+        step: The command as it is planned here.
+        project: The project.
+        place: Where it is typed.
+        work: The flags before it.
+        folder: Where it is typed.
+
+    Raises:
+        FdlError: It cannot run on several hosts.
+    """
+    from fdl.run.batch.slurm import words_of
+    from fdl.run.step import Where
+
+    if work.jobs or work.gpus_each or work.search:
+        raise UsageError(
+            "`--on HOST,HOST` takes one command, and no `--jobs`, `--gpus-each` or `--search`",
+            hint="fdl --on HOST,HOST COMMAND",
+        )
+    found = machines(project, work.on)
+    if len(found) > 1 and step.plan.kind != "entry":
+        raise ManifestError(
+            f"{step.plan.origin}: several hosts run the ranks of one program, and "
+            f"`fdl {' '.join(step.plan.command)}` is a shell command",
+            hint="give the program as `entry`, or name one host",
+        )
+    below = os.path.relpath(folder, project.directory)
+    words = words_of(step.words, project.env, place, forced=work.force)
+    where = Where(work.on, hosts=found, syncs=work.sync, below=below)
+    return step.replaced(words=words), where
+
+
+def as_text(step: Step, where: Where) -> str:
+    """What a dry run shows: the command of each host."""
+    lines = []
+    for number, one in enumerate(where.hosts):
+        words = shlex.join(["fdl", *of_host(step.words, "HOST:PORT", len(where.hosts))])
+        gpus = f"CUDA_VISIBLE_DEVICES={devices(one)} " if one.gpus else ""
+        sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if where.syncs else ""
+        lines.append(f"{sync}{one.typed(f'{gpus}{words}')}  # host {number}: {one.name}\n")
+    return "".join(lines)
+
+
+def of_host(words: Sequence[str], meeting: str, count: int) -> list[str]:
+    """The words after ``fdl`` on each of several hosts."""
+    if count == 1:
+        return list(words)
+    end = list(words).index("--") if "--" in words else len(words)
+    return [*words[:end], "--nodes", str(count), "--rdzv", meeting, *words[end:]]
+
+
+def devices(machine: Machine) -> str:
+    """The GPUs of a host that has more than it uses."""
+    return ",".join(map(str, range(machine.gpus)))
