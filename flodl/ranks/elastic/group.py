@@ -4,7 +4,7 @@ A rank begins alone. At a *meeting*, all living ranks agree on who they are; ran
 come get the state of the training from one of the others. Between two meetings, the group is like
 any other.
 
-If a rank dies in an exchange of small values, the others meet, repeat the exchange, and go on. A
+If a rank dies in an exchange of small values, the others meet, repeat the exchange, and continue. A
 rank that has got the values already passes them on, so all continue with the same ones. If a rank
 dies inside :meth:`ElasticGroup.together`, where a window is exchanged, :class:`RankLost` is raised.
 The window is then exchanged again by those that are left.

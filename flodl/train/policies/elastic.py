@@ -38,7 +38,7 @@ _TERMINATE = 1
 
 @final
 class ElasticFeed(WindowFeed):
-    """Meets the other ranks at the end of a window, averages, and shares the batches anew."""
+    """Meets the other ranks at the end of a window, averages, and shares the batches again."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)

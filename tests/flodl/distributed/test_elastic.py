@@ -27,6 +27,9 @@ from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, tra
 from tests.rows import each_row
 from tests.waiting import wait_for
 
+LONG = 200.0
+"""Seconds: up to seven processes import torch, beside the other tests."""
+
 PROGRAM = Path(__file__).with_name("programs") / "elastic.py"
 
 
@@ -55,7 +58,7 @@ class Elastic:
 
     def address(self) -> str:
         """Return the address that the training has printed."""
-        found = wait_for(lambda: re.search(rf"{JOIN_VARIABLE}=(\S+)", self.said()))
+        found = wait_for(lambda: re.search(rf"{JOIN_VARIABLE}=(\S+)", self.said()), LONG)
         return found[1]
 
     def epochs(self, rank: str) -> list[list[str]]:
@@ -65,13 +68,13 @@ class Elastic:
 
     def pid(self, rank: str) -> int:
         """Return the process of a rank, once it has ended an epoch."""
-        wait_for(lambda: self.epochs(rank), what=f"rank {rank} has not ended an epoch")
+        wait_for(lambda: self.epochs(rank), LONG, f"rank {rank} has not ended an epoch")
         return int(next(self.folder.glob(f"rank-{rank}-*")).name.rpartition("-")[2])
 
     def more_epochs(self, rank: str, count: int = 2) -> None:
         """Wait until a rank has ended some further epochs."""
         before = len(self.epochs(rank))
-        wait_for(lambda: len(self.epochs(rank)) >= before + count, what=self.said())
+        wait_for(lambda: len(self.epochs(rank)) >= before + count, LONG, self.said())
 
     def end(self) -> None:
         """Ask for the end of the training."""
@@ -103,15 +106,15 @@ def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> Non
     elastic.pid("joined")
 
     os.kill(elastic.pid("1"), signal.SIGKILL)
-    wait_for(lambda: "1 of the ranks left; 3 train on" in elastic.said(), what=elastic.said())
+    wait_for(lambda: "1 of the ranks left; 3 train on" in elastic.said(), LONG)
     elastic.more_epochs("0")
-    assert differs.wait(60) == 1
+    assert differs.wait(LONG) == 1
     assert "batch_size is 4 in the training and 8 here" in elastic.said("third")
-    assert stranger.wait(60) == 1
+    assert stranger.wait(LONG) == 1
     assert "the token of this rank is not the one of the training" in elastic.said("fourth")
     elastic.end()
-    assert first.wait(60) == 0, elastic.said()
-    assert joins.wait(60) == 0, elastic.said("second")
+    assert first.wait(LONG) == 0, elastic.said()
+    assert joins.wait(LONG) == 0, elastic.said("second")
 
     weights = defaultdict(set)
     for epoch, digest, _ in elastic.epochs("*"):

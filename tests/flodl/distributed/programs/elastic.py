@@ -50,7 +50,7 @@ def main(_):
         .batch_size(int(os.environ.get("BATCH_SIZE", "4")))
         .num_epochs(10_000)
         .engine("eager")
-        .callback(Watch())
+        .callbacks(Watch())
         .ranks(int(os.environ.get("RANKS", "3")))
         .elastic()
         .run_dir(RunDirectory.create(FOLDER / "runs"))
