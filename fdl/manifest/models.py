@@ -124,6 +124,11 @@ class Ddp(Section):
     """How often all ranks start again when one is lost after a first step (default: 3)."""
     simulate_ms: list[PositiveFloat] | None = None
     """Milliseconds per batch of each rank, to simulate unequal ranks. Batches are padded."""
+    min_ranks: Count | None = None
+    """With `elastic`: the fewest ranks that train; fewer wait for others to join (default: 1)."""
+    elastic: bool | None = None
+    """Let ranks come and go while the others train on; needs `flodl[elastic]` and `cadence`. What a
+    lost rank has trained since the last average is trained again by the others."""
 
     @field_validator("policy", "backend")
     @classmethod

@@ -138,6 +138,9 @@ class Distribution:
 
     def _ranks(self) -> Ranks | None:
         """The ranks to start, or None for one process."""
+        if "elastic" in self._ddp and self._ddp["elastic"].plain() is True:
+            self._plan.notes.append("elastic: the program starts its ranks itself")
+            return None
         nodes = self._nodes()
         asked = self._asked.get("ranks")
         number = None if asked is None or asked.value == "auto" else int(asked.value)

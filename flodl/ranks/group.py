@@ -72,6 +72,11 @@ class Group(ABC):
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
+    @property
+    def stream(self) -> int:
+        """Number of the random numbers of this rank, which differ between ranks."""
+        return self.rank
+
     @abstractmethod
     def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:
         """Return the values of every rank as float64; all ranks pass the same number of values.
@@ -155,7 +160,7 @@ class LocalGroup(Group):
         prompt: bool = False,  # noqa: ARG002
     ) -> Pending:
         """Return the values as a finished exchange."""
-        return _Done(self.gather(values))
+        return Done(self.gather(values))
 
     def gather_objects(self, value: T) -> list[T]:
         """Return the object."""
@@ -182,7 +187,7 @@ class LocalGroup(Group):
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:  # noqa: ARG002
         """Return the tensor as a finished exchange."""
-        return _Done(tensor)
+        return Done(tensor)
 
     def barrier(self) -> None:
         """Return at once."""
@@ -353,7 +358,7 @@ def _operation(maximum: bool) -> Any:
 
 
 @final
-class _Done(Pending):
+class Done(Pending):
     """An exchange within one rank: always finished."""
 
     def __init__(self, value: object) -> None:

@@ -171,6 +171,13 @@ class DdpRunConfig(Settings):
         None, Whole(), takes="count", key="ranks", auto=True, usual="one per usable GPU"
     )
     """Processes to start if no launcher did."""
+    elastic: bool = switch(key="elastic")
+    """Let ranks come and go while the others train on; needs ``flodl[elastic]`` and ``cadence``.
+
+    What a lost rank has trained since the last average is trained again by the others.
+    """
+    min_ranks: int = setting(1, Whole(), takes="count", key="min_ranks")
+    """With ``elastic``: the fewest ranks that train; fewer wait for others to join."""
     max_restarts: int = setting(3, Whole(0), takes="count", key="max_restarts")
     """How often all ranks start again when one is lost after a first step."""
     simulate_ms: tuple[float, ...] | None = setting(

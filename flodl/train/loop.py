@@ -40,6 +40,7 @@ from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.rank_parts import CountedRate, rank_seed, timer_of_rank
+from flodl.train.run.member import Member
 from flodl.train.run.rank_state import begin, begin_in_order
 from flodl.train.run.resume import Start, undone
 from flodl.train.saving import Saving
@@ -49,6 +50,7 @@ from flodl.train.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.planning.schedule import ScheduleConfig
@@ -153,6 +155,11 @@ class Loop:
         alone = config is None and group.world_size == 1
         if alone:
             found = begin_in_order(plan, parts, self._prepare_epoch)
+        elif plan.distributed.elastic and not group.leads:
+            # Imported here: only ranks that come and go need it.
+            from flodl.train.run.elastic_state import begin_joined
+
+            found = begin_joined(plan, parts, group, self._prepare_epoch, self._write_state)
         else:
             planned = (config, self._fresh) if config and self._fresh else None
             found = begin(
@@ -188,7 +195,7 @@ class Loop:
         self.reporter.follow(self.run, engine)
         self.reporter.steer(self.steering)
         if start.generators is None and not alone:
-            torch.manual_seed(rank_seed(plan.seed, group.rank))
+            torch.manual_seed(rank_seed(plan.seed, group.stream))
         self.steps = Steps(
             plan=plan, parts=parts, engine=engine, logs=logs, run=self.run, hooks=self.hooks,
             reporter=self.reporter, leads=group.leads, marks=self.marks,
@@ -206,10 +213,15 @@ class Loop:
             self._prepare_epoch,
         )  # fmt: skip
         self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
+        feed.attend(Member(steps, self.saving))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = start.state.unfinished.seconds
             self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
+
+    def _write_state(self, file: Path) -> None:
+        """Write the state of this rank for one that joins; called once it has a feed."""
+        self.feed.write_state(file)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

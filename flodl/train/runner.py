@@ -16,12 +16,12 @@ from flodl.errors import DistributedError, WorkersFailed
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.launch.begun import mark_watched
 from flodl.ranks.launch.current_group import this_group as this_group
-from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect
 from flodl.ranks.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.plan import TrainingPlan, build_model
-from flodl.train.policies.choice import check_policy
+from flodl.train.policies.choice import check_elastic, check_policy
 from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
 from flodl.train.run.resume import resume_source, withdrawn_if_refused
 from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
@@ -47,7 +47,11 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     if (file := rehearsal_wanted()) is not None:
         rehearse_for(file, plan, _alone)
     launched = detect(os.environ)
-    if launched is not None and (plan.sharded or launched.world_size > 1):
+    if plan.distributed.elastic or os.environ.get(JOIN_VARIABLE):
+        check_elastic(plan, launched)
+    if launched is not None and (
+        plan.sharded or plan.distributed.elastic or launched.world_size > 1
+    ):
         if not plan.sharded:
             check_policy(plan, plan.distributed.policy)
         try:
@@ -56,7 +60,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
             extend_error(error, plan.run_dir, launched)
             raise
     ranks = 1 if plan.sharded else _ranks_to_start(plan)
-    if launched is None and ranks > 1:
+    if launched is None and (ranks > 1 or plan.distributed.elastic):
         check_policy(plan, plan.distributed.policy)
         return _train_in_own_ranks(plan, ranks)
     return _alone(plan)
@@ -123,6 +127,11 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
     from flodl.ranks.launch.start_ranks import launch_ranks
 
     log.msg(f"  starting {ranks} ranks")
+    once = None
+    if plan.distributed.elastic:
+        from flodl.ranks.elastic.start import ElasticLaunch
+
+        once = ElasticLaunch(plan.distributed.min_ranks)
     try:
         results = launch_ranks(
             _own_rank,
@@ -132,6 +141,7 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
             simulated=plan.distributed.simulate_ms is not None,
             devices=usable_gpus() if plan.device is None and torch.cuda.is_available() else None,
             last_checkpoint=plan.run_dir.last_checkpoint if plan.run_dir is not None else None,
+            once=once,
         )
     except BaseException as error:
         if plan.run_dir is not None:

@@ -73,9 +73,8 @@ class Saving:
             return
         feed.saved()
         steps.engine.present()
-        written = steps.checkpoints.save(
-            self._state(), place, steps.logs, self._counts(), feed.schedule
-        )
+        state, counts = self.state()
+        written = steps.checkpoints.save(state, place, steps.logs, counts, feed.schedule)
         if place.step:
             self._guarding.forget()
         self._tell(written)
@@ -84,6 +83,10 @@ class Saving:
     def _tell(self, written: Path | None) -> None:
         if written is not None:
             self._steps.hooks.call("on_checkpoint", self._steps.run, written)
+
+    def state(self) -> tuple[LoopState, RankCounts]:
+        """Return the state of the loop, and the numbers of this rank."""
+        return self._state(), self._counts()
 
     def _counts(self) -> RankCounts:
         steps, run = self._steps, self._steps.run

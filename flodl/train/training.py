@@ -23,6 +23,7 @@ from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import told_waiting, with_policy
 from flodl.train.policies.feeds import barrier_every, schedule_config
+from flodl.train.run.code_facts import code_facts
 from flodl.train.run.resume_hint import add_hint
 
 if TYPE_CHECKING:
@@ -156,8 +157,11 @@ def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "checkpoint_every": plan.checkpoint_every,
         "live_setting": [setting.name for setting in plan.live_settings],
     }
-    plain = (f.name for f in settings.__dataclass_fields__.values() if f.name != "outer_optimizer")
-    return facts | {name: str(getattr(settings, name)) for name in plain}
+    plain = settings.__dataclass_fields__.keys() - {"outer_optimizer"}
+    if settings.elastic:
+        plain -= {"ranks", "min_ranks", "max_restarts"}  # of one host
+        facts |= code_facts(plan)
+    return facts | {name: str(getattr(settings, name)) for name in sorted(plain)}
 
 
 def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:

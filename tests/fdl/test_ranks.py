@@ -442,6 +442,14 @@ def test_inside_of_a_launch_nothing_is_launched(planned):
     assert planned("entry: python main.py\n", "--ranks", "2", env=env)["argv"][1:] == ["main.py"]
 
 
+def test_elastic_ranks_are_started_by_the_program(planned):
+    plan = planned("entry: python main.py\nddp: {ranks: 2, elastic: true, min_ranks: 1}\n")
+    assert (plan["argv"][:2], plan["ranks"]) == (["python", "main.py"], None)
+    assert plan["notes"] == ["elastic: the program starts its ranks itself"]
+    said = json.loads(plan["env"]["FLODL_DDP"])
+    assert said == {"ranks": 2, "elastic": True, "min_ranks": 1}
+
+
 @pytest.mark.parametrize(
     ("ddp", "env", "expected"),
     [

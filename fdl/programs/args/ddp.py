@@ -124,6 +124,12 @@ class DdpArgs(FdlArgs):
     simulate_ms: list[float] = _option(
         help="Milliseconds per batch of each rank, to simulate unequal ranks, with commas"
     )
+    min_ranks: int | None = _option(
+        help="With elastic: the fewest ranks that train; fewer wait for others to join [default: 1]"
+    )
+    elastic: bool = _option(
+        help="Let ranks come and go while the others train on; needs flodl[elastic] and cadence"
+    )
 
     # A method of its own, so that a program with more modes can replace it.
     @field_validator("mode")

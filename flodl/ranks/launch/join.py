@@ -13,8 +13,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from flodl.device import select_device, why_unusable
 from flodl.errors import DistributedError
+from flodl.ranks.elastic.meeting_place import MeetingPlace
 from flodl.ranks.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
-from flodl.ranks.launch.launcher import Launched, detect
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, Launched, detect
 from flodl.ranks.launch.orphans import end_with_launcher
 
 DEVICE_VARIABLE = "FLODL_DEVICE"
@@ -51,6 +52,8 @@ def join(
         return LocalGroup(select_device(device))
     end_with_launcher(environ)
     place = _device_of(launched, environ, device)
+    if (meeting := MeetingPlace.given(environ)) is not None:
+        return _elastic(meeting, launched, place)
     if launched.world_size == 1:
         return LocalGroup(place)
     timeout = sync_timeout or _sync_timeout(environ)
@@ -61,6 +64,24 @@ def join(
         device=place,
         sync_timeout=timeout,
         store=_store(launched),
+    )
+
+
+def _elastic(meeting: MeetingPlace, launched: Launched, device: torch.device) -> Group:
+    """Return a group of ranks that come and go, of which this process is one."""
+    # Imported here: it needs an HTTP client.
+    from flodl.ranks.elastic.group import ElasticGroup
+
+    if launched.source == JOIN_VARIABLE:
+        return ElasticGroup(meeting, rank=None, device=device)
+    store = TCPStore(launched.address, launched.port, is_master=False, wait_for_workers=False)
+    return ElasticGroup(
+        meeting,
+        rank=launched.rank,
+        restart=launched.restart,
+        device=device,
+        local_rank=launched.local_rank,
+        starters=(store, launched.world_size),
     )
 
 

@@ -11,6 +11,9 @@ from flodl.errors import DistributedError
 
 _DEFAULT_PORT = 29500
 
+JOIN_VARIABLE = "FLODL_JOIN"
+"""Address of a training that this process joins: ``http://HOST:PORT/#TOKEN``."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +41,21 @@ class Launched:
     port: int
 
 
+_JOINS = Launched(
+    rank=1,
+    world_size=2,
+    local_rank=0,
+    local_world_size=1,
+    node=1,
+    run_id="",
+    restart=0,
+    source=JOIN_VARIABLE,
+    address="",
+    port=0,
+)
+"""A rank that joins later: its number is not known before it meets the others."""
+
+
 def detect(environ: Mapping[str, str]) -> Launched | None:
     """Read the launcher's variables from the environment; return None if there is no launcher.
 
@@ -47,6 +65,8 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
       first host of the node list, and the port is computed from the job. ``MASTER_ADDR`` and
       ``MASTER_PORT`` override both. A shell inside a job, its batch script, and a job of one task
       do not count as a launch.
+    * ``FLODL_JOIN``: this process joins a training whose ranks come and go. It is none of those
+      that write files or print.
     * an indexed Job of Kubernetes: ``JOB_COMPLETION_INDEX`` with ``WORLD_SIZE`` and
       ``MASTER_ADDR``. Without both of them it does not count as a launch.
 
@@ -55,6 +75,8 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
     """
     if "RANK" in environ:
         return _torchrun(_Variables(environ, "torchrun"))
+    if environ.get(JOIN_VARIABLE):
+        return _JOINS
     if is_one_of_several(environ):
         return _slurm(_Variables(environ, "SLURM"))
     if "JOB_COMPLETION_INDEX" in environ:

@@ -42,7 +42,7 @@ _SIGNALS = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     if hasattr(signal, name)  # Windows has the first two
 )
-_MONITOR_SECONDS = 0.1
+MONITOR_SECONDS = 0.1
 _REACHED = "reached"
 """File beside the error file of a rank; it exists once the rank has reached the function."""
 _LOST_PEER = re.compile(
@@ -55,7 +55,7 @@ _LOST_PEER = re.compile(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Start:
+class Start:
     """The facts that every rank of one launch gets."""
 
     restart: int
@@ -64,7 +64,7 @@ class _Start:
 
 
 @final
-class _LaunchError(Exception):
+class LaunchError(Exception):
     """A rank ended with an error, and the others were stopped."""
 
     def __init__(
@@ -76,7 +76,7 @@ class _LaunchError(Exception):
         """Whether the rank reached the function; it does not if the program cannot be imported."""
         self.has_begun = has_begun
         """Whether a rank has trained a step, or has begun from a checkpoint."""
-        self.cause, self.traceback = _cause(failure)
+        self.cause, self.traceback = cause_of(failure)
 
 
 def launch_ranks(
@@ -88,6 +88,7 @@ def launch_ranks(
     simulated: bool = False,
     devices: Sequence[int] | None = None,
     last_checkpoint: Path | None = None,
+    once: Callable[..., dict[int, Any]] | None = None,
 ) -> dict[int, Any]:
     """Call ``function(*args)`` in new processes on this host and wait for them.
 
@@ -109,6 +110,8 @@ def launch_ranks(
         simulated: Whether the ranks only simulate devices; each uses one thread then.
         devices: Number of the GPU of each rank; None: the ranks have no devices of their own.
         last_checkpoint: A checkpoint that the error names if it exists.
+        once: Starts the processes once, with the arguments of :func:`launch_once`, which is the
+            default.
 
     Returns:
         The results of the function, by rank.
@@ -128,10 +131,10 @@ def launch_ranks(
     restart, has_begun = 0, False
     while True:
         count = len(left) if left is not None else ranks
-        start = _Start(restart, _threads(count, simulated), tuple(left) if left else None)
+        start = Start(restart, _threads(count, simulated), tuple(left) if left else None)
         try:
-            return _launch_once(start, function, args, count, run_id)
-        except _LaunchError as failed:
+            return (once or launch_once)(start, function, args, count, run_id)
+        except LaunchError as failed:
             has_begun = has_begun or failed.has_begun
             if restart >= max_restarts or not (failed.reached and has_begun):
                 raise _workers_failed(failed, restart, last_checkpoint) from None
@@ -155,13 +158,19 @@ def record_failure(error: Exception) -> None:
     """
     get_error_handler().record_exception(error)
     if _lost_a_peer(error):
-        limit = time.monotonic() + 10 * _MONITOR_SECONDS
+        limit = time.monotonic() + 10 * MONITOR_SECONDS
         with InterruptRequest() as request:
             while not request.requested and time.monotonic() < limit:
-                time.sleep(_MONITOR_SECONDS / 4)
+                time.sleep(MONITOR_SECONDS / 4)
 
 
-def _run_rank(start: _Start, task: tuple[Callable[..., Any], Sequence[object]]) -> Any:
+def task_of(function: Callable[..., Any], args: Sequence[object]) -> Any:
+    """Return a function and its arguments in the form in which new processes get them."""
+    task = (function, tuple(args))
+    return ByValue(task) if is_typed_in() else task
+
+
+def run_rank(start: Start, task: tuple[Callable[..., Any], Sequence[object]]) -> Any:
     """Set up a new process as a rank and run the function of the task with its arguments."""
     # The terminal's Ctrl-C must not reach the rank: the launcher forwards it, and two are too many.
     with contextlib.suppress(OSError, AttributeError):
@@ -181,13 +190,18 @@ def _run_rank(start: _Start, task: tuple[Callable[..., Any], Sequence[object]]) 
         raise
 
 
-def _launch_once(
-    start: _Start, function: Callable[..., Any], args: Sequence[object], ranks: int, run_id: str
+def launch_once(
+    start: Start, function: Callable[..., Any], args: Sequence[object], ranks: int, run_id: str
 ) -> dict[int, Any]:
+    """Start ranks that end together, and wait for them.
+
+    Raises:
+        LaunchError: One of them failed.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="flodl-ranks-", ignore_cleanup_errors=True) as folder,
-        _quiet_torch(),
-        _own_signals(),
+        quiet_torch(),
+        own_signals(),
     ):
         config = LaunchConfig(
             min_nodes=1,
@@ -199,20 +213,19 @@ def _launch_once(
             local_addr="127.0.0.1",
             # Restarts are counted here: torch would start them on the same devices.
             max_restarts=0,
-            monitor_interval=_MONITOR_SECONDS,
+            monitor_interval=MONITOR_SECONDS,
             start_method="spawn",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
-        launch = elastic_launch(config, _run_rank)
+        launch = elastic_launch(config, run_rank)
         try:
-            task = (function, tuple(args))
-            results: dict[int, Any] = launch(start, ByValue(task) if is_typed_in() else task)
+            results: dict[int, Any] = launch(start, task_of(function, args))
         except ChildFailedError as failed:
             rank, failure = failed.get_first_failure()
             # On one host the rank is also the local rank, which names the folder.
             reached = any(Path(folder).glob(f"*/*/{rank}/{_REACHED}"))
             has_begun = any_begun(Path(folder))
-            raise _LaunchError(rank, failure, reached=reached, has_begun=has_begun) from None
+            raise LaunchError(rank, failure, reached=reached, has_begun=has_begun) from None
         return results
 
 
@@ -243,7 +256,7 @@ def _refuse_import() -> None:
         )
 
 
-def _cause(failure: ProcessFailure) -> tuple[str, str]:
+def cause_of(failure: ProcessFailure) -> tuple[str, str]:
     """Return why a process ended, in a few words, and its traceback or an empty text."""
     message: Any = failure.message
     if isinstance(message, dict):
@@ -254,7 +267,7 @@ def _cause(failure: ProcessFailure) -> tuple[str, str]:
 
 
 def _workers_failed(
-    failed: _LaunchError, restarts: int, last_checkpoint: Path | None
+    failed: LaunchError, restarts: int, last_checkpoint: Path | None
 ) -> WorkersFailed:
     rank, cause, traceback = failed.rank, failed.cause, failed.traceback
     kept = str(last_checkpoint) if last_checkpoint and last_checkpoint.is_file() else None
@@ -280,7 +293,7 @@ def _lost_a_peer(error: BaseException | None) -> bool:
 
 
 @final
-class _quiet_torch:  # noqa: N801 - used as a function
+class quiet_torch:  # noqa: N801 - used as a function
     """Keeps torch's launcher from logging failures that an exception reports anyway."""
 
     def __enter__(self) -> None:
@@ -308,7 +321,7 @@ class _quiet_torch:  # noqa: N801 - used as a function
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Restore the signal handlers that torch replaces, and end as the signal usually does."""
     in_main = threading.current_thread() is threading.main_thread()
     former = {number: signal.getsignal(number) for number in _SIGNALS} if in_main else {}

@@ -112,7 +112,7 @@ class SampleRecorder:
     """
 
     def __init__(self, rank: int, batch_size: int) -> None:
-        self._rank, self._unit = rank, batch_size
+        self.rank, self._unit = rank, batch_size
         self._stretches: list[Stretch] = []
         self._left_out: list[Stretch] = []
 
@@ -165,7 +165,7 @@ class SampleRecorder:
         return segment
 
     def _packed(self, stretches: list[Stretch]) -> bytes:
-        return pack_segment(self._rank, self._unit, stretches) if stretches else b""
+        return pack_segment(self.rank, self._unit, stretches) if stretches else b""
 
 
 @final

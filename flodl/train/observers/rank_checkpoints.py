@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.settings import Policy
 from flodl.train.observers.checkpoints import CheckpointKeeper, last_values
 from flodl.train.observers.step_trace import StepTrace
@@ -69,7 +70,11 @@ class RankCheckpoints:
         plan, group = self._plan, self._group
         self._label = label
         self._keeper.check(self._parts.parts({}))
-        self._writes = self._group.broadcast_object(self._keeper.keeps)
+        self._writes = (
+            self._group.broadcast_object(self._keeper.keeps)
+            if found.writes is None
+            else found.writes
+        )
         start = found.start
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
@@ -120,6 +125,11 @@ class RankCheckpoints:
             self._ledger.append(position, [trained for trained, _ in segments])
             self._ledger.append(position, [left for _, left in segments], left_out=True)
 
+    def append_segments(self, position: int, segments: Sequence[bytes]) -> None:
+        """Append samples that are collected already, on the rank that writes."""
+        if self._ledger is not None:
+            self._ledger.append(position, segments)
+
     def save(
         self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
         schedule: ScheduleState | None,
@@ -140,13 +150,7 @@ class RankCheckpoints:
             self.append_samples(schedule.position)
         if not self._writes:
             return None
-        found = modes(self._parts.model)
-        state = replace(
-            state,
-            grouping={"accumulate": self._plan.accumulate},
-            frozen=found["frozen"],
-            evaluating=found["evaluating"],
-        )
+        state = self.described(state)
         extra: dict[str, Any] = {}
         if schedule is not None or self._group.world_size > 1:
             ranks = capture_ranks(
@@ -164,11 +168,25 @@ class RankCheckpoints:
         self._keeper.save(self._parts.parts(extra), position, last_values(state.history))
         return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
 
+    def described(self, state: LoopState) -> LoopState:
+        """Add to the state of the loop the modes of the model, and what a step is made of."""
+        found = modes(self._parts.model)
+        return replace(
+            state,
+            grouping={"accumulate": self._plan.accumulate},
+            frozen=found["frozen"],
+            evaluating=found["evaluating"],
+        )
+
     def _of_ranks(
         self, ranks: list[dict[str, Any]], schedule: ScheduleState | None
     ) -> dict[str, Any]:
         if schedule is None or self._config is None:
             return {"schedule": None, "ranks": ranks}
+        if len(ranks) != len(schedule.elche.ms):  # one was lost since they shared the batches
+            elche = replace(self._config.elche, world_size=len(ranks))
+            config = replace(self._config, elche=elche)
+            schedule = redistributed(schedule, config, [None] * len(ranks))
         outer, length = self._plan.distributed.outer_optimizer, self._config.batches_per_epoch
         return {
             "schedule": schedule.as_json(),

@@ -6,19 +6,22 @@ same command on the same devices always trains the same way.
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
-from flodl.ranks.settings import DdpRunConfig, Policy
+from flodl.ranks.launch.launcher import JOIN_VARIABLE
+from flodl.ranks.settings import Backend, DdpRunConfig, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
+    from flodl.ranks.launch.launcher import Launched
     from flodl.train.plan import TrainingPlan
 
 LONG_WAIT = 0.15
@@ -48,6 +51,8 @@ def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
         ValueError: A setting needs the other policy.
     """
     settings, reason = plan.distributed, "asked for"
+    if settings.elastic:
+        settings = settings.having(policy=Policy.CADENCE)
     if settings.policy is Policy.AUTO and is_iterable(plan.dataset):
         reason = "data that can only be iterated has no numbers, which windows would share"
         settings = settings.having(policy=Policy.SYNC)
@@ -110,6 +115,60 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
             "weights to the next, and these ranks average gradients; add .policy('cadence'), or "
             "leave it out"
         )
+
+
+_OF_FIXED_RANKS = (
+    *("speeds", "speed_hint", "partition_ratios", "simulate_ms", "simulate_speed"),
+    *("lr_scale_ratio", "outer_optimizer", "overlap"),
+)
+"""Settings of which each needs to know all ranks of a training at its start."""
+
+
+def check_elastic(plan: TrainingPlan, launched: Launched | None) -> None:
+    """Check a training whose ranks come and go, and one that this process is to join.
+
+    Raises:
+        ValueError: A setting contradicts ``elastic``.
+    """
+    settings = plan.distributed
+    joins = bool(os.environ.get(JOIN_VARIABLE))
+    if not settings.elastic:
+        raise ValueError(
+            f"{JOIN_VARIABLE} is set, and the ranks of this training are fixed: start the program "
+            f"with --elastic, or unset {JOIN_VARIABLE}"
+        )
+    if launched is not None and not joins:
+        raise ValueError(
+            f"elastic with {launched.source}, which ends all ranks when one is lost: start the "
+            f"program without it, and on further hosts with {JOIN_VARIABLE}"
+        )
+    usual = {one.name: one.default for one in fields(DdpRunConfig)}
+    reasons = {
+        f"policy {str(settings.policy)!r}": (
+            settings.policy not in (Policy.AUTO, Policy.CADENCE),
+            "a window is what can be lost; use .policy('cadence')",
+        ),
+        "backend 'cpu'": (
+            settings.backend is Backend.CPU,
+            "it waits for late ranks by itself; leave it out",
+        ),
+        "guards": (plan.guards is not None, "ranks that joined cannot go back; leave them out"),
+        "a timeline": (plan.record_timeline, "it has one part per fixed rank; leave it out"),
+        "a sharded model": (plan.sharded, "each rank has to hold all of it; leave .sharded() out"),
+        f"a {type(plan.dataset).__name__}": (
+            is_iterable(plan.dataset),
+            f"its samples have no numbers; {remedy_for(plan.dataset)}",
+        ),
+    } | {
+        name: (
+            getattr(settings, name) != usual[name],
+            "it is for ranks that are all known at the start; leave it out",
+        )
+        for name in _OF_FIXED_RANKS
+    }
+    for name, (contradicts, why) in reasons.items():
+        if contradicts:
+            raise ValueError(f"elastic with {name}: {why}")
 
 
 def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
     from flodl.train.observers.guards.loss_guard import Losses
+    from flodl.train.run.member import Member
     from flodl.train.run.training_state import Position
 
 
@@ -282,6 +284,15 @@ class Feed(ABC, Generic[W]):
 
     def untimed(self, window: W) -> None:
         """Let a window end after its batches, whatever they take."""
+
+    # --- Ranks that come and go ----------------------------------------------------------------
+
+    def attend(self, member: Member) -> None:
+        """Learn how the state of this rank is read and written, if ranks come and go."""
+
+    def write_state(self, file: Path) -> None:
+        """Write the state of this rank for one that joins."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop to load batches."""

@@ -67,6 +67,12 @@ def feed_of(
     kind: type[WindowFeed] = CadenceFeed
     if settings.policy is Policy.ASYNC or settings.overlap:
         kind = OverlappedFeed
+    if settings.elastic:
+        from flodl.train.policies.elastic import ElasticFeed
+
+        elastic = ElasticFeed(*given, averager=averager, optimizer=parts.optimizer, marks=marks)
+        elastic.join(found.joined)
+        return elastic
     return kind(*given, averager=averager, optimizer=parts.optimizer, marks=marks)
 
 

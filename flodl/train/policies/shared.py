@@ -59,6 +59,11 @@ class SharedFeed(Feed[W]):
         """By epoch, for each batch of this rank that is not judged yet, where its loss counts."""
         self._latest = 0
 
+    @property
+    def rank(self) -> int:
+        """The number of this rank in the schedule."""
+        return self._group.rank
+
     # --- The place -----------------------------------------------------------------------------
 
     @property

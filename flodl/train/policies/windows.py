@@ -149,7 +149,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
 
     def parts(self, window: LeaseWindow) -> Generator[Part]:
         """Load this rank's lease from its progress on."""
-        plan, rank, accumulate = window.plan, self._group.rank, self._accumulate
+        plan, rank, accumulate = window.plan, self.rank, self._accumulate
         lease = plan.lease_size(rank)
         _, spans = front(plan.leases[rank], window.done)
         window.elapsed_ms = 0.0
@@ -164,7 +164,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
 
     def ends(self, window: LeaseWindow, part: Part, ms: float) -> bool:
         """Whether this rank goes to the average after a batch that took so many milliseconds."""
-        plan, rank = window.plan, self._group.rank
+        plan, rank = window.plan, self.rank
         window.took(ms, len(part.rows), counts=not plan.warm_up or window.done > 0)
         if not part.closes or not stops_here(plan, rank, window.done, window.elapsed_ms, ms):
             return False
@@ -245,7 +245,6 @@ class WindowFeed(SharedFeed[LeaseWindow]):
         self, plan: WindowPlan, rows: Sequence[Sequence[float]], *, averaged: bool
     ) -> Exchanged:
         """Close a window with the reports of all ranks; the result is the same on every rank."""
-        rank = self._group.rank
         for other, row in enumerate(rows):
             if row[5] != rows[0][5]:
                 raise PlanMismatchError(
@@ -262,6 +261,19 @@ class WindowFeed(SharedFeed[LeaseWindow]):
             )
             for row in rows
         ]
+        wishes = [row[6:] for row in rows]
+        return self._settled(plan, reports, wishes, self.rank, averaged=averaged)
+
+    def _settled(
+        self,
+        plan: WindowPlan,
+        reports: Sequence[WindowReport],
+        wishes: Sequence[Sequence[float]],
+        rank: int | None,
+        *,
+        averaged: bool,
+    ) -> Exchanged:
+        """Close a window; ``rank`` is None on a rank that has joined at its end."""
         self.schedule, outcome = close_window(self.schedule, plan, reports, self.config)
         rate = growth_rate(self.schedule.guard, max(plan.counts))
         if rate is not None:
@@ -271,9 +283,10 @@ class WindowFeed(SharedFeed[LeaseWindow]):
             self._marks("anchor", from_=before, to=after)
         if outcome.advice is not Advice.STABLE:
             self._marks("guard", rank=rank, what=outcome.advice.value)
-        self._marks("wait", ms=outcome.waits_ms[rank])
-        wishes = [max(wish) for wish in zip(*(row[6:] for row in rows), strict=True)]
-        return Exchanged(averaged, outcome.comm_ms, outcome.waits_ms[rank], wishes)
+        waited = 0.0 if rank is None else outcome.waits_ms[rank]
+        self._marks("wait", ms=waited)
+        combined = [max(wish) for wish in zip(*wishes, strict=True)]
+        return Exchanged(averaged, outcome.comm_ms, waited, combined)
 
     # --- Going back ----------------------------------------------------------------------------
 

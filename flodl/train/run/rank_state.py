@@ -25,6 +25,7 @@ from flodl.ranks.averaging.buffers import broadcast_state
 from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
+from flodl.train.run.joined import Joined
 from flodl.train.run.loop_state import LoopState, modes
 from flodl.train.run.own_state import of_rank, set_of_rank
 from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused
@@ -130,6 +131,10 @@ class RankStart:
     """Mark of the sample ledger in the checkpoint; None without one."""
     outer: dict[str, Any] = field(default_factory=dict)
     """State of the outer optimizer."""
+    writes: bool | None = None
+    """Whether rank 0 keeps states; None if it has not told this rank yet."""
+    joined: Joined | None = None
+    """Where the ranks were that this rank has joined; None if it begins by itself."""
 
 
 def begin_in_order(

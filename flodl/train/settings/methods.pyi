@@ -407,6 +407,15 @@ class SettingMethods:
     def ranks(self, count: int | None) -> Self:
         """Processes to start if no launcher did (default: one per usable GPU)."""
 
+    def elastic(self, on: bool = True) -> Self:
+        """Let ranks come and go while the others train on; needs ``flodl[elastic]`` and ``cadence``.
+
+        What a lost rank has trained since the last average is trained again by the others.
+        """
+
+    def min_ranks(self, count: int) -> Self:
+        """With ``elastic``: the fewest ranks that train; fewer wait for others to join (default: 1)."""
+
     def max_restarts(self, count: int) -> Self:
         """How often all ranks start again when one is lost after a first step (default: 3)."""
 

@@ -1,0 +1,438 @@
+"""A group of ranks that come and go: torchft decides who takes part, at the end of each window.
+
+A rank begins alone. At a *meeting*, all living ranks agree on who they are; ranks that have just
+come get the state of the training from one of the others. Between two meetings, the group is like
+any other.
+
+If a rank dies in an exchange of small values, the others meet, repeat the exchange, and continue. A
+rank that has got the values already passes them on, so all continue with the same ones. If a rank
+dies inside :meth:`ElasticGroup.together`, where a window is exchanged, :class:`RankLost` is raised.
+The window is then exchanged again by those that are left.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    ReduceOp,
+    Store,
+    TCPStore,
+)
+
+from flodl.errors import DistributedError, StateError
+from flodl.ranks.elastic.healing import Healing
+from flodl.ranks.elastic.meeting_place import MeetingPlace, load_torchft
+from flodl.ranks.group import Done, Group, Pending
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+_EXCHANGE = timedelta(seconds=60)
+"""How long an exchange may take; it ends sooner if a rank dies, and this ends one that hangs."""
+
+_PATIENCE = timedelta(seconds=15)
+"""After so long without an answer, a rank looks whether the lighthouse is still there."""
+
+_JOINED = "joined."
+"""In the names of the ranks that joined."""
+
+
+@final
+class RankLost(DistributedError):  # noqa: N818 - the name says what happened
+    """A rank has died in an exchange; those that are left can repeat it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """What a rank tells the others at a meeting."""
+
+    name: str
+    done: int
+    """Exchanges of small values that it has completed."""
+    at_window: bool
+    """Whether it has come to exchange a window; else it repeats an exchange of small values."""
+
+
+@final
+class ElasticGroup(Group):
+    """The ranks of one training that come and go, seen from one of them.
+
+    Args:
+        place: Where they meet.
+        rank: Number of this process among those that the program started; None if it joins later.
+        restart: How often the program has started its ranks again.
+        device: Device on which this process trains.
+        local_rank: Number of this process on its host.
+        starters: A store of the ranks that the program started, and their number: they wait for
+            each other at their first meeting.
+
+    Attributes:
+        members: The name of each rank.
+        lighthouse_gone: Whether the lighthouse did not answer any more at the last meeting.
+    """
+
+    def __init__(
+        self,
+        place: MeetingPlace,
+        *,
+        rank: int | None,
+        restart: int = 0,
+        device: torch.device,
+        local_rank: int = 0,
+        starters: tuple[Store, int] | None = None,
+    ) -> None:
+        load_torchft()
+        self.rank, self.world_size, self.local_rank = rank or 0, 1, local_rank
+        self.device, self.joins = device, rank is None
+        # The lighthouse orders ranks by their names: those that joined follow in their order.
+        number = f"{rank:06d}" if rank is not None else f"{_JOINED}{time.time_ns():020d}"
+        self.name = f"{restart:04d}.{number}"
+        self.members: tuple[str, ...] = (self.name,)
+        self.lighthouse_gone = False
+        self._place, self._starters = place, starters
+        self._leader = self.name if rank == 0 else None
+        self._done, self._last = 0, b""
+        self._together = self._entered = False
+        self._counted = (0, 1)
+        self._stream = rank if rank is not None else time.time_ns()
+        self._manager: Any = None
+        self._groups: Any = None
+        self._healing: Healing | None = None
+        self._received: Path | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank writes files and prints: rank 0 of those that the program started."""
+        return self._leader == self.name
+
+    @property
+    def stream(self) -> int:
+        """Number of the random numbers of this rank, which no other rank has."""
+        return self._stream
+
+    # --- Meetings ------------------------------------------------------------------------------
+
+    def check_same(self, facts: Mapping[str, object]) -> None:
+        """Keep what must be the same on all ranks: it is compared when a rank joins."""
+        self._signature = dict(facts)
+
+    def begin(self, state: Callable[[Path], object]) -> None:
+        """Let the others know that this rank lives.
+
+        Args:
+            state: Writes the state of this rank into a file, for ranks that join.
+        """
+        torchft = load_torchft()
+        if not self._place.answers():
+            raise self._no_lighthouse()
+        # It logs each error that it reports; flodl says itself what follows from one.
+        logging.getLogger("torchft.manager").setLevel(logging.CRITICAL)
+        host = self._place.own_host
+        healing = self._healing = Healing(host, self._place.token, self._signature)
+        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+
+        def offered() -> str:
+            file = healing.folder / "state.fdl"
+            try:
+                state(file)
+            except Exception as error:
+                raise DistributedError(f"a rank cannot join: {error}") from error
+            return str(file)
+
+        def receive(file: str) -> None:
+            self._received = Path(file)
+
+        self._groups = torchft.ProcessGroupGloo(timeout=_EXCHANGE)
+        self._manager = torchft.Manager(
+            pg=self._groups,
+            load_state_dict=receive,
+            state_dict=offered,
+            min_replica_size=1,
+            use_async_quorum=False,
+            timeout=_EXCHANGE,
+            connect_timeout=_PATIENCE,
+            rank=0,
+            world_size=1,
+            store_addr=host,
+            store_port=self._store.port,
+            lighthouse_addr=self._place.lighthouse,
+            replica_id=self.name,
+            hostname=host,
+            checkpoint_transport=healing,
+        )
+        if self._starters is not None:
+            store, count = self._starters
+            if store.add("here", 1) == count:
+                store.set("all here", "")
+            store.wait(["all here"])
+
+    def meet(self) -> Path | None:
+        """Agree with all living ranks on who takes part from now on.
+
+        Returns:
+            A file with the state of the training if this rank has none or an older one.
+
+        Raises:
+            DistributedError: This rank cannot take part, or the rank that writes files is gone.
+        """
+        self._received = None
+        while not self.lighthouse_gone:
+            try:
+                if not self._count(shrink=False):
+                    break
+                repeating = [one for one in self._tell(at_window=True) if not one.at_window]
+            except RankLost:
+                continue
+            # They finish their exchange and come to this window, too.
+            if not self._entered and not self._is_complete():
+                continue
+            if repeating and self._received is None:
+                continue
+            break
+        return self._received
+
+    def _is_complete(self) -> bool:
+        """Whether a first meeting has all ranks that it needs."""
+        if self._starters is not None and len(self.members) < self._starters[1]:
+            return False
+        return self.leads or self._received is not None
+
+    def enter(self) -> None:
+        """Exchange values with the others from now on; before, this group is a group of one."""
+        self._entered = True
+        self.rank, self.world_size = self._counted
+
+    def commit(self) -> None:
+        """Count a window as exchanged: this rank has its result."""
+        self._manager.should_commit()
+
+    def _count(self, *, shrink: bool) -> bool:
+        """Let torchft find the ranks that live; return False if there is no lighthouse any more.
+
+        Raises:
+            RankLost: One of them has died since.
+            DistributedError: This rank is refused.
+        """
+        while True:
+            try:
+                with warnings.catch_warnings():
+                    # torchft's own; as an error it would look like the loss of a rank.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    self._manager.start_quorum(shrink_only=shrink, timeout=_PATIENCE)
+                break
+            except (TimeoutError, RuntimeError) as error:
+                self._manager._quorum_future = None
+                if self._place.answers():
+                    continue
+                if not self._entered:
+                    raise self._no_lighthouse() from error
+                self.lighthouse_gone = True
+                return False
+        if (failed := self._manager.errored()) is not None:
+            problem = failed.original_exception
+            self._break_off(problem)
+            if isinstance(problem, DistributedError):
+                raise problem
+            if not isinstance(problem, RuntimeError | TimeoutError | OSError):
+                raise DistributedError(f"the ranks cannot meet: {problem}") from problem
+            raise RankLost(str(problem)) from problem
+        self._counted = self._manager.participating_rank(), self._manager.num_participants()
+        if self._entered:
+            self.rank, self.world_size = self._counted
+        return True
+
+    def _no_lighthouse(self) -> DistributedError:
+        return DistributedError(
+            f"the lighthouse {self._place.lighthouse} does not answer: the training has ended, or "
+            "the address is another one"
+        )
+
+    def _tell(self, *, at_window: bool) -> list[_Present]:
+        """Compare with the others, and bring those up to date that lack the newest values."""
+        mine = _Present(self.name, self._done, at_window)
+        ranks: list[_Present] = [pickle.loads(one) for one in self._all_gather(pickle.dumps(mine))]  # noqa: S301
+        newest = max(one.done for one in ranks)
+        if any(one.done != newest for one in ranks):
+            last = self._all_gather(self._last)
+            source = next(at for at, one in enumerate(ranks) if one.done == newest)
+            self._last, self._done = last[source], newest
+        self.members = tuple(one.name for one in ranks)
+        if self._leader is None and _JOINED not in self.members[0]:
+            self._leader = self.members[0]
+        if self._leader is not None and self._leader != self.members[0]:
+            raise DistributedError(
+                "the rank that writes the files of the training is gone; the training continues "
+                "from its last checkpoint when it is started again"
+            )
+        return ranks
+
+    def _break_off(self, error: Exception) -> None:
+        """Leave the connections of an exchange that failed, so that nobody waits for this rank."""
+        self._manager.report_error(error)
+        self._groups.abort()
+        self._manager.should_commit()  # False: torchft connects the ranks anew
+
+    # --- Exchanges -----------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Exchange a window: inside, a rank that dies raises :class:`RankLost`."""
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+
+    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:  # noqa: ARG002
+        """Return the values of every rank."""
+        return self.gather_objects([float(value) for value in values])
+
+    def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
+        """Return a finished gather."""
+        return Done(self.gather(values, prompt=prompt))
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the object of every rank."""
+        if not self._entered:
+            return [value]
+        mine = pickle.dumps(value)
+        if self._together:
+            return [pickle.loads(one) for one in self._all_gather(mine)]  # noqa: S301
+        wanted = self._done + 1
+        while self._done < wanted:
+            try:
+                self._last = pickle.dumps(self._all_gather(mine))
+                self._done = wanted
+            except RankLost:
+                self._go_on()
+        return [pickle.loads(one) for one in pickle.loads(self._last)]  # noqa: S301
+
+    def _go_on(self) -> None:
+        """Meet those that are left, to repeat an exchange of small values."""
+        while True:
+            try:
+                if not self._count(shrink=True):
+                    raise DistributedError(
+                        f"a rank and the lighthouse {self._place.lighthouse} are gone; started "
+                        "again, the training continues from its last checkpoint"
+                    )
+                self._tell(at_window=False)
+                return
+            except RankLost:
+                continue
+
+    def gather_objects_to_first(self, value: T) -> list[T] | None:
+        """Return the object of every rank on the first."""
+        found = self.gather_objects(value)
+        return found if self.leads else None
+
+    def broadcast_object(self, value: T | None) -> T:
+        """Return the object of the first rank."""
+        return self.gather_objects(value)[0]  # type: ignore[return-value]
+
+    def scatter_objects(self, values: Sequence[T] | None) -> T:
+        """Return this rank's part."""
+        parts: Sequence[T] = self.broadcast_object(values)
+        return parts[self.rank]
+
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Overwrite a tensor with that of the first rank."""
+        if self._entered:
+            tensor.copy_(self._gather(tensor)[0])
+
+    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
+        """Overwrite a tensor with the sum over the ranks."""
+        self.all_reduce_later(tensor, maximum=maximum).wait()
+
+    def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
+        """Begin a sum over the ranks."""
+        if self.world_size == 1:
+            return Done(tensor)
+        options: Any = AllreduceOptions()
+        options.reduceOp = ReduceOp.MAX if maximum else ReduceOp.SUM
+        with self._with_others():
+            work = self._groups.allreduce([tensor], options)
+        return _Sum(self, work, tensor)
+
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        self.gather_objects(None)
+
+    @property
+    def store(self) -> Store:
+        """Ranks that come and go have no common store.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError("ranks that come and go have no common store")
+
+    def close(self) -> None:
+        """Leave the training."""
+        if self._manager is not None:
+            self._manager.shutdown(wait=False)
+            self._groups.abort()
+            self._manager = None
+
+    def _all_gather(self, mine: bytes) -> list[bytes]:
+        if self._counted[1] == 1:
+            return [mine]
+        sizes = [int(size) for size in self._gather(torch.tensor([len(mine)]))]
+        padded = torch.zeros(max(*sizes, 1), dtype=torch.uint8)
+        padded[: len(mine)] = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8)[
+            : len(mine)
+        ]
+        rows = self._gather(padded)
+        return [bytes(row[:size].numpy()) for row, size in zip(rows, sizes, strict=True)]
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        rows = [torch.empty_like(tensor) for _ in range(self._counted[1])]
+        with self._with_others():
+            self._groups.allgather([rows], [tensor], AllgatherOptions()).wait()
+        return rows
+
+    @contextmanager
+    def _with_others(self) -> Iterator[None]:
+        """Leave an exchange that fails.
+
+        Raises:
+            RankLost: It has failed.
+        """
+        try:
+            yield
+        except (RuntimeError, AssertionError) as error:
+            self._break_off(error if isinstance(error, RuntimeError) else RuntimeError(str(error)))
+            raise RankLost(str(error)) from error
+
+
+@final
+class _Sum(Pending):
+    """A sum in progress."""
+
+    def __init__(self, group: ElasticGroup, work: Any, tensor: Tensor) -> None:
+        self._group, self._work, self._tensor = group, work, tensor
+
+    def done(self) -> bool:
+        """Whether it is finished."""
+        return bool(self._work.is_completed())
+
+    def wait(self) -> Any:
+        """Wait for the other ranks."""
+        with self._group._with_others():
+            self._work.wait()
+        return self._tensor

@@ -1,0 +1,166 @@
+"""How a rank that joins gets the state of a training: one checkpoint file, from another rank.
+
+The file is an ordinary checkpoint: safetensors and JSON, and nothing in it is executed. The rank
+that has it serves it on the interface through which it reaches the lighthouse. It asks for the
+token of the run. Before a rank takes the state, it compares the signature of the training with its
+own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, final
+
+import httpx2
+
+from flodl.errors import DistributedError
+
+_STATE = "state"
+_SIGNATURE = "signature"
+
+
+@final
+class Healing:
+    """torchft's interface for the transport of checkpoints, with a file instead of pickles.
+
+    Args:
+        host: Address on which to serve.
+        token: Secret of the run.
+        signature: What has to be the same on all ranks, by name.
+    """
+
+    def __init__(self, host: str, token: str, signature: Mapping[str, object]) -> None:
+        self._token, self._signature = token, {k: str(v) for k, v in signature.items()}
+        self._folder = tempfile.TemporaryDirectory(prefix="flodl-heal-")
+        self._lock = threading.Lock()
+        self._step, self._file = -1, Path()
+        self._server = ThreadingHTTPServer((host, 0), _handler(self))
+        self._server.daemon_threads = True
+        threading.Thread(
+            target=self._server.serve_forever, name="flodl-healing", daemon=True
+        ).start()
+
+    @property
+    def folder(self) -> Path:
+        """A folder for the files, which is removed at the end."""
+        return Path(self._folder.name)
+
+    def metadata(self) -> str:
+        """Return the address, which torchft passes to the rank that joins."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def send_checkpoint(
+        self,
+        dst_ranks: list[int],  # noqa: ARG002 - torchft's interface
+        step: int,
+        state_dict: Any,
+        timeout: timedelta,  # noqa: ARG002
+    ) -> None:
+        """Serve a state to ranks that are behind, until :meth:`disallow_checkpoint`."""
+        with self._lock:
+            self._step, self._file = step, Path(state_dict["user"]["default"])
+
+    def disallow_checkpoint(self) -> None:
+        """Serve no state any more: this rank changes its own now."""
+        with self._lock:
+            self._step = -1
+
+    def recv_checkpoint(
+        self,
+        src_rank: int,  # noqa: ARG002 - torchft's interface
+        metadata: str,
+        step: int,
+        timeout: timedelta,
+    ) -> Any:
+        """Fetch the state of a training from another rank.
+
+        Raises:
+            DistributedError: This rank does not train the same, or the other rank is gone.
+        """
+        target = self.folder / "received.fdl"
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            with httpx2.Client(
+                base_url=metadata,
+                headers=headers,
+                timeout=timeout.total_seconds(),
+                trust_env=False,
+            ) as client:
+                answer = client.get(f"/{_SIGNATURE}")
+                if answer.status_code == 403:
+                    raise DistributedError(
+                        "the token of this rank is not the one of the training: copy the whole "
+                        "address that the training printed"
+                    )
+                self._compare(answer.raise_for_status().json())
+                with (
+                    client.stream("GET", f"/{_STATE}/{step}") as body,
+                    target.open("wb") as file,
+                ):
+                    for piece in body.raise_for_status().iter_bytes(1 << 20):
+                        file.write(piece)
+        except httpx2.HTTPError as error:
+            raise DistributedError(
+                f"the state of the training cannot be read from {metadata}: {error}"
+            ) from error
+        return {
+            "user": {"default": str(target)},
+            "torchft": {"step": step, "batches_committed": 0},
+        }
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: ARG002 - torchft's interface
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._folder.cleanup()
+
+    def answer(self, path: str, token: str) -> tuple[int, bytes | Path]:
+        """Return the status of an answer, and its text or file."""
+        if not hmac.compare_digest(token.encode(), f"Bearer {self._token}".encode()):
+            return 403, b"another token"
+        if path == f"/{_SIGNATURE}":
+            return 200, json.dumps(self._signature).encode()
+        with self._lock:
+            known = self._step >= 0 and path == f"/{_STATE}/{self._step}"
+            return (200, self._file) if known else (404, b"no such state")
+
+    def _compare(self, theirs: Mapping[str, str]) -> None:
+        mine = self._signature
+        differ = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
+        if differ:
+            first = differ[0]
+            others = f" (and {len(differ) - 1} more: {', '.join(differ[1:4])})" * (len(differ) > 1)
+            raise DistributedError(
+                f"this rank cannot join, because it would train something else: {first} is "
+                f"{theirs.get(first, 'missing')} in the training and {mine.get(first, 'missing')} "
+                f"here{others}; start the same program with the same arguments"
+            )
+
+
+def _handler(healing: Healing) -> Callable[..., BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = healing.answer(self.path, self.headers.get("Authorization", ""))
+            size = content.stat().st_size if isinstance(content, Path) else len(content)
+            self.send_response(status)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if isinstance(content, Path):
+                with content.open("rb") as file:
+                    shutil.copyfileobj(file, self.wfile, 1 << 20)
+            else:
+                self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing on the terminal."""
+
+    return Handler

@@ -1,0 +1,62 @@
+"""A training whose ranks come and go; it ends when the test asks for that."""
+
+import os
+import sys
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from flodl import Callback, RunDirectory, TensorDataSet, Trainer, entry
+
+FOLDER = Path(os.environ["FOLDER"])
+
+
+class Watch(Callback):
+    """Writes down the weights of this rank after each epoch."""
+
+    def on_epoch_end(self, run, metrics):
+        weights = b"".join(value.numpy().tobytes() for value in run.model.state_dict().values())
+        digest = blake2b(weights, digest_size=8).hexdigest()
+        file = FOLDER / f"rank-{os.environ.get('RANK', 'joined')}-{os.getpid()}"
+        with file.open("a") as rows:
+            rows.write(f"{metrics.epoch} {digest} {len(metrics.counts)}\n")
+        if (FOLDER / "enough").exists():
+            run.stop("enough")
+
+
+def model(_device):
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def optimizer(parameters):
+    return torch.optim.Adam(parameters, lr=1e-2)
+
+
+def loss(net, batch):
+    pace = os.environ.get("PACE_MS", "5").split(",")
+    time.sleep(float(pace[int(os.environ.get("RANK", "0")) % len(pace)]) / 1000)
+    return (net(batch[0]) - batch[1]).square().mean()
+
+
+def main(_):
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(240, 4, generator=generator)
+    (
+        Trainer.builder(model, optimizer, loss)
+        .dataset(TensorDataSet(inputs, inputs.sum(1, keepdim=True)))
+        .batch_size(int(os.environ.get("BATCH_SIZE", "4")))
+        .num_epochs(10_000)
+        .engine("eager")
+        .callbacks(Watch())
+        .ranks(int(os.environ.get("RANKS", "3")))
+        .elastic()
+        .run_dir(RunDirectory.create(FOLDER / "runs"))
+        .run()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(entry(main, None))

@@ -1,0 +1,222 @@
+"""Ranks that come and go: what dies is trained by others, who joins gets all, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from flodl import Trainer
+from flodl.ranks.elastic.group import ElasticGroup
+from flodl.ranks.elastic.meeting_place import BIND_VARIABLE, MeetingPlace, lighthouse
+from flodl.ranks.group import Group
+from flodl.ranks.launch.launcher import JOIN_VARIABLE
+from flodl.train.run.verify import verify_run
+from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
+from tests.rows import each_row
+from tests.waiting import wait_for
+
+LONG = 200.0
+"""Seconds: up to seven processes import torch, beside the other tests."""
+
+PROGRAM = Path(__file__).with_name("programs") / "elastic.py"
+
+
+@dataclass
+class Elastic:
+    """A training in a folder, and its processes."""
+
+    folder: Path
+    processes: list[subprocess.Popen[bytes]]
+
+    def start(self, name: str, **environ: str) -> subprocess.Popen[bytes]:
+        """Start the program; what it says goes to ``name``."""
+        usual = {k: v for k, v in os.environ.items() if not k.startswith(("FLODL", "TORCHELASTIC"))}
+        with (self.folder / name).open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, PROGRAM],
+                env=usual | {"FOLDER": str(self.folder), **environ},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(process)
+        return process
+
+    def said(self, name: str = "first") -> str:
+        return (self.folder / name).read_text()
+
+    def address(self) -> str:
+        """Return the address that the training has printed."""
+        found = wait_for(lambda: re.search(rf"{JOIN_VARIABLE}=(\S+)", self.said()), LONG)
+        return found[1]
+
+    def epochs(self, rank: str) -> list[list[str]]:
+        """Return the rows of a rank: number of an epoch, digest of the weights, ranks."""
+        files = list(self.folder.glob(f"rank-{rank}-*"))
+        return [line.split() for file in files for line in file.read_text().splitlines()]
+
+    def pid(self, rank: str) -> int:
+        """Return the process of a rank, once it has ended an epoch."""
+        wait_for(lambda: self.epochs(rank), LONG, f"rank {rank} has not ended an epoch")
+        return int(next(self.folder.glob(f"rank-{rank}-*")).name.rpartition("-")[2])
+
+    def more_epochs(self, rank: str, count: int = 2) -> None:
+        """Wait until a rank has ended some further epochs."""
+        before = len(self.epochs(rank))
+        wait_for(lambda: len(self.epochs(rank)) >= before + count, LONG, self.said())
+
+    def end(self) -> None:
+        """Ask for the end of the training."""
+        (self.folder / "enough").touch()
+
+    @property
+    def run(self) -> Path:
+        return next((self.folder / "runs").iterdir())
+
+
+@pytest.fixture
+def elastic(tmp_path: Path) -> Iterator[Elastic]:
+    """A folder for one training; all its processes end with the test."""
+    made = Elastic(tmp_path, [])
+    yield made
+    for process in made.processes:
+        process.terminate()
+    for process in made.processes:
+        process.wait()
+
+
+def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> None:
+    first = elastic.start("first")
+    address = elastic.address()
+    elastic.pid("0")
+    joins = elastic.start("second", **{JOIN_VARIABLE: address})
+    differs = elastic.start("third", BATCH_SIZE="8", **{JOIN_VARIABLE: address})
+    stranger = elastic.start("fourth", **{JOIN_VARIABLE: address + "x"})
+    elastic.pid("joined")
+
+    os.kill(elastic.pid("1"), signal.SIGKILL)
+    wait_for(lambda: "1 of the ranks left; 3 train on" in elastic.said(), LONG)
+    elastic.more_epochs("0")
+    assert differs.wait(LONG) == 1
+    assert "batch_size is 4 in the training and 8 here" in elastic.said("third")
+    assert stranger.wait(LONG) == 1
+    assert "the token of this rank is not the one of the training" in elastic.said("fourth")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert joins.wait(LONG) == 0, elastic.said("second")
+
+    weights = defaultdict(set)
+    for epoch, digest, _ in elastic.epochs("*"):
+        weights[int(epoch)].add(digest)
+    assert all(len(digests) == 1 for digests in weights.values())
+    last = str(max(weights))
+    assert all(elastic.epochs(rank)[-1][0] == last for rank in ("0", "2", "joined"))
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * len(weights)
+    assert len(proof.rank_samples) == 3 or proof.rank_samples[3] > 0
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert not record.get("restarts")
+
+
+# --- Nobody leaves -----------------------------------------------------------------------------
+
+EXACT = {"deterministic": True}
+
+
+def elastic_train(group: Group, place: MeetingPlace) -> Outcome:
+    """Train with a group of ranks that could come and go; the store of the others starts it."""
+    own = ElasticGroup(
+        place, rank=group.rank, device=torch.device("cpu"), starters=(group.store, group.world_size)
+    )
+    try:
+        return train(own, settings={"elastic": True}, builder=EXACT)
+    finally:
+        own.close()
+
+
+def fixed_train(group: Group) -> Outcome:
+    return train(group, builder=EXACT)
+
+
+def test_as_long_as_nobody_leaves_all_is_the_same_bit_by_bit(ranks: Ranks) -> None:
+    server, place = lighthouse({}, 1)
+    elastic = ranks(3, elastic_train, place)
+    server.shutdown()
+    fixed = ranks(3, fixed_train)
+    for one, other in zip(elastic, fixed, strict=True):
+        assert one.batches == other.batches
+        assert [value.tolist() for value in one.params] == [v.tolist() for v in other.params]
+        assert one.averages == other.averages
+        assert [m.avg_loss for m in one.metrics] == [m.avg_loss for m in other.metrics]
+
+
+# --- What cannot be ----------------------------------------------------------------------------
+
+
+@each_row(
+    ("settings", "reason"),
+    [
+        ({"policy": "sync"}, "policy 'sync': a window is what can be lost"),
+        ({"policy": "async"}, "policy 'async': a window is what can be lost"),
+        ({"backend": "cpu"}, "backend 'cpu': it waits for late ranks by itself"),
+        ({"speeds": [1, 2]}, "speeds: it is for ranks that are all known at the start"),
+        ({"lr_scale_ratio": 1.0}, "lr_scale_ratio: it is for ranks that are all known"),
+    ],
+)
+def test_what_needs_fixed_ranks_is_refused(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"elastic with {reason}")):
+        described().elastic().ddp(settings).run()
+
+
+def test_an_address_without_elastic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JOIN_VARIABLE, "http://127.0.0.1:9/#word")
+    with pytest.raises(ValueError, match="start the program with --elastic"):
+        described().run()
+
+
+def test_torchrun_ends_all_ranks_so_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="elastic with torchrun, which ends all ranks"):
+        described().elastic().run()
+
+
+@each_row("text", ["http://host:1/", "host:1#word", "http://host/#word", "http://h:x/#word"])
+def test_a_malformed_address_is_refused(text: str) -> None:
+    with pytest.raises(RuntimeError, match="is not the address of a training"):
+        MeetingPlace.given({JOIN_VARIABLE: text})
+
+
+def test_a_lighthouse_that_cannot_listen_says_what_to_set() -> None:
+    with pytest.raises(RuntimeError, match=f"set {BIND_VARIABLE} to HOST:PORT of this host"):
+        lighthouse({BIND_VARIABLE: "192.0.2.1:80"}, 1)
+
+
+def test_an_address_at_which_nobody_listens_is_named() -> None:
+    group = ElasticGroup(
+        MeetingPlace("http://127.0.0.1:9", "word"), rank=None, device=torch.device("cpu")
+    )
+    group.check_same({})
+    with pytest.raises(RuntimeError, match=r"the lighthouse http://127\.0\.0\.1:9 does not answer"):
+        group.begin(lambda _: None)
+
+
+def described() -> Trainer:
+    return (
+        Trainer.builder(linear, sgd, lambda model, batch: model(batch[0]).sum())
+        .dataset(Numbers(20))
+        .batch_size(4)
+        .num_epochs(1)
+    )
