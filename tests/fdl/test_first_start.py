@@ -99,7 +99,7 @@ def test_what_other_ranks_say_is_not_lost(tmp_path):
 
 def test_a_program_that_says_nothing_of_steps_has_begun_after_a_minute(tmp_path, monkeypatch):
     start = rank_launcher.Start(begun=False)
-    start.hold({0: str(tmp_path / "error.json")}, {})
+    start.hold({0: str(tmp_path / "error.json")}, {}, {})
     assert not start.has_begun()
     monkeypatch.setattr(rank_launcher, "PLAIN_S", 0.0)
     (tmp_path / rank_launcher.WATCHED).touch()
@@ -112,7 +112,7 @@ def test_no_text_is_held_back_for_long(tmp_path, monkeypatch, capsysbinary):
     (tmp_path / "1").mkdir()
     streams = {}
     start = rank_launcher.Start(begun=False)
-    start.hold({one: str(tmp_path / f"{one}/error.json") for one in (0, 1)}, streams)
+    start.hold({one: str(tmp_path / f"{one}/error.json") for one in (0, 1)}, {}, streams)
     Path(streams[1]).write_text("waiting for the data")
     assert capsysbinary.readouterr().err == b""
     monkeypatch.setattr(rank_launcher, "_HELD_S", 0.0)
