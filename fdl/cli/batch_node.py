@@ -12,7 +12,6 @@ from typing import Any
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.base.masking import KNOWN
 from fdl.base.signals import asked_by
 from fdl.base.terminal import answer_yes
 from fdl.cli.prepass import scan
@@ -20,7 +19,7 @@ from fdl.manifest.select.environment import active_environment
 from fdl.manifest.select.project import Project, locate
 from fdl.plan.planner import here
 from fdl.plan.recorded import chosen
-from fdl.plan.redaction import hidden_texts
+from fdl.plan.redaction import know_secrets
 from fdl.run.chain import steps_of
 from fdl.run.child import end_with
 from fdl.run.execute import execute, start
@@ -55,7 +54,7 @@ def _run(asked: dict[str, Any]) -> int:
     steps = steps_of(project, invocation.tokens, place)
     output.warnings(project.untold())
     for step in steps:
-        KNOWN.add(hidden_texts(step.plan))
+        know_secrets(step.plan)
     if asked["row"]:
         plan, row = steps[-1].plan, asked["row"]
         plan.record = chosen(plan, row["folder"], row["varied"]) if asked["records"] else None

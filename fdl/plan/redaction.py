@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def redacted(plan: Plan) -> Plan:
     """A copy of the plan to print; the original is what runs."""
-    KNOWN.add(hidden_texts(plan))
+    know_secrets(plan)
     shown: Plan = plan.replaced(
         argv=_arguments(plan),
         typed=KNOWN.texts(redact_tokens(plan.typed)),
@@ -91,6 +91,11 @@ def _blanked(name: str, token: str) -> str:
     if token == name:
         return token
     return f"{name}={REDACTED}" if token.startswith(f"{name}=") else REDACTED
+
+
+def know_secrets(plan: Plan) -> None:
+    """Let nothing print the secrets of a plan, from now on."""
+    KNOWN.add(tuple(hidden_texts(plan)))
 
 
 def hidden_texts(plan: Plan) -> Iterator[str]:

@@ -22,7 +22,7 @@ from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE, restrict
 from fdl.base.masking import KNOWN
 from fdl.base.signals import handled
 from fdl.base.units import duration
-from fdl.plan.redaction import hidden_texts
+from fdl.plan.redaction import know_secrets
 from fdl.run.lines import LONGEST, last_state, write_all
 from fdl.run.step import DONE, FAILED, SKIPPED, STOPPED, Outcome, Step
 
@@ -61,7 +61,7 @@ def run_all(steps: Sequence[Step], where: Where, watch: Watch) -> list[Outcome]:
         KeyboardInterrupt: A signal arrived when all had ended; its number is the argument.
     """
     for step in steps:
-        KNOWN.add(hidden_texts(step.plan))
+        know_secrets(step.plan)
     places = max(1, where.at_once)
     devices = groups(where.gpus_each, os.environ)[:places] if where.gpus_each else [""] * places
     pool = _Pool(steps, devices, keep_going=where.keep_going)

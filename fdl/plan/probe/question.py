@@ -26,7 +26,7 @@ from fdl.base.shell_words import join
 from fdl.manifest.node import origin
 from fdl.manifest.select.level import SECTIONS, Level
 from fdl.plan.planner import Host, Planner, here
-from fdl.plan.redaction import hidden_texts
+from fdl.plan.redaction import know_secrets
 from fdl.plan.value import Plan
 from fdl.programs.parameters.contract import FLAG, PROBE_VARIABLE, ContractError, Schema, parse
 from fdl.programs.schema import cache
@@ -171,7 +171,7 @@ def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
 
 def _failure(plan: Plan, problem: str) -> SchemaError:
     """The error for a program that does not answer, without secrets that it may have printed."""
-    KNOWN.add(hidden_texts(plan))
+    know_secrets(plan)
     asked = join(redact_tokens(plan.argv))
     return SchemaError(
         KNOWN.text(f"{plan.origin}: `{asked}` {problem}"),
