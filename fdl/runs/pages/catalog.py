@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fdl.runs.find import search, shortened
 from fdl.runs.metrics import Metrics
@@ -49,10 +49,19 @@ class Entry:
         self.grown: tuple[int, ...] = ()
         self._table = "{}"
 
-    def take(self, run: Run, row: dict[str, Any], table: str) -> None:
-        """Replace what is known of the run."""
+    def take(self, run: Run, row: dict[str, Any], table: str, mark: str, version: int) -> None:
+        """Replace what is known of the run, in a version of the catalog.
+
+        Args:
+            run: The run as it was found.
+            row: What the page shows of it.
+            table: Its metrics by epoch, as JSON.
+            mark: The signature of its files.
+            version: The version of the catalog in which it changed.
+        """
         self.row, self._table = row, table
         self.run = _ReadRun(run, self)
+        self.signature, self.changed = mark, version
 
     @property
     def table(self) -> dict[str, list[Any]]:
@@ -94,17 +103,6 @@ class _ReadRun(Run):
     @cached_property
     def notes(self) -> Notes:
         return Notes(tuple(self._entry.row["tags"]), self._entry.row["note"])
-
-
-class Made(NamedTuple):
-    """What was read of a run: its row, its metrics by epoch, and the marks of its files."""
-
-    entry: Entry
-    run: Run
-    row: dict[str, Any]
-    table: str
-    signature: str
-    grown: tuple[int, ...]
 
 
 class Catalog:
@@ -218,14 +216,11 @@ class Catalog:
             self._read(changed, marks)
             self._looked = time.monotonic()
 
-    def _publish(self, made: Sequence[Made]) -> None:
+    def _publish(self, made: Sequence[tuple[Entry, Run, dict[str, Any], str, str]]) -> None:
         """Let readers see what was read."""
         with self._news:
-            for one in made:
-                one.entry.take(one.run, one.row, one.table)
-                one.entry.signature = one.signature
-                one.entry.grown = one.grown
-                one.entry.changed = self._version + 1
+            for entry, run, content, by_epoch, mark in made:
+                entry.take(run, content, by_epoch, mark, self._version + 1)
             before = self._order
             self._order = [entry for entry in self._entries.values() if entry.row]
             if made or before != self._order:
@@ -254,9 +249,13 @@ class Catalog:
                 if run.state != RUNNING:
                     fresh.append((key, marks[key], json.dumps([content, by_epoch])))
             # These depend on the moment and on the working directory, not only on the files.
-            content |= {"state": run.state, "seconds": run.seconds, "path": _typed(run)}
-            grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-            made.append(Made(entry, run, content, by_epoch, marks[key], grown))
+            content |= {
+                "state": run.state,
+                "seconds": run.seconds,
+                "path": str(shortened(run.path)),
+            }
+            entry.grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
+            made.append((entry, run, content, by_epoch, marks[key]))
             if time.monotonic() > ends:
                 self._publish(made)
                 made = []
@@ -270,10 +269,6 @@ class Catalog:
     def _number(self) -> int:
         self._next += 1
         return self._next - 1
-
-
-def _typed(run: Run) -> str:
-    return str(shortened(run.path))
 
 
 def _parsed(text: str) -> tuple[dict[str, Any], str] | None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import FdlError
 from fdl.base.units import in_json
 from fdl.runs.describe import environment_to_compare
 from fdl.runs.find import shortened
-from fdl.runs.metrics import Metric, read_json
-from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT, settings
+from fdl.runs.metrics import Metric
+from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, NOTES, RECORD, REPORT
 from fdl.runs.step_files import FOLDER, StepFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from fdl.runs.run import Run
-
-NOTES = "notes.json"
-"""The file of a run with the tags and the note of its user."""
 
 _READ = (
     RECORD,
@@ -52,7 +48,6 @@ def signature(path: Path) -> str:
 
 def row(run: Run) -> dict[str, Any]:
     """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
-    tags, note = _notes(run)
     steps = StepFiles.read(run.path)
     return {
         "name": run.name,
@@ -66,11 +61,11 @@ def row(run: Run) -> dict[str, Any]:
         "epochs": run.epochs,
         "resumed_from": run.resumed_from,
         "error": run.error[:_LONGEST_TEXT],
-        "tags": tags,
-        "note": note,
+        "tags": list(run.notes.tags),
+        "note": run.notes.note[:_LONGEST_TEXT],
         "has_report": (run.path / REPORT).is_file(),
         "has_page": (run.path / PAGE / "records.jsonl").is_file(),
-        "config": _config(run),
+        "config": {name: (_short(one.value), one.origin) for name, one in run.settings.items()},
         "environment": {name: _short(value) for name, value in environment_to_compare(run).items()},
         "metrics": _measured(run),
         "has_steps": bool(steps.names) or bool(run.metrics.steps),
@@ -90,14 +85,6 @@ def table(run: Run) -> dict[str, list[Any]]:
         ],
         "names": metrics.names,
     }
-
-
-def _config(run: Run) -> dict[str, tuple[object, str]]:
-    """Value and origin of each setting; none if the file is damaged."""
-    try:
-        return {name: (_short(one.value), one.origin) for name, one in settings(run).items()}
-    except FdlError:
-        return {}
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
@@ -124,13 +111,6 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _notes(run: Run) -> tuple[Sequence[str], str]:
-    content = read_json(run.path / NOTES) or {}
-    tags, note = content.get("tags"), content.get("note")
-    listed = [one for one in tags if isinstance(one, str)] if isinstance(tags, list) else []
-    return listed, note[:_LONGEST_TEXT] if isinstance(note, str) else ""
-
-
 def _short(value: object) -> object:
     """A value for one cell."""
     if isinstance(value, float):
@@ -139,9 +119,7 @@ def _short(value: object) -> object:
         return value[:_LONGEST_TEXT]
     if isinstance(value, bool | int) or value is None:
         return value
-    from json import dumps
-
-    return dumps(value, ensure_ascii=False)[:_LONGEST_TEXT]
+    return json.dumps(value, ensure_ascii=False)[:_LONGEST_TEXT]
 
 
 def _cell(value: float | None) -> float | str | None:
