@@ -102,7 +102,7 @@ class TokenizerFiles:
         return self._read[name]
 
     def read_mapping(self, name: str) -> dict[str, Any]:
-        """A JSON object that may be large, read anew; see :meth:`mapping`."""
+        """A JSON object that may be large, read in every call; see :meth:`mapping`."""
         try:
             value = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
