@@ -7,7 +7,6 @@ and converted, and the module is changed only when all of that is done.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +23,9 @@ from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.device import known_device
 from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.layers.initial import fresh
-from flodl.hf.source import WeightFiles, shard_names
 from flodl.hf.weights import keys
 from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart, slots_of
-from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, StoredFiles, same_bytes
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, same_bytes
 from flodl.log import verbose, warning
 
 HeadInit = Literal["random", "replace", "strict"]
@@ -189,30 +187,6 @@ def _reported(
             if promoted and part.tensor.is_floating_point() and part.tensor.dtype != promoted
         },
     )
-
-
-def load_safetensors_file_into_graph(graph: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a module from a memory-mapped safetensors file: completely, or not at all.
-
-    The keys must be exactly those of the module; a shared parameter may have any of its names.
-    Tensors keep their stored dtypes and the device of the module. The report is
-    ``graph.load_report``.
-
-    Args:
-        graph: Any module, on the meta device or with tensors.
-        path: The file, or the index (``.json``) of a sharded one.
-
-    Raises:
-        CheckpointFormatError: The file or index is broken, or a shard is missing.
-        CheckpointMismatchError: Keys are missing or unused, shapes differ, or weights are not
-            floats; lists all differences.
-        OSError: The file cannot be read.
-    """
-    path = Path(path)
-    weights = WeightFiles((path,))
-    if path.suffix == ".json":
-        weights = WeightFiles(tuple(path.with_name(name) for name in shard_names(path)), path)
-    fill(graph, StoredFiles(weights), None, allow_unused=False)
 
 
 def _float_type(dtype: torch.dtype | str) -> torch.dtype:
