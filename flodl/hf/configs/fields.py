@@ -7,7 +7,7 @@ follow from that declaration.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -101,6 +101,42 @@ def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(f"{origin}: {key!r} is {shown}; it must be {allowed}")
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Reads a plain value: a number in a range, a word, or true or false.
+
+    Attributes:
+        types: The types that a value may have; numbers become fractions if ``float`` is among them.
+        least: The smallest number.
+        most: The largest number; None if values are not numbers.
+        choices: The only words; None for any.
+        nullable: Whether null is read as None.
+    """
+
+    types: tuple[type, ...]
+    least: float = 0
+    most: float | None = None
+    choices: Sequence[str] | None = None
+    nullable: bool = False
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value of the attribute, or raise ``Refused``."""
+        if value is None and self.nullable:
+            return None
+        # To Python, true is a number.
+        fits = isinstance(value, self.types) and (type(value) is not bool or bool in self.types)
+        if not fits or (self.choices is not None and value not in self.choices):
+            raise Refused
+        if self.most is not None and not self.least <= value <= self.most:
+            raise Refused
+        return float(value) if float in self.types else value
+
+
+_NUMBER: Final = (int, float)
+finite: Final = Plain(_NUMBER, -sys.float_info.max, sys.float_info.max)
+"""Reads a finite number."""
+
+
 def whole(
     *,
     default: Any = MISSING,
@@ -112,57 +148,36 @@ def whole(
     inherits: str | None = None,
 ) -> Any:
     """A whole number from ``least`` to ``most``; JSON ``true`` and ``8.0`` are refused."""
-
-    def read(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise Refused
-        return value
-
-    return _declare(
-        read, f"a whole number from {least} to {most}", default, key, aliases, nullable, inherits
-    )
+    read = Plain((int,), least, most, nullable=nullable)
+    allowed = f"a whole number from {least} to {most}"
+    return _declare(read, allowed, default, key, aliases, inherits)
 
 
 def rate(
     *, default: Any = MISSING, key: str = "", nullable: bool = False, inherits: str | None = None
 ) -> Any:
     """A dropout probability, 0 to 1."""
-
-    def read(value: Any) -> float:
-        number = finite(value)
-        if not 0.0 <= number <= 1.0:
-            raise Refused
-        return number
-
-    allowed = "a number from 0 to 1"
-    return _declare(read, allowed, default, key, (), nullable, inherits, write=_as_float)
+    read = Plain(_NUMBER, 0, 1, nullable=nullable)
+    return _declare(read, "a number from 0 to 1", default, key, (), inherits, _as_float)
 
 
 def amount(*, default: Any = MISSING, key: str = "", nullable: bool = False) -> Any:
     """A finite number that is not negative."""
-
-    def read(value: Any) -> float:
-        number = finite(value)
-        if number < 0.0:
-            raise Refused
-        return number
-
-    allowed = "a finite number of at least 0"
-    return _declare(read, allowed, default, key, nullable=nullable, write=_as_float)
+    read = Plain(_NUMBER, 0, sys.float_info.max, nullable=nullable)
+    return _declare(read, "a finite number of at least 0", default, key, write=_as_float)
 
 
 def flag(*, default: Any = MISSING) -> Any:
     """True or false."""
-    return _declare(_only(lambda value: isinstance(value, bool)), "true or false", default)
+    return _declare(Plain((bool,)), "true or false", default)
 
 
 def one_of(
     choices: Sequence[str], *, default: Any = MISSING, key: str = "", nullable: bool = False
 ) -> Any:
     """One of some words, with exactly this spelling."""
-    read = _only(lambda value: isinstance(value, str) and value in choices)
-    allowed = f"one of {', '.join(choices)}"
-    return _declare(read, allowed, default, key, nullable=nullable)
+    read = Plain((str,), choices=choices, nullable=nullable)
+    return _declare(read, f"one of {', '.join(choices)}", default, key)
 
 
 def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
@@ -172,8 +187,8 @@ def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
 
 def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
     """A text or null."""
-    read = _only(lambda value: isinstance(value, str))
-    return _declare(read, "a text", default, key, aliases, nullable=True, write=_type_name)
+    read = Plain((str,), nullable=True)
+    return _declare(read, "a text", default, key, aliases, write=_type_name)
 
 
 def parsed(
@@ -201,29 +216,12 @@ def _declare(
     default: Any,
     key: str = "",
     aliases: tuple[str, ...] = (),
-    nullable: bool = False,
     inherits: str | None = None,
     write: Callable[[Any], Any] | None = None,
 ) -> Any:
-    if nullable:
-        read, allowed = _or_null(read), f"{allowed}, or null"
-
+    if isinstance(read, Plain) and read.nullable:
+        allowed = f"{allowed}, or null"
     return FieldSpec(read, allowed, write or _plain, key, aliases, default, inherits)
-
-
-def _only(accepts: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    """A reader that keeps accepted values as they are."""
-
-    def read(value: Any) -> Any:
-        if not accepts(value):
-            raise Refused
-        return value
-
-    return read
-
-
-def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
 
 
 def _plain(value: Any) -> Any:
@@ -238,20 +236,3 @@ def _type_name(value: Any) -> Any:
 def _as_float(value: Any) -> Any:
     """A whole number as a float: transformers refuses integers for fractions."""
     return float(value) if type(value) is int and abs(value) <= _MOST else value
-
-
-def finite(value: Any) -> float:
-    """Read a finite number.
-
-    Raises:
-        Refused: It is something else.
-    """
-    if type(value) not in (int, float):
-        raise Refused
-    try:
-        number = float(value)
-    except OverflowError:
-        raise Refused from None
-    if not math.isfinite(number):
-        raise Refused
-    return number

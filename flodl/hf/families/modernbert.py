@@ -8,6 +8,7 @@ Long Context Finetuning and Inference" (2024).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -19,10 +20,10 @@ from flodl.graph.modules import NamedInputModule
 from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.configs.fields import (
     FieldSpec,
+    Plain,
     Refused,
     activation_name,
     amount,
-    finite,
     flag,
     one_of,
     rate,
@@ -128,14 +129,8 @@ class _Theta(FieldSpec):
 
 
 def _theta(default: float, layer_type: str, *, inherits: str | None = None) -> Any:
-    def read(value: Any) -> float | None:
-        if value is None and inherits is not None:
-            return None
-        number = finite(value)
-        if number <= 0.0:
-            raise Refused
-        return number
-
+    # The smallest number above zero.
+    read = Plain((int, float), math.ulp(0.0), sys.float_info.max, nullable=inherits is not None)
     return _Theta(
         read,
         "a number above 0",
@@ -149,12 +144,8 @@ def _theta(default: float, layer_type: str, *, inherits: str | None = None) -> A
 
 
 def _every(default: int) -> Any:
-    def read(value: Any) -> int:
-        if type(value) is not int or value < 1:
-            raise Refused
-        return value
-
     allowed = "a whole number of at least 1"
+    read = Plain((int,), 1, math.inf)
     return _Every(read, allowed, lambda value: value, "", (), default, None)
 
 

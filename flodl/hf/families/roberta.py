@@ -109,7 +109,7 @@ def _byte_pairs(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  
 
 
 def _token_ids(files: TokenizerFiles) -> dict[str, int]:
-    vocab = files.mapping("vocab.json")
+    vocab = files.read_mapping("vocab.json")
     where = files.where("vocab.json")
     owners: dict[int, str] = {}
     for token, index in vocab.items():

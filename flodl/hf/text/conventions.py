@@ -204,7 +204,7 @@ def with_settings(
                 f"{'it takes ' + ', '.join(known) if known else 'that file settles everything'}"
             )
     told = as_json({**files.mapping(SETTINGS), **settings})
-    return replace(files, contents={**files.contents, SETTINGS: told})
+    return replace(files, contents={**files.contents, SETTINGS: told}, _read={})
 
 
 def _settable(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class TokenizerFiles:
     origin: str
     contents: Mapping[str, bytes]
     source: tuple[str, ...]
+    _read: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_whole(self) -> bool:
@@ -91,13 +92,17 @@ class TokenizerFiles:
         return lines[:-1] if lines[-1] == "" else lines
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """A JSON object; empty if there is no such file.
+        """A JSON object, read once; empty if there is no such file. Do not change it.
 
         Raises:
             CheckpointFormatError: The file is not a JSON object.
         """
-        if name not in self.contents:
-            return {}
+        if name not in self._read:
+            self._read[name] = self.read_mapping(name) if name in self.contents else {}
+        return self._read[name]
+
+    def read_mapping(self, name: str) -> dict[str, Any]:
+        """A JSON object that may be large, read in every call; see :meth:`mapping`."""
         try:
             value = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:

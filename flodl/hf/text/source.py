@@ -163,8 +163,9 @@ class TokenizerSource:
         """The settings with the special tokens that were named since; nothing if none were."""
         if not self._renamed or self.files is None:
             return {}
-        settings = self.files.mapping(SETTINGS)
-        settings |= {f"{role}_token": token for role, token in self._renamed.items()}
+        settings = self.files.mapping(SETTINGS) | {
+            f"{role}_token": token for role, token in self._renamed.items()
+        }
         return {SETTINGS: as_json(settings)}
 
     def _settings(self) -> bytes:

@@ -7,7 +7,6 @@ and converted, and the module is changed only when all of that is done.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +23,9 @@ from flodl.hf.configs.base import EncoderConfig
 from flodl.hf.device import known_device
 from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.layers.initial import fresh
-from flodl.hf.source import WeightFiles, shard_names
 from flodl.hf.weights import keys
 from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart, slots_of
-from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, StoredFiles, same_bytes
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, same_bytes
 from flodl.log import verbose, warning
 
 HeadInit = Literal["random", "replace", "strict"]
@@ -191,30 +189,6 @@ def _reported(
     )
 
 
-def load_safetensors_file_into_graph(graph: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a module from a memory-mapped safetensors file: completely, or not at all.
-
-    The keys must be exactly those of the module; a shared parameter may have any of its names.
-    Tensors keep their stored dtypes and the device of the module. The report is
-    ``graph.load_report``.
-
-    Args:
-        graph: Any module, on the meta device or with tensors.
-        path: The file, or the index (``.json``) of a sharded one.
-
-    Raises:
-        CheckpointFormatError: The file or index is broken, or a shard is missing.
-        CheckpointMismatchError: Keys are missing or unused, shapes differ, or weights are not
-            floats; lists all differences.
-        OSError: The file cannot be read.
-    """
-    path = Path(path)
-    weights = WeightFiles((path,))
-    if path.suffix == ".json":
-        weights = WeightFiles(tuple(path.with_name(name) for name in shard_names(path)), path)
-    fill(graph, StoredFiles(weights), None, allow_unused=False)
-
-
 def _float_type(dtype: torch.dtype | str) -> torch.dtype:
     found = _FLOATS.get(str(dtype).removeprefix("torch."))
     if found is None:
@@ -312,14 +286,14 @@ def match(
     for slot in slots:
         sources = _sources(slot, arranged, config)
         used.update(sources.values())
-        is_head = not keys.is_encoder_key(primary(slot.places), prefix)
+        is_head = not keys.is_encoder_key(slot.name, prefix)
         bad = _other_shapes(slot, sources, stored.tensors)
         if is_head and (
             (not sources and head_init in ("random", "replace")) or (bad and head_init == "replace")
         ):
             drawn.append(slot)
         elif not sources:
-            wrong.missing.append(primary(slot.places))
+            wrong.missing.append(slot.name)
         elif bad:
             wrong.shapes += bad
         else:
@@ -339,7 +313,7 @@ def _sources(
     found = {key: arranged[key] for key in slot.keys if key in arranged}
     if found or config is None:
         return found
-    others = keys.other_names(primary(slot.places), tied=config.tie_word_embeddings)
+    others = keys.other_names(slot.name, tied=config.tie_word_embeddings)
     return next(({name: arranged[name]} for name in others if name in arranged), {})
 
 
@@ -397,14 +371,11 @@ def _mismatch(
 class _Part:
     """Places that will hold one tensor, and the key it is read from; None if it is drawn."""
 
+    key: str
     places: tuple[Place, ...]
     source: str | None
     tensor: Tensor
     is_apart: bool = False
-
-    @property
-    def key(self) -> str:
-        return primary(self.places)
 
 
 def _promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
@@ -432,13 +403,18 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
             tensor = tensors[source].clone() if source in read else tensors[source]
             read.add(source)
             is_apart = len(places) < len(f.slot.places) and places[0].key in split
-            parts.append(_Part(places, source, tensor, is_apart))
+            key = f.slot.name if len(places) == len(f.slot.places) else _saved_by(places)
+            parts.append(_Part(key, places, source, tensor, is_apart))
     return parts
+
+
+def _saved_by(places: Sequence[Place]) -> str:
+    return primary([place.key for place in places])
 
 
 def _main(one: Fill) -> str:
     """The key of the file for the name the slot is saved by, else the only key."""
-    return one.sources.get(primary(one.slot.places), next(iter(one.sources.values())))
+    return one.sources.get(one.slot.name, next(iter(one.sources.values())))
 
 
 def _different(one: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -472,7 +448,7 @@ def _shares(
             *(((place,), one.sources.get(place.key, main)) for place in apart),
         ]
     if different:  # two biases: the reference adds that of the output layer
-        warning(f"{different[0]} differs from {primary(places)}, to which it is tied: it is used")
+        warning(f"{different[0]} differs from {one.slot.name}, to which it is tied: it is used")
         main = one.sources[different[0]]
     return [(places, main)]
 
@@ -483,10 +459,10 @@ def _drawn(
     """New tensors for a head, drawn in the order of their names, not in the module's order."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     parts = []
-    for slot in sorted(slots, key=lambda slot: primary(slot.places)):
+    for slot in sorted(slots, key=lambda slot: slot.name):
         place = slot.places[0]
         tensor = fresh(place.owner, place.name, slot.tensor, spread, generator)
-        parts.append(_Part(slot.places, None, tensor.to(dtype or slot.tensor.dtype)))
+        parts.append(_Part(slot.name, slot.places, None, tensor.to(dtype or slot.tensor.dtype)))
     return parts
 
 

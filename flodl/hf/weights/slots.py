@@ -28,15 +28,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A tensor of a module with all its names, in the order of the module."""
+    """A tensor of a module.
+
+    Attributes:
+        tensor: The tensor.
+        places: Its places, in the order of the module.
+        keys: All its names.
+        name: The name that it is saved by.
+    """
 
     tensor: Tensor
     places: tuple[Place, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All names."""
-        return tuple(place.key for place in self.places)
+    keys: tuple[str, ...]
+    name: str
 
 
 def slots_of(module: nn.Module) -> list[Slot]:
@@ -58,13 +62,19 @@ def slots_of(module: nn.Module) -> list[Slot]:
                 raise ValueError(f"{prefix}{name} has no shape yet: run the module once first")
             tensors[id(tensor)] = tensor
             places.setdefault(id(tensor), []).append(Place(prefix + name, owner, name))
-    return [Slot(tensor, tuple(places[key])) for key, tensor in tensors.items()]
+    slots = []
+    for key, tensor in tensors.items():
+        names = tuple([place.key for place in places[key]])
+        slots.append(Slot(tensor, tuple(places[key]), names, primary(names)))
+    return slots
 
 
-def primary(places: Sequence[Place]) -> str:
+def primary(names: Sequence[str]) -> str:
     """The name that a tensor is saved by: the first that is not a second name, else the first."""
-    names = [place.key for place in places]
-    return next((name for name in names if not keys.is_alias(name)), names[0])
+    for name in names:
+        if not keys.is_alias(name):
+            return name
+    return names[0]
 
 
 def put(places: tuple[Place, ...], tensor: Tensor) -> None:

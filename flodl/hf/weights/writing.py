@@ -20,7 +20,7 @@ from flodl.checkpoint.sharded import is_sharded
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import shard_names
 from flodl.hf.weights import keys
-from flodl.hf.weights.slots import primary, slots_of
+from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES
 
 METADATA = {"format": "pt"}
@@ -67,7 +67,7 @@ def expected_from_graph(graph: nn.Module) -> dict[str, tuple[int, ...]]:
 
     A shared parameter counts once, under the key it is saved by.
     """
-    return {primary(slot.places): tuple(slot.tensor.shape) for slot in slots_of(graph)}
+    return {slot.name: tuple(slot.tensor.shape) for slot in slots_of(graph)}
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -83,7 +83,7 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     taken: dict[int, list[range]] = {}
     for slot in slots_of(module):
-        name = primary(slot.places)
+        name = slot.name
         key = keys.modern_key(name)
         if key in tensors:
             raise ValueError(f"two tensors of the module would be saved as {key}")

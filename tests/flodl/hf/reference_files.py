@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.source import WeightFiles
+from flodl.hf.source import WeightFiles, shard_names
+from flodl.hf.weights.fill import fill
+from flodl.hf.weights.stored import StoredFiles
 from flodl.hf.weights.writing import saved_tensors, to_bytes
 
 FAMILIES = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV2", "ModernBert")
@@ -122,3 +124,11 @@ def rewrite(folder: Path, change: Any) -> WeightFiles:
 def stored_bytes(module: Any) -> bytes:
     """What a file of the module holds."""
     return to_bytes(saved_tensors(module))
+
+
+def fill_exactly(module: Any, path: Path) -> None:
+    """Fill any module from a file, or the index of shards, that has exactly its names."""
+    files = WeightFiles((path,))
+    if path.suffix == ".json":
+        files = WeightFiles(tuple(path.with_name(name) for name in shard_names(path)), path)
+    fill(module, StoredFiles(files), None, allow_unused=False)

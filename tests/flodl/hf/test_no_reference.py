@@ -76,7 +76,7 @@ from flodl.hf.predict.answer import Answer
 from flodl.hf.predict.fill_mask import MaskFill
 from flodl.hf.predict.sequence import LabelScore
 from flodl.hf.predict.tokens import Entity, TokenPrediction
-from flodl.hf.weights.fill import LoadReport, fill, load_safetensors_file_into_graph
+from flodl.hf.weights.fill import LoadReport, fill
 from flodl.hf.weights.writing import save_safetensors_file_from_graph
 """,
     ),
@@ -223,7 +223,6 @@ assert hf.HeadKind("qa") is hf.HeadKind.QA
 file = root / "again.safetensors"
 graph = filler.graph
 save_safetensors_file_from_graph(graph, file)
-load_safetensors_file_into_graph(graph, file)
 from flodl.hf.source import WeightFiles
 from flodl.hf.weights.stored import StoredFiles
 report = fill(graph, StoredFiles(WeightFiles((file,))), filler.config)

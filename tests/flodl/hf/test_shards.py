@@ -15,11 +15,11 @@ from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.source import WeightFiles
-from flodl.hf.weights.fill import fill, load_safetensors_file_into_graph
+from flodl.hf.weights.fill import fill
 from flodl.hf.weights.stored import StoredFiles
 from flodl.hf.weights.writing import save_safetensors_file_from_graph, shard_bytes, write_shards
 from tests import fork_server
-from tests.flodl.hf.reference_files import config_of, save_reference
+from tests.flodl.hf.reference_files import config_of, fill_exactly, save_reference
 from tests.rows import each_row
 
 INDEX = "model.safetensors.index.json"
@@ -64,7 +64,7 @@ def test_a_sharded_checkpoint_equals_the_single_file(single, sharded):
         assert torch.equal(value, parts.state_dict()[key])
     assert report.files == tuple(sorted(sharded.glob("model-0*.safetensors")))
     direct = build(config_of(sharded), HeadKind.BASE)
-    load_safetensors_file_into_graph(direct, sharded / INDEX)
+    fill_exactly(direct, sharded / INDEX)
     assert torch.equal(
         direct.get_parameter("pooler.dense.weight"), whole.get_parameter("pooler.dense.weight")
     )

@@ -365,7 +365,7 @@ def training(pair: Pair) -> None:
     ours, theirs = (one.train() for one in (pair.ours, pair.theirs))
     for one in (ours, theirs):
         one(**pair.batch, **pair.labels).loss.backward()
-    grads = dict(ours.named_parameters())
+    grads = dict(ours.named_parameters(remove_duplicate=False))
     for name, parameter in theirs.named_parameters():
         if parameter.grad is not None:
             near(grads[name].grad, parameter.grad)
