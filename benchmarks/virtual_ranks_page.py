@@ -295,6 +295,8 @@ batch. Ours does not hide it with *sync*.
 - A rank that comes and goes stays in the group: its batches take ten times as long meanwhile.
 - The seeds of the small network are trained beside each other and share the clock, so the guard \
 of the windows sees them together.
+- The largest rate that was tried is often the best, and 128 samples decide between rates. A way \
+may be a little better than it looks here.
 - The networks are small and the trainings short: 1,200 batches. Few averages cost most there."""
 
 PRIOR = """\
