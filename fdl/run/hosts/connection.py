@@ -136,7 +136,11 @@ class Connection:
     def start(self) -> None:
         """Start our program there, in the folder of the project."""
         folder, python = shlex.quote(self.machine.folder), shlex.quote(self.machine.python)
-        script = (
+        # Our program reads versions of packages, which may depend on them.
+        given = "".join(
+            f"export {name}={shlex.quote(value)}; " for name, value in self.machine.env.items()
+        )
+        script = given + (
             f"cd {folder} 2>/dev/null || exit {NO_FOLDER}; "
             f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
             f"exec {python} -P -u -c {shlex.quote(_START)}"

@@ -34,6 +34,7 @@ _LATE_S = 20.0
 """After so long, the others have waited for a host long enough to say so."""
 _LAST_S = 20.0
 """How long the hosts have to end after one has failed; then they are killed."""
+_WAITING_S = 3.0
 _WAIT_S = 0.2
 
 
@@ -105,6 +106,7 @@ class _Hosts:
         self._failed: int | None = None
         self._stop_at = float("inf")
         self._joined: dict[int, float] = {}
+        self._started: set[int] = set()
         self._told: set[tuple[str, object]] = set()
 
     def __enter__(self) -> _Hosts:
@@ -191,6 +193,9 @@ class _Hosts:
             self._stop_at = 0.0
             return
         self.signal = number
+        if self._checked.meeting and len(self._started) < len(self.connections):
+            # A launcher that waits for another host hears no signal, and no rank has begun.
+            self._stop_at = time.monotonic() + _WAITING_S
         for one in self.connections:
             one.send({"do": "signal", "number": number})
 
@@ -201,6 +206,8 @@ class _Hosts:
             self._joined.setdefault(number, time.monotonic())
             if ("late", number) in self._told:
                 output.note(f"{name} is there now")
+        elif kind == "started":
+            self._started.add(number)
         elif kind == "stopped":
             self._say(
                 number,
