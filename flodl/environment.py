@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fdl.base.run_record import git_commit
+from fdl.base.run_record import git_commit, lock_file
 from flodl.host_memory import host_memory_bytes
 from flodl.openmp import openmp_report
 from flodl.processor import processor_name
@@ -43,6 +43,7 @@ def environment_report() -> dict[str, Any]:
         "cuda_devices": _cuda_devices(),
         "flodl": _version(),
         "git_commit": git_commit("."),
+        "lock": lock_file("."),
         "allocator": allocator_report(os.environ),
     }
 

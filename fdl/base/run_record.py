@@ -183,6 +183,32 @@ def git_commit(folder: str) -> str | None:
     return next((pair[0] for pair in packed if pair[1:] == [reference]), None)
 
 
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
+"""Lock files that also name the version of flodl in one format."""
+_LOCKS = (*LOCKS, "pixi.lock", "conda-lock.yml", "Pipfile.lock")
+
+
+def lock_file(folder: str) -> dict[str, str] | None:
+    """The name and the SHA-256 of the nearest lock file in a folder or above it, if there is one.
+
+    It is looked for up to the top of the git repository.
+    """
+    import hashlib
+
+    place, above = os.path.abspath(folder), ""
+    while place != above:
+        for name in _LOCKS:
+            try:
+                with open(os.path.join(place, name), "rb") as file:
+                    return {"file": name, "sha256": hashlib.sha256(file.read()).hexdigest()}
+            except OSError:
+                continue
+        if os.path.lexists(os.path.join(place, ".git")):
+            return None
+        place, above = os.path.dirname(place), place
+    return None
+
+
 def in_repository(path: str) -> bool:
     """Whether a file or folder is below a git repository."""
     return os.path.lexists(_git(path))

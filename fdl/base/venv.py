@@ -35,6 +35,8 @@ def locate(name: str, path: str, cwd: str) -> str | None:
 def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
     """The nearest ``.venv`` above, as for commands; else the activated one, else our own.
 
+    ``poetry run`` activates an environment of its own, and ``pixi run`` one of conda.
+
     Args:
         directory: The folder to look from.
         variables: The environment variables.
@@ -46,7 +48,7 @@ def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
             return candidate
         parent = os.path.dirname(folder)
         if parent == folder:
-            return variables.get("VIRTUAL_ENV") or sys.prefix
+            return variables.get("VIRTUAL_ENV") or variables.get("CONDA_PREFIX") or sys.prefix
         folder = parent
 
 

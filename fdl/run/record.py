@@ -301,6 +301,7 @@ def _environment(plan: Plan) -> dict[str, object]:
         facts["platform"] = f"{system.sysname}-{system.release}-{system.machine}"
         facts["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     facts["git_commit"] = run_record.git_commit(plan.cwd)
+    facts["lock"] = run_record.lock_file(plan.cwd)
     return facts
 
 

@@ -192,7 +192,8 @@ _KEY_PACKAGES = ("torch", "flodl", "numpy", "torchvision", "transformers", "toke
 
 _ENVIRONMENT_KINDS = {
     "threads": "threads", "engine": "computation", "cpu": "computation", "cuda": "computation",
-    "allocator": "computation", "torch": "packages", "flodl": "packages", "python": "packages",
+    "allocator": "computation", "torch": "packages", "lock": "packages",
+    "flodl": "packages", "python": "packages",
 }  # fmt: skip
 """First part of a name in ``environment.json`` -> the kind of cause. Others cannot be a cause."""
 

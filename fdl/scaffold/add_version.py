@@ -17,14 +17,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdl.base.errors import ScaffoldError
+from fdl.base.run_record import LOCKS
 from fdl.machine.update import packages
 from fdl.scaffold import add_requirement
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.render import is_released
 from fdl.version import __version__
-
-LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
-"""Lock files, which give the version chosen from a range."""
 
 _PYPROJECT = "pyproject.toml"
 _VERSION = "version"

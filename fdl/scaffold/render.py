@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fdl.base.errors import ScaffoldError
 from fdl.base.files import staging
+from fdl.base.suggest import did_you_mean
 from fdl.libtorch.catalog import artifacts, default_version
 from fdl.libtorch.layout import WHEELS
 
@@ -52,6 +53,31 @@ def from_flags(*, docker: bool, native: bool, mounts_libtorch: bool) -> Mode:
     if mounts_libtorch:
         return Mode.MOUNTED
     return Mode.DOCKER if docker else Mode.NATIVE
+
+
+EXTRAS = ("actions", "pre-commit", "devcontainer")
+"""Folders of ``templates/`` that ``fdl init --with`` adds."""
+
+
+def extra_layers(names: str, mode: Mode) -> list[str]:
+    """The folders of ``templates/`` that a list of names with commas asks for.
+
+    Raises:
+        ScaffoldError: There is no such name, or the project runs in containers of its own.
+    """
+    wanted = [one.strip() for one in names.split(",") if one.strip()]
+    for one in wanted:
+        if one not in EXTRAS:
+            raise ScaffoldError(
+                f"`--with {one}`: there are no such files; nothing was written",
+                hint=did_you_mean(one, EXTRAS, f"use {', '.join(EXTRAS)}"),
+            )
+    if wanted and mode.has_containers:
+        raise ScaffoldError(
+            "`--with` adds files for a project without containers; nothing was written",
+            hint="leave out --docker and --mount-libtorch",
+        )
+    return wanted
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")

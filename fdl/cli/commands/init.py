@@ -19,6 +19,7 @@ from fdl.scaffold.add import FOLDER, playground
 from fdl.scaffold.render import (
     Mode,
     check_name,
+    extra_layers,
     from_flags,
     is_released,
     list_files,
@@ -67,6 +68,14 @@ def init(
             "--mount-libtorch", help="Run in Docker, with the libtorch of this machine mounted"
         ),
     ] = False,
+    with_: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="NAMES",
+            help="Add files for actions, pre-commit, devcontainer; separate names by commas",
+        ),
+    ] = "",
     with_hf: Annotated[
         bool, typer.Option("--with-hf", help="Add a playground for Hugging Face models")
     ] = False,
@@ -86,12 +95,13 @@ def init(
             "docker is not found on this machine", f"without containers: fdl init {name}"
         )
     told = values(name, mode, __version__)
+    layers = [*mode.layers, *extra_layers(with_, mode)]
     if dry_run:
-        _print("Would create", name, mode, list_files(mode.layers, told))
+        _print("Would create", name, mode, list_files(layers, told))
         if with_hf:
             sys.stdout.write(f"and {name}/{FOLDER}/, a playground for Hugging Face models\n")
         return 0
-    written = render(mode.layers, target, told)
+    written = render(layers, target, told)
     if not is_released(__version__):
         output.note(f"flodl {__version__} is a development version, so pyproject.toml has no pin")
     _print("Created", name, mode, written)
