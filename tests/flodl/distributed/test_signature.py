@@ -107,7 +107,7 @@ def test_a_launcher_of_ones_own_over_two_hosts_is_told_which_file_differs(tmp_pa
         told |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONDONTWRITEBYTECODE": "1"}
         env = {**os.environ, **{name: str(value) for name, value in told.items()}}
         programs.append(fork_server.start("train.py", cwd=folder, env=env, torch=True))
-    texts = [program.communicate(60) for program in programs]
+    texts = [program.communicate(timeout=60) for program in programs]
     for _, err in texts:
         assert f"{tmp_path}/alpha/net.py on rank 0 (alpha)" in err
         assert f"{tmp_path}/beta/net.py on rank 1 (beta) differ" in err
