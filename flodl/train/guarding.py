@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flodl.ranks.group import Group
     from flodl.train.callbacks import Rewind
     from flodl.train.observers.guards.first_non_finite import FirstNonFinite
-    from flodl.train.policies.feed import Feed, Window
+    from flodl.train.policies.feed import Feed, FeedWindow
     from flodl.train.run.resume import Start
     from flodl.train.steps import Counted, Steps
 
@@ -155,7 +155,7 @@ class Guarding:
 
     # --- Going back ----------------------------------------------------------------------------
 
-    def go_back(self, problem: Setback | DivergedError, window: Window) -> Rewind | Setback:
+    def go_back(self, problem: Setback | DivergedError, window: FeedWindow) -> Rewind | Setback:
         """Continue from an earlier state, on all ranks.
 
         Args:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from flodl.ranks.planning.schedule import ScheduleConfig
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
-    from flodl.train.policies.feed import Exchanged, Feed, Window
+    from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
 
 
 @final
@@ -284,7 +284,7 @@ class Loop:
                 following = self._open()
             window = following
 
-    def _open(self) -> Window | None:
+    def _open(self) -> FeedWindow | None:
         """Open the next window; the epochs that it reaches into begin.
 
         Returns:
@@ -295,7 +295,7 @@ class Loop:
         if alone:
             self.guarding.pass_left_out()
             self.epochs.complete(averaged=True)
-        window: Window | None = feed.open()
+        window: FeedWindow | None = feed.open()
         begins = window is not None and self.epochs.begun <= window.last_epoch
         if window is None or (begins and not alone and self.guarding.guard is not None):
             return None
@@ -305,13 +305,13 @@ class Loop:
         feed.enter(window)
         return window
 
-    def _begin(self, window: Window) -> None:
+    def _begin(self, window: FeedWindow) -> None:
         """Begin the epochs that a window reaches into."""
         if self.feed.mixes:
             self.rate.follow(self.feed.counts()[1])
         self.epochs.begin(window.last_epoch)
 
-    def _next(self, window: Window) -> Window | None:
+    def _next(self, window: FeedWindow) -> FeedWindow | None:
         """Train a window, exchange, do what is due, and open the next one.
 
         Raises:
@@ -336,7 +336,7 @@ class Loop:
         self._take(feed.exchange(window, self.stops.wishes()))
         return None if self._stops_after_acts() else self._open()
 
-    def _train(self, window: Window) -> None:
+    def _train(self, window: FeedWindow) -> None:
         """Train what this process has of a window: fetch, step, notify."""
         feed, steps = self.feed, self.steps
         if self._in_order is not None:
@@ -410,7 +410,7 @@ class Loop:
         if certain or guarding.is_due():
             guarding.look(certain=certain)
 
-    def _go_back(self, problem: Setback | DivergedError, window: Window) -> None:
+    def _go_back(self, problem: Setback | DivergedError, window: FeedWindow) -> None:
         """Continue from an earlier state, on all ranks.
 
         Raises:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Window:
+class FeedWindow:
     """What the ranks train between two exchanges.
 
     Attributes:
@@ -78,7 +78,7 @@ class Exchanged:
     wishes: Sequence[float] = ()
 
 
-W = TypeVar("W", bound=Window)
+W = TypeVar("W", bound=FeedWindow)
 
 
 class Feed(ABC, Generic[W]):

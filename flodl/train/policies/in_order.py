@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from flodl.train.observers.guards.loss_guard import Losses
-from flodl.train.policies.feed import Exchanged, Feed, Window
+from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
 from flodl.train.run.training_state import Position
 from flodl.train.step.losses import HostLossLog
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @final
-class InOrderFeed(Feed[Window]):
+class InOrderFeed(Feed[FeedWindow]):
     """Trains epoch by epoch; every epoch ends at a barrier.
 
     A window is what is trained until something is due, or until the end of the epoch.
@@ -108,11 +108,11 @@ class InOrderFeed(Feed[Window]):
 
     # --- Windows -------------------------------------------------------------------------------
 
-    def open(self) -> Window | None:
+    def open(self) -> FeedWindow | None:
         """Return the rest of the epoch."""
-        return None if self._at_barrier else Window(self.epoch, self.done)
+        return None if self._at_barrier else FeedWindow(self.epoch, self.done)
 
-    def enter(self, window: Window) -> None:  # noqa: ARG002
+    def enter(self, window: FeedWindow) -> None:  # noqa: ARG002
         """Begin with the epoch, or go on with it."""
         if self.batches is None:
             self.batches = self._loader.epoch(self.epoch, self.done)
@@ -127,7 +127,7 @@ class InOrderFeed(Feed[Window]):
         assert self.batches is not None  # noqa: S101
         return self.batches
 
-    def exchange(self, window: Window, wishes: Sequence[float]) -> Exchanged:  # noqa: ARG002
+    def exchange(self, window: FeedWindow, wishes: Sequence[float]) -> Exchanged:  # noqa: ARG002
         """End the epoch if it is over; the exchanges were inside of the steps."""
         if self.over:
             self.close()
@@ -172,7 +172,7 @@ class InOrderFeed(Feed[Window]):
 
     def failed_at(
         self,
-        window: Window,  # noqa: ARG002
+        window: FeedWindow,  # noqa: ARG002
         problem: DivergedError,
         logs: EpochLogs,
     ) -> tuple[tuple[int, int], bool]:
@@ -205,6 +205,6 @@ class InOrderFeed(Feed[Window]):
             batch += 1
         return f"in step {steps + 1} of the training, with batch {batch}"
 
-    def holds(self, window: Window, epoch: int, batch: int) -> bool:  # noqa: ARG002
+    def holds(self, window: FeedWindow, epoch: int, batch: int) -> bool:  # noqa: ARG002
         """Whether a batch is trained."""
         return (self.epoch, self.done) > (epoch, batch)

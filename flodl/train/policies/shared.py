@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
 from flodl.ranks.planning.spans import numbers
 from flodl.train.observers.guards.loss_guard import Losses
-from flodl.train.policies.feed import Feed, Window
+from flodl.train.policies.feed import Feed, FeedWindow
 from flodl.train.policies.rank_batches import RankBatches
 from flodl.train.run.training_state import Position
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flodl.train.epoch_metrics import EpochLogs
     from flodl.train.plan import TrainingPlan
 
-W = TypeVar("W", bound=Window)
+W = TypeVar("W", bound=FeedWindow)
 
 
 class SharedFeed(Feed[W]):

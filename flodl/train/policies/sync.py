@@ -10,7 +10,7 @@ from flodl.errors import DivergedError
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.planning.scheduler import take_step
 from flodl.ranks.planning.spans import Spans, numbers
-from flodl.train.policies.feed import Exchanged, Part, Window
+from flodl.train.policies.feed import Exchanged, FeedWindow, Part
 from flodl.train.policies.shared import SharedFeed
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SharedGradient:
 
 
 @dataclass(slots=True)
-class StepWindow(Window):
+class StepWindow(FeedWindow):
     """The batches of one optimizer step of all ranks; the exchange is inside of the step.
 
     Attributes:

@@ -20,7 +20,7 @@ from flodl.ranks.planning.scheduler import (
 )
 from flodl.ranks.planning.spans import front, numbers
 from flodl.ranks.settings import Backend
-from flodl.train.policies.feed import Exchanged, Part, Window
+from flodl.train.policies.feed import Exchanged, FeedWindow, Part
 from flodl.train.policies.shared import SharedFeed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def declared_ms(plan: TrainingPlan, rank: int) -> float | None:
 
 
 @dataclass(slots=True)
-class LeaseWindow(Window):
+class LeaseWindow(FeedWindow):
     """The batches that each rank may train until the next average, and this rank's progress.
 
     Attributes:
