@@ -413,8 +413,8 @@ def peft_gradient_checkpointing_enable_disable(pair: Pair) -> None:
 
 def initialization(pair: Pair) -> None:
     for name, one in pair.ours_class(pair.config(initializer_range=1e-10)).named_parameters():
-        if name == "deberta.encoder.conv.conv.weight":
-            continue
+        if pair.family == "modernbert" and name == "classifier.weight":
+            continue  # its spread follows from the width, in transformers too
         assert one.data.mean().mul(1e9).round().div(1e9).item() in (0.0, 1.0), name
 
 
