@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from tests.notebooks.kernel import Notebook, Shown
 
-pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
-
 FIRST = """
 import time
 import torch
