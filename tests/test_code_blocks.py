@@ -17,6 +17,9 @@ NOT_RUN = {
     "docs/guide/completion.md": (1, "changes the start-up file of the shell"),
     "docs/guide/cpp-and-rust.md": (5, "downloads gigabytes; three files of Bazel"),
     "docs/guide/dependencies.md": (1, "needs four GPUs"),
+    "docs/guide/elastic.md": (1, "needs a second process while the first one trains"),
+    "docs/guide/machines.md": (3, "needs two hosts; tests with network namespaces type them"),
+    "docs/guide/uv.md": (1, "installs torch; a slow test types it"),
     # Tests of threads and the playground make the same calls with other models.
     "docs/guide/huggingface.md": (6, "needs the Hub, an installation, or a file of the reader"),
     "docs/guide/libtorch.md": (1, "downloads gigabytes"),

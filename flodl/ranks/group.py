@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -60,8 +60,13 @@ class Group(ABC):
         world_size: Number of processes.
         local_rank: Number of this process on its host.
         device: Device on which this process trains.
+        is_fixed: Whether the ranks are the same for the whole training, so that they can share
+            memory.
+        signature: What this process trains, once the ranks have compared it.
     """
 
+    is_fixed: ClassVar[bool] = True
+    signature: dict[str, Any] | None = None
     rank: int
     world_size: int
     local_rank: int

@@ -56,26 +56,32 @@ def reads_files(environ: Mapping[str, str]) -> bool:
 def check_same(group: Group, mine: Signature) -> None:
     """Check that all ranks describe the same training; collective.
 
+    Ranks that join later compare themselves with what the group keeps.
+
     Raises:
         DistributedError: Something differs; the message names it on both ranks.
     """
+    group.signature = mine
     first, *others = group.gather_objects(mine)
     for rank, other in enumerate(others, 1):
-        if told := difference(first, other, other_rank=rank):
+        if told := difference(first, other, ("rank 0", f"rank {rank}")):
             raise DistributedError(told)
 
 
-def difference(
-    first: Signature, other: Signature, *, first_rank: int = 0, other_rank: int = 1
-) -> str:
+def difference(first: Signature, other: Signature, names: tuple[str, str]) -> str:
     """Name the first setting, file or package that differs, and what to do; empty if none does.
 
     Files and packages count only if both ranks have loaded them.
+
+    Args:
+        first: The signature of a rank.
+        other: The signature of another one.
+        names: Both ranks, for people.
     """
     apart = first["host"] != other["host"]
     one, two = (
-        f"rank {rank} ({it['host']})" if apart else f"rank {rank}"
-        for rank, it in ((first_rank, first), (other_rank, other))
+        f"{rank} ({it['host']})" if apart else rank
+        for rank, it in zip(names, (first, other), strict=True)
     )
     for name, version in first["packages"].items():
         found = other["packages"].get(name, version)

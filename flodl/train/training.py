@@ -23,7 +23,6 @@ from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import told_waiting, with_policy
 from flodl.train.policies.feeds import barrier_every, schedule_config
-from flodl.train.run.code_facts import code_facts
 from flodl.train.run.resume_hint import add_hint
 
 if TYPE_CHECKING:
@@ -100,7 +99,9 @@ def _train(
     together = group.world_size > 1 or not in_order
     in_order = in_order or isinstance(parts.batches, IterableLoader)
     if together:
-        check_same(group, signature(_facts(plan, parts), files=reads_files(os.environ)))
+        # Who joins later may run in another place, with other files.
+        files = plan.distributed.elastic or reads_files(os.environ)
+        check_same(group, signature(_facts(plan, parts), files=files))
     if not in_order:
         # Only rank 0 writes files, so only rank 0 knows when a write is due.
         every = group.broadcast_object(barrier_every(plan))
@@ -160,7 +161,6 @@ def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     plain = settings.__dataclass_fields__.keys() - {"outer_optimizer"}
     if settings.elastic:
         plain -= {"ranks", "min_ranks", "max_restarts"}  # of one host
-        facts |= code_facts(plan)
     return facts | {name: str(getattr(settings, name)) for name in sorted(plain)}
 
 

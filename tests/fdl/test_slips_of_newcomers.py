@@ -209,7 +209,6 @@ def test_a_preset_is_not_an_option(light_fdl):
         ("train --yes", "fdl --yes train"),
         ("train --jobs 2", "fdl --jobs N train"),
         ("train --gpus-each=1", "fdl --gpus-each N train"),
-        ("train --on slurm", "fdl --on slurm train"),
         ("train --json", "fdl --dry-run --json train"),
         ("train --force", "fdl --force train"),
     ],

@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pynvml
-
 from fdl.base.hardware.facts import Gpu, Nvidia, Trouble
 from fdl.base.hardware.machine import Answer, ask, in_container
 from fdl.base.hardware.troubles import (
@@ -165,6 +163,8 @@ T = TypeVar("T")
 
 def read_nvml(root: Path) -> Nvidia:
     """The facts from NVML; without a ``source`` if NVML could not be used."""
+    import pynvml
+
     try:
         _start(pynvml, root)
     except pynvml.NVMLError as error:

@@ -162,7 +162,7 @@ class DirectWire(Wire):
         """Move large buckets in host memory to memory that all ranks map; collective."""
         flats = [bucket.flat for bucket in buckets.all]
         alone = self._group.world_size == 1 or self._device.type != "cpu"
-        if alone or sum(flat.nbytes for flat in flats) < _WORTH_SHARING:
+        if alone or not self._group.is_fixed or sum(flat.nbytes for flat in flats) < _WORTH_SHARING:
             return None
         lengths, dtypes = [flat.numel() for flat in flats], [flat.dtype for flat in flats]
         shared = share_rows(self._group, lengths, dtypes)

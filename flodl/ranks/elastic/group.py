@@ -16,7 +16,7 @@ import logging
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,6 +86,8 @@ class ElasticGroup(Group):
         lighthouse_gone: Whether the lighthouse did not answer any more at the last meeting.
     """
 
+    is_fixed = False
+
     def __init__(
         self,
         place: MeetingPlace,
@@ -127,10 +129,6 @@ class ElasticGroup(Group):
 
     # --- Meetings ------------------------------------------------------------------------------
 
-    def check_same(self, facts: Mapping[str, object]) -> None:
-        """Keep what must be the same on all ranks: it is compared when a rank joins."""
-        self._signature = dict(facts)
-
     def begin(self, state: Callable[[Path], object]) -> None:
         """Let the others know that this rank lives.
 
@@ -143,7 +141,8 @@ class ElasticGroup(Group):
         # It logs each error that it reports; flodl says itself what follows from one.
         logging.getLogger("torchft.manager").setLevel(logging.CRITICAL)
         host = self._place.own_host
-        healing = self._healing = Healing(host, self._place.token, self._signature)
+        assert self.signature is not None  # noqa: S101 - compared before the first window
+        healing = self._healing = Healing(host, self._place.token, self.signature)
         self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
         def offered() -> str:

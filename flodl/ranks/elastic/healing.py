@@ -13,15 +13,14 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, final
 
-import httpx2
-
 from flodl.errors import DistributedError
+from flodl.ranks.signature import Signature, difference
 
 _STATE = "state"
 _SIGNATURE = "signature"
@@ -34,11 +33,12 @@ class Healing:
     Args:
         host: Address on which to serve.
         token: Secret of the run.
-        signature: What has to be the same on all ranks, by name.
+        signature: What has to be the same on all ranks.
     """
 
-    def __init__(self, host: str, token: str, signature: Mapping[str, object]) -> None:
-        self._token, self._signature = token, {k: str(v) for k, v in signature.items()}
+    def __init__(self, host: str, token: str, signature: Signature) -> None:
+        # As another rank receives it.
+        self._token, self._signature = token, json.loads(json.dumps(signature))
         self._folder = tempfile.TemporaryDirectory(prefix="flodl-heal-")
         self._lock = threading.Lock()
         self._step, self._file = -1, Path()
@@ -86,6 +86,8 @@ class Healing:
         Raises:
             DistributedError: This rank does not train the same, or the other rank is gone.
         """
+        import httpx2
+
         target = self.folder / "received.fdl"
         headers = {"Authorization": f"Bearer {self._token}"}
         try:
@@ -101,7 +103,10 @@ class Healing:
                         "the token of this rank is not the one of the training: copy the whole "
                         "address that the training printed"
                     )
-                self._compare(answer.raise_for_status().json())
+                theirs = answer.raise_for_status().json()
+                names = ("a rank of the training", "this one")
+                if told := difference(theirs, self._signature, names):
+                    raise DistributedError(f"this rank cannot join: {told}")
                 with (
                     client.stream("GET", f"/{_STATE}/{step}") as body,
                     target.open("wb") as file,
@@ -132,18 +137,6 @@ class Healing:
         with self._lock:
             known = self._step >= 0 and path == f"/{_STATE}/{self._step}"
             return (200, self._file) if known else (404, b"no such state")
-
-    def _compare(self, theirs: Mapping[str, str]) -> None:
-        mine = self._signature
-        differ = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
-        if differ:
-            first = differ[0]
-            others = f" (and {len(differ) - 1} more: {', '.join(differ[1:4])})" * (len(differ) > 1)
-            raise DistributedError(
-                f"this rank cannot join, because it would train something else: {first} is "
-                f"{theirs.get(first, 'missing')} in the training and {mine.get(first, 'missing')} "
-                f"here{others}; start the same program with the same arguments"
-            )
 
 
 def _handler(healing: Healing) -> Callable[..., BaseHTTPRequestHandler]:

@@ -279,7 +279,8 @@ def test_a_dry_run_shows_the_steps_and_does_nothing(setup, project, tmp_path, fl
 
 
 def test_neither_docker_nor_virtual_environments_is_an_error_with_instructions(setup, tmp_path):
-    done = setup("-y", env={"TEST_WITHOUT_ENSUREPIP": "1"})
+    # Without the tools of the environment that runs the tests: uv makes environments, too.
+    done = setup("-y", env={"TEST_WITHOUT_ENSUREPIP": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 1
     assert "cannot make virtual environments" in done.stdout
     assert "error: there is neither Docker nor a Python" in done.stderr

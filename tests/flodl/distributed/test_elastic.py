@@ -109,7 +109,7 @@ def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> Non
     wait_for(lambda: "1 of the ranks left; 3 train on" in elastic.said(), LONG)
     elastic.more_epochs("0")
     assert differs.wait(LONG) == 1
-    assert "batch_size is 4 in the training and 8 here" in elastic.said("third")
+    assert "batch_size is 4 on a rank of the training and 8 on this one" in elastic.said("third")
     assert stranger.wait(LONG) == 1
     assert "the token of this rank is not the one of the training" in elastic.said("fourth")
     elastic.end()

@@ -199,6 +199,13 @@ def test_what_can_be_sent_passes() -> None:
     check_picklable(module_level, (Plan(module_level, torch.zeros(3)), {"a": 1}))
 
 
+@pytest.fixture
+def _a_program_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of pytest-xdist are started as ``python -c``, as if their code was typed in."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+
+
+@pytest.mark.usefixtures("_a_program_in_a_file")
 @each_row(
     ("args", "name"),
     [
@@ -213,6 +220,7 @@ def test_what_cannot_be_sent_is_named_with_a_way_out(args: Any, name: str) -> No
         launch_ranks(module_level, args, 2)
 
 
+@pytest.mark.usefixtures("_a_program_in_a_file")
 def test_a_function_inside_of_another_is_named() -> None:
     def inner() -> None: ...
 

@@ -18,6 +18,8 @@ from flodl.train.observers.sample_digests import few_samples_digest
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError
 
+BOTH = ("rank 0", "rank 1")
+
 PROGRAM = """
 import torch
 from torch.utils.data import TensorDataset
@@ -57,7 +59,7 @@ def test_one_rank_has_nothing_to_compare():
 def test_another_version_of_a_package_is_named_with_the_command_that_installs_the_first_one():
     one = signature({})
     other = {**signature({}), "host": "beta", "packages": {**one["packages"], "torch": "2.0.0"}}
-    told = difference(one, other, other_rank=3)
+    told = difference(one, other, ("rank 0", "rank 3"))
     version = torch.__version__.partition("+")[0]
     assert f"torch is {version} on rank 0 ({one['host']}) and 2.0.0 on rank 3 (beta)" in told
     assert told.endswith(f"on beta: pip install torch=={version}")
@@ -66,7 +68,7 @@ def test_another_version_of_a_package_is_named_with_the_command_that_installs_th
 def test_packages_and_modules_that_only_one_rank_has_loaded_are_not_compared():
     one = signature({"seed": 1})
     other = {**one, "packages": {"numpy": one["packages"]["numpy"]}, "code": {}}
-    assert difference(one, other) == difference(other, one) == ""
+    assert difference(one, other, BOTH) == difference(other, one, BOTH) == ""
     assert one["code"]
     assert "pytest" in one["packages"]
 

@@ -28,11 +28,12 @@ class Watch(Callback):
 
 
 def model(_device):
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    # Over a megabyte: fixed ranks would exchange it through memory that all of them map.
+    return nn.Sequential(nn.Linear(4, 60_000), nn.Tanh(), nn.Linear(60_000, 1))
 
 
 def optimizer(parameters):
-    return torch.optim.Adam(parameters, lr=1e-2)
+    return torch.optim.Adam(parameters, lr=1e-3)
 
 
 def loss(net, batch):
