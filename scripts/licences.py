@@ -42,6 +42,7 @@ STATED = {
     "apache license, version 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
     "bsd": "BSD",
+    "bsd 3-clause license": "BSD-3-Clause",
     "bsd license": "BSD",
     "gnu lesser general public license v3 (lgplv3)": "LGPL-3.0-only",
     "isc license": "ISC",
@@ -68,8 +69,9 @@ def licence(about: metadata.PackageMetadata) -> str:
         if key == "Classifier" and value.startswith("License :: OSI Approved ::")
     ]
     stated = fields.get("License", "").strip()
-    # Some packages put the whole text into the field, or their copyright.
-    for words in [stated, stated.partition("\n")[0], *classes]:
+    own = metadata.distribution(fields["Name"]).read_text(f"licenses/{fields.get('License-File')}")
+    # Some packages put the whole text into the field, or their copyright. Some have only the text.
+    for words in [stated, stated.partition("\n")[0], *classes, (own or "").partition("\n")[0]]:
         if words.lower() in STATED:
             return STATED[words.lower()]
         if words and SPDX.fullmatch(words):

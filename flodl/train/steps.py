@@ -182,7 +182,7 @@ class Steps:
     def begin_in_order(
         self, epoch: int, first: int, batches: EpochIterator | IterableEpoch, seconds: float
     ) -> float:
-        """Begin an epoch whose batches this process trains in order, or go on with it.
+        """Begin an epoch whose batches this process trains in order, or continue it.
 
         Args:
             epoch: Counted from 0.

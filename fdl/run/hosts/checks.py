@@ -1,4 +1,4 @@
-"""What is checked on every host before anything starts: one table, and the command that mends."""
+"""What is checked on every host before anything starts: a table, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Finding(Record):
         host: Its name.
         check: What was checked: ``folder``, ``packages``, …
         cause: What is wrong.
-        next: The command that mends it.
-        stops: Whether nothing can start before it is mended.
+        next: The command that fixes it.
+        stops: Whether nothing can start before it is fixed.
     """
 
     host: str

@@ -36,7 +36,7 @@ _START = (
 
 
 class Trouble(Record):
-    """Why something does not work on a host, and the command that mends it."""
+    """Why something does not work on a host, and the command that fixes it."""
 
     cause: str
     next: str

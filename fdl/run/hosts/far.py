@@ -64,7 +64,7 @@ class Far:
         self.end()
 
     def end(self) -> None:
-        """End the command: first ask it, then kill all that is left of it."""
+        """End the command: first ask it, then kill its processes that are left."""
         child = self._child
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)

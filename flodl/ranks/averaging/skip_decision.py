@@ -27,7 +27,7 @@ class SkipDecision:
         store: A store that all ranks share.
         rank: Number of this process.
         world_size: Number of ranks.
-        timeout: Seconds to wait for a late rank; may be set anew between two rounds.
+        timeout: Seconds to wait for a late rank; may change between two rounds.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout: float) -> None:

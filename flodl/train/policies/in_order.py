@@ -113,7 +113,7 @@ class InOrderFeed(Feed[FeedWindow]):
         return None if self._at_barrier else FeedWindow(self.epoch, self.done)
 
     def enter(self, window: FeedWindow) -> None:  # noqa: ARG002
-        """Begin with the epoch, or go on with it."""
+        """Begin the epoch, or continue it."""
         if self.batches is None:
             self.batches = self._loader.epoch(self.epoch, self.done)
             self.begins, self.begun_at, self.exhausted = True, self.done, False

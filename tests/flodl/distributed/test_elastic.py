@@ -21,6 +21,7 @@ from flodl.ranks.elastic.group import ElasticGroup
 from flodl.ranks.elastic.meeting_place import BIND_VARIABLE, MeetingPlace, lighthouse
 from flodl.ranks.group import Group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
+from flodl.ranks.signature import signature
 from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
@@ -208,7 +209,7 @@ def test_an_address_at_which_nobody_listens_is_named() -> None:
     group = ElasticGroup(
         MeetingPlace("http://127.0.0.1:9", "word"), rank=None, device=torch.device("cpu")
     )
-    group.check_same({})
+    group.signature = signature({})
     with pytest.raises(RuntimeError, match=r"the lighthouse http://127\.0\.0\.1:9 does not answer"):
         group.begin(lambda _: None)
 

@@ -125,7 +125,7 @@ class LossGuard(LeftOut):
         self._times.run(self._steps())
 
     def begin_again(self) -> None:
-        """Count the time of steps anew, after the training went back."""
+        """Begin to count the time of steps again, after the training went back."""
         self._times = DigestTimes(self._steps())
         self._plan(0.0)
         self.run_clock()
