@@ -63,13 +63,15 @@ def machines(project: Project, names: str) -> list[Machine]:
     """The hosts of ``--on HOST,HOST``, in this order.
 
     Raises:
-        UsageError: A host is named twice.
+        UsageError: A host is named twice, or with a name that ssh would read as an option.
         ManifestError: A value of ``hosts:`` is not usable.
     """
     listed = names.split(",")
     for name in listed:
         if listed.count(name) > 1:
             raise UsageError(f"`--on {names}` names {name} twice", hint="name each host once")
+        if name.startswith("-"):
+            raise UsageError(f"`--on {names}`: {name} is an option of ssh, and not a host")
     node = project.level().manifest.node.get("hosts")
     known = node.mapping if node is not None else {}
     found = []
@@ -79,6 +81,14 @@ def machines(project: Project, names: str) -> list[Machine]:
             found.append(Machine(name, name, project.directory))
             continue
         said: dict[str, Any] = {key: value.plain() for key, value in one.mapping.items()}
+        if str(said.get("address", "")).startswith("-"):
+            # ssh would run what its options say, here and before anybody agreed to anything.
+            where = origin(one.mapping["address"], project.directory)
+            raise ManifestError(
+                f"{where}: address {said['address']!r} of `hosts: {name}` begins with a hyphen, "
+                "and ssh would read it as an option",
+                hint="write user@host, or a name of ~/.ssh/config",
+            )
         found.append(
             Machine(
                 name,
