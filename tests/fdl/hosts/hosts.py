@@ -120,10 +120,10 @@ class Hosts:
 
 def obstacle() -> str:
     """Why there can be no such hosts here; empty where there can."""
-    missing = [one for one in ("ssh", "ssh-keygen", "rsync") if shutil.which(one) is None]
-    if missing or not Path(SSHD).exists():
+    needed = ("ssh", "ssh-keygen", "rsync", "ip", "unshare")
+    if not Path(SSHD).exists() or not all(map(shutil.which, needed)):
         return "needs root and Debian's packages openssh-server, rsync and iproute2"
-    return why_not() or ""
+    return "needs the right to make network namespaces" if why_not() else ""
 
 
 @contextmanager
