@@ -324,8 +324,8 @@ def _agent() -> Any:
 def _meeting_trouble(options: Any) -> str:
     """Prepare to meet the launchers of other machines; why that is not possible, or empty.
 
-    torch would look up the name of this machine, which may not resolve, and would take a program
-    at the port that is no launcher for one that is slow.
+    torch would look up the name of this machine, which may not resolve. If another program used
+    the port, torch would wait for it as for a slow launcher.
     """
     if options.standalone or ":" not in options.rdzv_endpoint + options.master_addr:
         endpoint = f"{options.master_addr}:{options.master_port}" if NODE in os.environ else ""

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
     from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
+    from flodl.train.run.rank_state import RankStart
 
 
 @final
@@ -153,18 +154,7 @@ class Loop:
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
         alone = config is None and group.world_size == 1
-        if alone:
-            found = begin_in_order(plan, parts, self._prepare_epoch)
-        elif plan.distributed.elastic and not group.leads:
-            # Imported here: only ranks that come and go need it.
-            from flodl.train.run.elastic_state import begin_joined
-
-            found = begin_joined(plan, parts, group, self._prepare_epoch, self._write_state)
-        else:
-            planned = (config, self._fresh) if config and self._fresh else None
-            found = begin(
-                plan, parts, group, planned, label=label, before_epoch=self._prepare_epoch
-            )
+        found = self._found(label, alone=alone)
         start, counts, step_values = found.start, found.counts, self.reporter.step_values
         self.start = start
         self.rate.restore(counts.rate)
@@ -206,7 +196,24 @@ class Loop:
         self.feed = feed_of(plan, group, parts, config, found, gradient, self.marks)
         if start.source is not None:
             mark_begun()
-        feed, steps = self.feed, self.steps
+        self._attend()
+
+    def _found(self, label: str, *, alone: bool) -> RankStart:
+        """Return where this rank starts; collective."""
+        plan, group, parts, config = self.plan, self.group, self.parts, self.config
+        if alone:
+            return begin_in_order(plan, parts, self._prepare_epoch)
+        if plan.distributed.elastic and not group.leads:
+            # Imported here: only ranks that come and go need it.
+            from flodl.train.run.elastic_state import begin_joined
+
+            return begin_joined(plan, parts, group, self._prepare_epoch, self._write_state)
+        planned = (config, self._fresh) if config and self._fresh else None
+        return begin(plan, parts, group, planned, label=label, before_epoch=self._prepare_epoch)
+
+    def _attend(self) -> None:
+        """Make what attends to the steps: guards, epochs and checkpoints."""
+        group, start, feed, steps = self.group, self.start, self.feed, self.steps
         self.guarding = Guarding(group, start, feed, steps)
         self.epochs = Epochs(
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from flodl import log
 from flodl.errors import DistributedError
@@ -15,8 +15,13 @@ from flodl.train.policies.windows import LeaseWindow, WindowFeed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
+    from flodl.ranks.averaging.average import ParameterAverager
     from flodl.ranks.planning.schedule import WindowPlan
+    from flodl.train.observers.epoch_observers import Marks
     from flodl.train.policies.feed import Exchanged
+    from flodl.train.policies.shared import Shared
 
 MAX_SKIPS = 3
 """Skipped averages in a row after which training fails, so that a launcher can restart it."""
@@ -26,8 +31,14 @@ MAX_SKIPS = 3
 class CadenceFeed(WindowFeed):
     """Waits for the other ranks at the end of a window, then averages."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(
+        self,
+        shared: Shared,
+        averager: ParameterAverager,
+        optimizer: torch.optim.Optimizer,
+        marks: Marks,
+    ) -> None:
+        super().__init__(shared, averager, optimizer, marks)
         self._exchange_ms = 0.0
         self._round = self._skips = 0
         self._done_with = -1

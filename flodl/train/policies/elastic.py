@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
+    import torch
+
+    from flodl.ranks.averaging.average import ParameterAverager
+    from flodl.train.observers.epoch_observers import Marks
     from flodl.train.policies.feed import Exchanged, Part
+    from flodl.train.policies.shared import Shared
     from flodl.train.run.member import Member
 
 _TERMINATE = 1
@@ -40,8 +45,14 @@ _TERMINATE = 1
 class ElasticFeed(WindowFeed):
     """Meets the other ranks at the end of a window, averages, and shares the batches again."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(
+        self,
+        shared: Shared,
+        averager: ParameterAverager,
+        optimizer: torch.optim.Optimizer,
+        marks: Marks,
+    ) -> None:
+        super().__init__(shared, averager, optimizer, marks)
         assert isinstance(self._group, ElasticGroup)  # noqa: S101 - the runner makes it
         self._ranks: ElasticGroup = self._group
         self._exchange_ms = 0.0

@@ -49,14 +49,16 @@ def feed_of(
     from flodl.ranks.averaging.average import ParameterAverager
     from flodl.train.policies.cadence import CadenceFeed
     from flodl.train.policies.overlapped import OverlappedFeed
+    from flodl.train.policies.shared import Shared
     from flodl.train.policies.sync import SyncFeed
 
     settings = plan.distributed
     if settings.outer_optimizer is not None and found.outer:
         settings.outer_optimizer.load_state_dict(found.outer)
-    given = plan, group, parts.loader, config, found.schedule, found.counts.averages
+    averages = found.counts.averages
+    shared = Shared(plan, group, parts.loader, config, found.schedule, averages)
     if gradient is not None:
-        return SyncFeed(*given, gradient=gradient)
+        return SyncFeed(shared, gradient)
     averager = ParameterAverager(
         parts.model,
         group,
@@ -70,10 +72,10 @@ def feed_of(
     if settings.elastic:
         from flodl.train.policies.elastic import ElasticFeed
 
-        elastic = ElasticFeed(*given, averager=averager, optimizer=parts.optimizer, marks=marks)
+        elastic = ElasticFeed(shared, averager, parts.optimizer, marks)
         elastic.join(found.joined)
         return elastic
-    return kind(*given, averager=averager, optimizer=parts.optimizer, marks=marks)
+    return kind(shared, averager, parts.optimizer, marks)
 
 
 def shared_gradient(

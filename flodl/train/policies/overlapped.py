@@ -16,10 +16,14 @@ from flodl.train.policies.windows import LeaseWindow, WindowFeed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flodl.ranks.averaging.average import Averaged, Round
+    import torch
+
+    from flodl.ranks.averaging.average import Averaged, ParameterAverager, Round
     from flodl.ranks.group import Pending
     from flodl.ranks.planning.schedule import WindowPlan
+    from flodl.train.observers.epoch_observers import Marks
     from flodl.train.policies.feed import Exchanged
+    from flodl.train.policies.shared import Shared
 
 
 @dataclass(slots=True)
@@ -41,8 +45,14 @@ class OverlappedFeed(WindowFeed):
 
     overlaps = True
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(
+        self,
+        shared: Shared,
+        averager: ParameterAverager,
+        optimizer: torch.optim.Optimizer,
+        marks: Marks,
+    ) -> None:
+        super().__init__(shared, averager, optimizer, marks)
         self._under_way: _UnderWay | None = None
         self._landing: tuple[Averaged, Sequence[Sequence[float]], float] | None = None
         self._exposed_ms = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from math import fsum, nan
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=FeedWindow)
 
 
-class SharedFeed(Feed[W]):
-    """The batches that a schedule gives to one rank.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the ranks share.
 
-    Args:
+    Attributes:
         plan: Says after how many steps a checkpoint is due, and whether losses are judged.
         group: The ranks.
         loader: Loads the batches; the same on all ranks.
@@ -37,23 +39,32 @@ class SharedFeed(Feed[W]):
         averages: Exchanges before.
     """
 
+    plan: TrainingPlan
+    group: Group
+    loader: DataLoader
+    config: ScheduleConfig
+    schedule: ScheduleState
+    averages: int
+
+
+class SharedFeed(Feed[W]):
+    """The batches that a schedule gives to one rank.
+
+    Args:
+        shared: What the ranks share.
+    """
+
     schedule: ScheduleState
 
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        group: Group,
-        loader: DataLoader,
-        config: ScheduleConfig,
-        schedule: ScheduleState,
-        averages: int,
-    ) -> None:
-        self.config, self.schedule, self.averages, self.aborts = config, schedule, averages, 0
+    def __init__(self, shared: Shared) -> None:
+        plan, group, config = shared.plan, shared.group, shared.config
+        self.config, self.schedule = config, shared.schedule
+        self.averages, self.aborts = shared.averages, 0
         self.batches_per_step = 1
         self._group, self._accumulate = group, plan.accumulate
         self._every = (plan.checkpoint_steps or 0) * plan.accumulate
-        self._data = RankBatches(loader, config.batches_per_epoch, group.rank)
-        self._saved_at = schedule.position
+        self._data = RankBatches(shared.loader, config.batches_per_epoch, group.rank)
+        self._saved_at = shared.schedule.position
         self._judged = plan.guards is not None
         self._units: defaultdict[int, list[int]] = defaultdict(list)
         """By epoch, for each batch of this rank that is not judged yet, where its loss counts."""

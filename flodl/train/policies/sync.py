@@ -11,17 +11,17 @@ from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.planning.scheduler import take_step
 from flodl.ranks.planning.spans import Spans, numbers
 from flodl.train.policies.feed import Exchanged, FeedWindow, Part
-from flodl.train.policies.shared import SharedFeed
+from flodl.train.policies.shared import Shared, SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from torch import Tensor, nn
 
-    from flodl.data import Batch, DataLoader
+    from flodl.data import Batch
     from flodl.ranks.batch_timer import BatchTimer
     from flodl.ranks.group import Group
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.stop_requests import StopRequests
@@ -144,19 +144,9 @@ class SyncFeed(SharedFeed[StepWindow]):
     ranks get batches of different sizes.
     """
 
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        group: Group,
-        loader: DataLoader,
-        config: ScheduleConfig,
-        schedule: ScheduleState,
-        averages: int,
-        *,
-        gradient: SharedGradient,
-    ) -> None:
-        super().__init__(plan, group, loader, config, schedule, averages)
-        self.batches_per_step = group.world_size * plan.accumulate
+    def __init__(self, shared: Shared, gradient: SharedGradient) -> None:
+        super().__init__(shared)
+        self.batches_per_step = shared.group.world_size * shared.plan.accumulate
         self._gradient = gradient
         self._own: tuple[int, Generator[tuple[int, Tensor, Batch]]] | None = None
         """This rank's batches of the rest of an epoch, loaded ahead of the steps."""

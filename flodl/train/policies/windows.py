@@ -21,15 +21,13 @@ from flodl.ranks.planning.scheduler import (
 from flodl.ranks.planning.spans import front, numbers
 from flodl.ranks.settings import Backend
 from flodl.train.policies.feed import Exchanged, FeedWindow, Part
-from flodl.train.policies.shared import SharedFeed
+from flodl.train.policies.shared import Shared, SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from flodl.data import DataLoader
     from flodl.ranks.averaging.average import Averaged, ParameterAverager
-    from flodl.ranks.group import Group
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.plan import TrainingPlan
@@ -82,6 +80,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
     """The common part of the feeds that average weights.
 
     Args:
+        shared: What the ranks share.
         averager: Averages the model.
         optimizer: Its state is repaired if this rank's parameters were not finite.
         marks: Records in the timeline.
@@ -92,19 +91,13 @@ class WindowFeed(SharedFeed[LeaseWindow]):
 
     def __init__(
         self,
-        plan: TrainingPlan,
-        group: Group,
-        loader: DataLoader,
-        config: ScheduleConfig,
-        schedule: ScheduleState,
-        averages: int,
-        *,
+        shared: Shared,
         averager: ParameterAverager,
         optimizer: torch.optim.Optimizer,
         marks: Marks,
     ) -> None:
-        super().__init__(plan, group, loader, config, schedule, averages)
-        settings = plan.distributed
+        super().__init__(shared)
+        settings = shared.plan.distributed
         self._averager, self._optimizer, self._marks = averager, optimizer, marks
         self._settings, self._pad_ms = settings, settings.simulate_sync_ms
         self._words = (
@@ -112,7 +105,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
             if settings.backend is Backend.CPU
             else ("sync_start", "sync_end")
         )
-        self._declared_ms = declared_ms(plan, group.rank)
+        self._declared_ms = declared_ms(shared.plan, shared.group.rank)
 
     def counts(self) -> tuple[int, tuple[int, ...]]:
         """Return the batches of the slowest rank between two averages, and those of each rank."""
