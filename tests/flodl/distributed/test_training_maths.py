@@ -264,8 +264,21 @@ def train_scaled(group: Group) -> Outcome:
     return train(group, settings={"lr_scale_ratio": 1.0})
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async", "auto"])
+@pytest.mark.parametrize(
+    ("policy", "scheduled"),
+    [
+        *(("sync", False), ("cadence", True), ("async", False), ("auto", True)),
+        *(
+            pytest.param(policy, scheduled, marks=pytest.mark.slow)
+            for policy, scheduled in (
+                ("sync", True),
+                ("cadence", False),
+                ("async", True),
+                ("auto", False),
+            )
+        ),
+    ],
+)
 def test_by_default_ranks_use_the_learning_rate_of_one_process(
     ranks: Ranks, policy: str, scheduled: bool
 ) -> None:
