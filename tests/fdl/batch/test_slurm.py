@@ -206,7 +206,12 @@ def test_an_interrupt_cancels_the_job(program, cluster, number):
     ("event", "code", "said"),
     [
         ("cancel", 1, "job 101 was ended by the cluster: PREEMPTED"),
-        ("forgotten", 1, "job 101 is no longer in the queue, and has left no result"),
+        pytest.param(
+            "forgotten",
+            1,
+            "job 101 is no longer in the queue, and has left no result",
+            marks=pytest.mark.slow,  # it waits until it has asked several times
+        ),
         ("recorded", 130, "job 101 was ended by the cluster: CANCELLED"),
     ],
 )
