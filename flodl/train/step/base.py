@@ -35,13 +35,6 @@ class LossScaler(Protocol):
         """Adjust the scale."""
 
 
-class Average(Protocol):
-    """A running average of the weights, see :class:`flodl.train.observers.ema.WeightAverage`."""
-
-    def update(self) -> None:
-        """Add the weights to the average, after an optimizer step."""
-
-
 class GradientWatch(Protocol):
     """Reads weights and gradients of a step; changes nothing."""
 
@@ -65,7 +58,7 @@ class StepSettings:
         max_grad_norm: Clip the gradients to this total 2-norm.
         autocast: Compute the forward pass in this dtype where torch considers that safe.
         scaler: Scales the loss against underflow in fp16; decides whether the optimizer steps.
-        average: Updated after every optimizer step.
+        after_step: Called after every optimizer step that changed the parameters.
         reduce: Called when the gradients of a step are complete, before they are clipped and used.
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
@@ -77,7 +70,7 @@ class StepSettings:
     max_grad_norm: float | None = None
     autocast: torch.dtype | None = None
     scaler: CountedScaler | None = None
-    average: Average | None = None
+    after_step: Callable[[], object] | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
     values: StepValues | None = None

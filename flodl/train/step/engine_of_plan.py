@@ -30,6 +30,7 @@ def engine_of_plan(
     scaler: CountedScaler | None,
     ledger: TimeLedger,
     values: StepValues | None,
+    after_step: Callable[[], object] | None = None,
     reduce: Callable[[], object] | None = None,
 ) -> StepEngine:
     """Make the engine that a plan asks for, after ``done`` optimizer steps of the whole run.
@@ -53,7 +54,7 @@ def engine_of_plan(
         max_grad_norm=plan.max_grad_norm,
         autocast=plan.autocast,
         scaler=scaler,
-        average=parts.average,
+        after_step=after_step,
         ledger=ledger,
         reduce=reduce,
         values=values,

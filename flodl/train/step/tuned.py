@@ -183,7 +183,7 @@ class TunedEngine(StepEngine):
     def _compute(self, batch: Any) -> Tensor:
         """Run forward and backward; return the loss."""
         loss = scalar_loss(self._inside(self._forward, self._model, batch))
-        self._inside(_backward, loss)
+        self._inside(loss.backward)
         return loss.detach()
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
@@ -203,7 +203,7 @@ class TunedEngine(StepEngine):
             loss = loss / parts
         if self.settings.scaler is not None:
             loss = self.settings.scaler.scale(loss)
-        self._inside(_backward, loss)
+        self._inside(loss.backward)
         if lap is not None:
             lap(_BACKWARD)
         if closes:
@@ -246,7 +246,3 @@ class TunedEngine(StepEngine):
             if self.tuning.channels_last:
                 stack.enter_context(ChannelsLast(self._model))
             return function(*args)
-
-
-def _backward(loss: Tensor) -> None:
-    loss.backward()  # type: ignore[no-untyped-call]
