@@ -31,14 +31,13 @@ from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.guards.rewinding import tell_callbacks
-from flodl.train.observers.rank_acts import BetweenSteps, end_launcher
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
-from flodl.train.observers.stop_requests import StopRequests
+from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
+from flodl.train.parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.in_order import InOrderFeed
-from flodl.train.rank_parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.run.member import Member
 from flodl.train.run.rank_state import begin, begin_in_order
 from flodl.train.run.resume import Start, undone

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
 from torch import Tensor
 
 from flodl.errors import StateError
-from flodl.train.device_values import DeviceValues
+from flodl.train.step.step_values import DeviceValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

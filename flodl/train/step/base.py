@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.step.learning_rate import Schedule
-    from flodl.train.step.loss_scaling import CountedScaler
     from flodl.train.step.losses import LossLog
+    from flodl.train.step.precision import CountedScaler
     from flodl.train.step.step_values import StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
@@ -79,7 +79,7 @@ class StepSettings:
 class StepEngine(ABC):
     """Runs training steps.
 
-    Every engine gives the numbers of :class:`~flodl.train.step.eager.EagerEngine` up to
+    Every engine gives the numbers of :class:`~flodl.train.step.tuned.EagerEngine` up to
     rounding. That engine gives the numbers of a plain loop, bit by bit.
 
     Attributes:

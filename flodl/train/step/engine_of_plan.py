@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from flodl.train.step import make_engine
 from flodl.train.step.base import StepEngine, StepSettings
-from flodl.train.step.eager import EagerEngine
 from flodl.train.step.fused import fused_step
+from flodl.train.step.tuned import EagerEngine
 from flodl.train.step.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.learning_rate import SteeredRate
-    from flodl.train.step.loss_scaling import CountedScaler
+    from flodl.train.step.precision import CountedScaler
     from flodl.train.step.step_values import StepValues
 
 

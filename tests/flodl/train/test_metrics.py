@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.errors import StateError
-from flodl.train.device_values import DeviceValues
 from flodl.train.metrics import (
     RecordedValues,
     ScalarLog,
@@ -21,6 +20,7 @@ from flodl.train.metrics import (
     reduced,
 )
 from flodl.train.step.losses import DeviceLossLog, HostLossLog
+from flodl.train.step.step_values import DeviceValues
 
 from .programs import squared_error, training
 
