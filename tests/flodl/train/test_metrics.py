@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flodl.data import Batch
 from flodl.errors import StateError
 from flodl.train.metrics import (
+    DeviceValues,
     RecordedValues,
     ScalarLog,
     collecting,
@@ -20,7 +21,6 @@ from flodl.train.metrics import (
     reduced,
 )
 from flodl.train.step.losses import DeviceLossLog, HostLossLog
-from flodl.train.step.step_values import DeviceValues
 
 from .programs import squared_error, training
 
