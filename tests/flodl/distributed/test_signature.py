@@ -14,7 +14,7 @@ from flodl.data import DataLoader
 from flodl.errors import DistributedError
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.signature import check_same, difference, reads_files, signature
-from flodl.train.observers.sample_digests import few_samples_digest
+from flodl.train.observers.digests import few_samples_digest
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError
 
