@@ -220,11 +220,23 @@ class Loop:
             self._prepare_epoch,
         )  # fmt: skip
         self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
-        feed.attend(Member(steps, self.saving))
+        feed.attend(Member(steps, self.saving, self._take_over, self._step_down))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = start.state.unfinished.seconds
             self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
+
+    def _take_over(self) -> None:
+        """Do from now on what rank 0 has done; only ranks that come and go need it."""
+        from flodl.train.run.succession import take_over
+
+        take_over(self)
+
+    def _step_down(self) -> None:
+        """Write no more: another rank does."""
+        from flodl.train.run.succession import step_down
+
+        step_down(self)
 
     def _write_state(self, file: Path) -> None:
         """Write the state of this rank for one that joins; called once it has a feed."""
@@ -470,11 +482,12 @@ class Loop:
 
     def _pass_barrier(self) -> None:
         """Write what is due while all ranks have the same model, then continue; collective."""
-        epochs, plan = self.feed.complete, self.plan
-        if epochs % plan.checkpoint_every == 0:
+        epochs = self.feed.complete
+        if epochs % self.plan.checkpoint_every == 0:
             self.saving.save()
-            if plan.checkpoint_fn is not None and epochs:
-                call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
+            function = self.plan.checkpoint_fn  # now: another rank may have led until then
+            if function is not None and epochs:
+                call_back("checkpoint_fn", epochs - 1, function, epochs, self.model)
         # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
         self.ledger.lap(Account.CHECKPOINT)

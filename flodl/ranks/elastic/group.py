@@ -83,6 +83,7 @@ class ElasticGroup(Group):
 
     Attributes:
         members: The name of each rank.
+        succeed: Called if this rank is to write files and print from now on.
         lighthouse_gone: Whether the lighthouse did not answer any more at the last meeting.
     """
 
@@ -107,7 +108,8 @@ class ElasticGroup(Group):
         self.members: tuple[str, ...] = (self.name,)
         self.lighthouse_gone = False
         self._place, self._starters = place, starters
-        self._leader = self.name if rank == 0 else None
+        self._leader = self.name if rank == 0 else ""
+        self.succeed: Callable[[], object] = lambda: None
         self._done, self._last = 0, b""
         self._together = self._entered = False
         self._counted = (0, 1)
@@ -119,7 +121,7 @@ class ElasticGroup(Group):
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes files and prints: rank 0 of those that the program started."""
+        """Whether this rank writes files and prints: the lowest that the program started."""
         return self._leader == self.name
 
     @property
@@ -187,7 +189,7 @@ class ElasticGroup(Group):
             A file with the state of the training if this rank has none or an older one.
 
         Raises:
-            DistributedError: This rank cannot take part, or the rank that writes files is gone.
+            DistributedError: This rank cannot take part, or no rank is left that can write files.
         """
         self._received = None
         while not self.lighthouse_gone:
@@ -271,14 +273,21 @@ class ElasticGroup(Group):
             source = next(at for at, one in enumerate(ranks) if one.done == newest)
             self._last, self._done = last[source], newest
         self.members = tuple(one.name for one in ranks)
-        if self._leader is None and _JOINED not in self.members[0]:
-            self._leader = self.members[0]
-        if self._leader is not None and self._leader != self.members[0]:
-            raise DistributedError(
-                "the rank that writes the files of the training is gone; the training continues "
-                "from its last checkpoint when it is started again"
-            )
+        if self._leader not in self.members:
+            self._follow(self.members[0])
         return ranks
+
+    def _follow(self, first: str) -> None:
+        """Let the lowest rank write files and print, because the one before is gone."""
+        if _JOINED not in first:
+            self._leader = first
+            if self.leads and self._entered:
+                self.succeed()
+        elif self._entered:
+            raise DistributedError(
+                "all ranks that the program started are gone, and only they can write the files of "
+                "the training; started again, it continues from its last checkpoint"
+            )
 
     def _break_off(self, error: Exception) -> None:
         """Leave the connections of an exchange that failed, so that nobody waits for this rank."""
@@ -343,6 +352,13 @@ class ElasticGroup(Group):
     def broadcast_object(self, value: T | None) -> T:
         """Return the object of the first rank."""
         return self.gather_objects(value)[0]  # type: ignore[return-value]
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what the first rank makes; if it dies, the next one makes it again."""
+        while True:
+            found = self.gather_objects([make()] if self.leads else [])
+            if (made := next(filter(None, found), None)) is not None:
+                return made[0]
 
     def scatter_objects(self, values: Sequence[T] | None) -> T:
         """Return this rank's part."""
