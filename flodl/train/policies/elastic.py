@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
-from flodl.errors import DistributedError, PlanMismatchError
+from flodl.errors import PlanMismatchError
 from flodl.ranks.averaging.average import Averaged
 from flodl.ranks.elastic.group import ElasticGroup, RankLost
 from flodl.ranks.planning.schedule import WindowReport
@@ -81,7 +81,8 @@ class ElasticFeed(WindowFeed):
 
     def attend(self, member: Member) -> None:
         """Learn how the state of this rank is read and written."""
-        self._member, self._ranks.succeed = member, member.take_over
+        self._member = member
+        self._ranks.succeed, self._ranks.step_down = member.take_over, member.step_down
 
     @property
     def rank(self) -> int:
@@ -182,11 +183,7 @@ class ElasticFeed(WindowFeed):
                 joined = self._member.take(state)
                 self._offers = {offer["name"]: offer for offer in joined.offers}
                 if ranks.name not in self._offers:
-                    self._member.step_down()
-                    raise DistributedError(
-                        "this rank was out of reach, and the others have gone on without it; "
-                        "started again, it joins them"
-                    )
+                    raise ranks.left_out()
                 self.averages += 1
                 return Averaged(0.0, True, 0.0), 0.0
             self._has_met = False

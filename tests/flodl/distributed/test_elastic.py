@@ -159,6 +159,7 @@ def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
     assert proof.samples_once == 240 * len(epochs)
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic: Elastic) -> None:
     first = elastic.start("first", RANKS="3")
     elastic.pid("1")
