@@ -224,11 +224,23 @@ class Loop:
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
             self._prepare_epoch, self._worker,
         )  # fmt: skip
-        feed.attend(Member(steps, self.saving))
+        feed.attend(Member(steps, self.saving, self._take_over, self._step_down))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = start.state.unfinished.seconds
             self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
+
+    def _take_over(self) -> None:
+        """Do from now on what rank 0 has done; only ranks that come and go need it."""
+        from flodl.train.run.succession import take_over
+
+        take_over(self)
+
+    def _step_down(self) -> None:
+        """Write no more: another rank does."""
+        from flodl.train.run.succession import step_down
+
+        step_down(self)
 
     def _write_state(self, file: Path) -> None:
         """Write the state of this rank for one that joins; called once it has a feed."""

@@ -12,6 +12,7 @@ from typing import Any, Self, final
 from urllib.parse import urlsplit
 
 from flodl.errors import DistributedError
+from flodl.ranks.group import CONTROL_TIMEOUT
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 
 BIND_VARIABLE = "FLODL_LIGHTHOUSE"
@@ -20,12 +21,13 @@ BIND_VARIABLE = "FLODL_LIGHTHOUSE"
 HEARTBEAT_MS = 1000
 """A rank whose heartbeat is missing for so long counts as dead; torchft sends ten in this time."""
 
-JOIN_MS = 300_000
+JOIN_MS = round(CONTROL_TIMEOUT.total_seconds() * 1000)
 """How long the lighthouse waits for living ranks after the first has arrived.
 
-It has to be longer than a window of the slowest rank: a rank that is left out would be copied from
-another one, and what it has trained would be lost. Only a rank that hangs makes the others wait so
-long, because dead ranks have no heartbeat.
+It has to be longer than a window of the slowest rank, and than an evaluation on rank 0: a rank that
+is left out loses what it has trained. Nobody has measured these times when the lighthouse starts.
+Only a rank that lives and never comes makes the others wait so long, because ranks that are dead or
+out of reach have no heartbeat.
 """
 
 

@@ -132,6 +132,56 @@ def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> Non
     assert not record.get("restarts")
 
 
+def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2")
+    elastic.pid("1")
+    elastic.more_epochs("0")
+    os.kill(elastic.pid("0"), signal.SIGKILL)
+    wait_for(lambda: "1 of the ranks left; 1 train on" in elastic.said(), LONG)
+    before = (elastic.run / "last.fdl").stat().st_mtime_ns
+    elastic.more_epochs("1")
+    wait_for(lambda: (elastic.run / "last.fdl").stat().st_mtime_ns > before, LONG)
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert "rank 0 ended with signal SIGKILL; the others train on" in elastic.said()
+    assert elastic.said().count("another one writes now") == 1
+
+    epochs = [int(epoch) for epoch, _, _ in elastic.epochs("1")]
+    assert epochs == list(range(len(epochs)))
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert record["state"] == "complete"
+    assert record["epochs"] == len(epochs)
+    assert not record.get("restarts")
+    rows = (elastic.run / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(row.partition(",")[0]) for row in rows] == [epoch + 1 for epoch in epochs]
+    assert (elastic.run / "model.fdl").is_file()
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * len(epochs)
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="3")
+    elastic.pid("1")
+    elastic.more_epochs("2")
+    away = elastic.pid("0")
+    os.kill(away, signal.SIGSTOP)
+    wait_for(lambda: "1 of the ranks left; 2 train on" in elastic.said(), LONG)
+    elastic.more_epochs("1")
+    os.kill(away, signal.SIGCONT)
+    wait_for(lambda: "this rank was out of reach" in elastic.said(), LONG)
+    elastic.more_epochs("1")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert record["state"] == "complete"
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * record["epochs"]
+
+
 # --- Nobody leaves -----------------------------------------------------------------------------
 
 EXACT = {"deterministic": True}
