@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
@@ -19,6 +20,7 @@ from fdl.base.units import (
     printable,
 )
 from flodl import log
+from flodl.errors import FlodlError
 from flodl.monitor.records import EpochRecord, Finish, RunInfo
 from flodl.monitor.resources import ResourceSample
 
@@ -72,6 +74,19 @@ class TerminalSink(Sink):
         if summary.use:
             told = [f"use the best model: {summary.use}", "see docs/guide/trained-model.md"]
             log.msg(lambda: "  " + _joined(told, _room()))
+
+
+def require(package: str, sink: object, install: str) -> None:
+    """Raise an error that says what to install if a package is missing.
+
+    Raises:
+        FlodlError: The package is not installed.
+    """
+    if find_spec(package) is None:
+        raise FlodlError(
+            f"{type(sink).__name__} needs the package {package}, which is not installed; "
+            f"pip install {install}"
+        )
 
 
 class TextFileSink:

@@ -327,7 +327,8 @@ def merge_timelines(parts: Sequence[Part], offsets_ms: Sequence[float] | None = 
         timeline = part if isinstance(part, Timeline) else Timeline.load(part)
         samples += [_moved(sample, offset, place) for sample in timeline.samples]
         events += [_moved(event, offset, place) for event in timeline.events]
-    early = -min((one.t_ms for one in (*samples, *events)), default=0.0)
+    times = [one.t_ms for one in samples] + [one.t_ms for one in events]
+    early = -min(times, default=0.0)
     if early > 0:
         samples = [_moved(sample, early, 0) for sample in samples]
         events = [_moved(event, early, 0) for event in events]

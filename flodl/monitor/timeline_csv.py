@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import heapq
 import io
 import json
 import math
@@ -21,15 +20,17 @@ def csv_text(
 
     The columns ``rank`` and ``busy_pct`` exist if a record has such a value.
     """
-    ranked = any(one.rank is not None for one in (*samples, *events))
-    ranked = ranked or any(one.busy is not None for one in samples)
+    records: list[TimelineSample | TimelineEvent] = [*samples, *events]
+    ranked = any(one.rank is not None for one in records) or any(
+        one.busy is not None for one in samples
+    )
     gpus = [f"gpu{device}_{part}" for device in devices for part in _GPU_PARTS.values()]
     who = ["rank", "busy_pct"] if ranked else []
     head = ["t_ms", *who, "cpu_pct", "ram_used", "ram_total", *gpus, "event", "fields"]
     table = io.StringIO()
     rows = csv.DictWriter(table, head, extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
-    for record in heapq.merge(samples, events, key=lambda one: one.t_ms):
+    for record in sorted(records, key=lambda one: one.t_ms):
         rows.writerow(_of_sample(record) if isinstance(record, TimelineSample) else _of(record))
     return table.getvalue()
 
