@@ -257,8 +257,8 @@ class Timeline:
         Raises:
             OSError: The file cannot be written; an existing one stays.
         """
-        data = f'{{"title":{to_json(title)},"timeline":{self._as_json()}}}'
-        write_text(path, page_assets.page(title, data))
+        parts = {"title": to_json(title), "timeline": self._as_json()}
+        write_text(path, page_assets.page(title, parts))
 
     def _now_ms(self) -> float:
         if self._begin is None:
