@@ -13,7 +13,7 @@ from torch import Tensor
 from flodl import log
 from flodl.data import Batch
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
-from flodl.train.step.cache import cache_folder
+from flodl.train.step.decision import cache_folder
 from flodl.train.step.forward import forward_function
 from flodl.train.step.random_state import generators_kept
 

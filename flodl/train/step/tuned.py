@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flodl.train.step.losses import LossLog
 
     Forward = Callable[[nn.Module, Any], Tensor]
+
 
 T = TypeVar("T")
 _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
@@ -183,7 +184,7 @@ class TunedEngine(StepEngine):
     def _compute(self, batch: Any) -> Tensor:
         """Run forward and backward; return the loss."""
         loss = scalar_loss(self._inside(self._forward, self._model, batch))
-        self._inside(_backward, loss)
+        self._inside(loss.backward)
         return loss.detach()
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
@@ -203,7 +204,7 @@ class TunedEngine(StepEngine):
             loss = loss / parts
         if self.settings.scaler is not None:
             loss = self.settings.scaler.scale(loss)
-        self._inside(_backward, loss)
+        self._inside(loss.backward)
         if lap is not None:
             lap(_BACKWARD)
         if closes:
@@ -248,5 +249,42 @@ class TunedEngine(StepEngine):
             return function(*args)
 
 
-def _backward(loss: Tensor) -> None:
-    loss.backward()  # type: ignore[no-untyped-call]
+@final
+class EagerEngine(TunedEngine):
+    """Forward, backward, then the update, exactly as in a plain loop, without tunings.
+
+    Args:
+        model: In training mode, on its device.
+        optimizer: Over the parameters of the model.
+        settings: The settings of a step.
+    """
+
+    name: ClassVar[str] = "eager"
+
+
+@final
+class CompiledEngine(TunedEngine):
+    """Compiles at the first step, then runs the compiled code and a fused optimizer.
+
+    A step that torch cannot compile runs plainly, with a warning that names the reason.
+    """
+
+    name: ClassVar[str] = "compiled"
+    _fallback: str | None = None
+
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+        """Train on one batch or on a part of one."""
+        if self._fallback is None:
+            self._fallback = self.compile(batch, recompiles=True)
+            if self._fallback:
+                log.warning(
+                    f'engine="compiled": this step cannot be compiled and runs eagerly '
+                    f'({self._fallback}); use engine="eager" to run it without this attempt'
+                )
+            self.use(Tuning(fused=True, compiled=not self._fallback))
+        super().step(batch, losses, parts=parts, closes=closes)
+
+    def report(self) -> Mapping[str, object]:
+        """Report how long compiling took, or why it was not possible."""
+        facts = {**super().report(), "compile_seconds": round(self.compile_seconds, 3)}
+        return {**facts, "fallback": self._fallback} if self._fallback else facts

@@ -208,7 +208,10 @@ def auto_engine(monkeypatch: pytest.MonkeyPatch, graph: float, **more: Any) -> A
 
 
 @pytest.mark.usefixtures("graphs")
-@pytest.mark.parametrize(("milliseconds", "kept"), [(3.0, True), (9.95, False), (12.0, False)])
+@pytest.mark.parametrize(
+    ("milliseconds", "kept"),
+    [(3.0, True), (9.95, False), pytest.param(12.0, False, marks=pytest.mark.slow)],
+)
 def test_auto_keeps_a_graph_exactly_if_it_is_faster(milliseconds, kept, monkeypatch):
     engine, reference = auto_engine(monkeypatch, milliseconds), mlp()
     data = batches(900)

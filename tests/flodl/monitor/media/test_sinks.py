@@ -133,6 +133,7 @@ def test_mlflow(tmp_path, monkeypatch):
     assert found.data.metrics["roc/auc"] == 0.75
 
 
+@pytest.mark.slow
 def test_weights_and_biases_offline(tmp_path):
     pytest.importorskip("wandb")
     run(tmp_path, "WandbSink('digits', run_id='my-run')", WANDB_MODE="offline")
