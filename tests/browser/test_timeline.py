@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from flodl.monitor.resources import GpuSnapshot
-from flodl.monitor.timeline import Timeline
-from flodl.monitor.timeline_merge import merge_timelines
+from flodl.monitor.timeline import Timeline, merge_timelines
 from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
 
 from .chromium import Browser
