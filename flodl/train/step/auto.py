@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsFloat, final
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from flodl.train.step.tuning import Tuning, thread_words
 
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings
-    from flodl.train.step.live_steps import Steps
+    from flodl.train.step.live_steps import Measured, Steps
     from flodl.train.step.losses import LossLog
 
 
@@ -48,6 +48,7 @@ class AutoPolicy:
         block: Largest number of steps that are measured together.
         short_step: A single thread is tried for steps up to this many seconds.
         compile_seconds: Seconds that compiling is expected to take.
+        capture_seconds: Seconds that capturing a CUDA graph is expected to take.
         only: The fields of :class:`Tuning` that are tried; None tries all.
     """
 
@@ -58,6 +59,7 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     compile_seconds: float = 20.0
+    capture_seconds: float = 0.1
     only: frozenset[str] | None = None
 
 
@@ -181,6 +183,11 @@ class AutoEngine(TunedEngine):
         except ValueError as error:
             log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
 
+    def present(self) -> None:
+        """Expect changes, and do not count the time until the next step as part of one."""
+        super().present()
+        self._clock.pause()
+
     def close(self) -> None:
         """Stop trials, and free a graph."""
         self._course = None
@@ -281,37 +288,59 @@ class AutoEngine(TunedEngine):
         """Measure a candidate, and return the better tuning."""
         tuning, name, policy = replace(best, **candidate.change), candidate.name, self._policy
         taken = yield
-        budget = policy.cost * self._left() - self._cost
-        if reason := self._too_expensive(tuning, budget) or candidate.refusal(taken.batch):
+        if reason := self._too_expensive(tuning) or candidate.refusal(taken.batch):
             self._notes[name] = reason
             return best
-        if tuning.captured:
-            self.use(tuning)
-            yield  # a plain step, as a capture requires
-            yield  # captures
-        block = min(policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
-        rounds = 5 if self._seconds < 1.0 else 3
-        bar = 1 - policy.gain
-        found = yield from measure(
-            self, best, tuning, bar=bar, block=block, rounds=rounds, budget=budget
-        )
-        self._cost += found.cost
+        found = yield from self._compare(best, tuning)
+        if math.isinf(found.ratio) and tuning.captured and not candidate.change.get("captured"):
+            # Its graph is what failed. Without it, the candidate may still be faster.
+            tuning = replace(tuning, captured=False)
+            found = yield from self._compare(best, tuning)
         if math.isinf(found.ratio):
             self._notes[name] = self.capture_refusal or "the program sets the number of threads"
         else:
             self._notes[name] = f"{found.ratio:.3f}x"
-        if found.ratio + found.noise <= bar:
+        if found.ratio + found.noise <= 1 - policy.gain:
             self._seconds *= found.ratio
             best = tuning
         self.use(best)
         return best
 
-    def _too_expensive(self, tuning: Tuning, budget: float) -> str:
+    def _compare(self, best: Tuning, tuning: Tuning) -> Steps[Measured]:
+        """Measure a tuning beside the best one; add what that has cost."""
+        policy, prepared = self._policy, list[SupportsFloat]()
+        self.use(tuning)
+        if tuning.captured:
+            for _ in range(2):  # a plain step, as a capture requires, and the capture
+                taken = yield
+                prepared.append(taken.seconds)
+        self._cost += sum(max(0.0, float(one) - self._seconds) for one in prepared)
+        block = min(policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
+        found = yield from measure(
+            self,
+            best,
+            tuning,
+            bar=1 - policy.gain,
+            block=block,
+            rounds=5 if self._seconds < 1.0 else 3,
+            budget=self._budget(),
+        )
+        self._cost += found.cost
+        return found
+
+    def _budget(self) -> float:
+        """Return the seconds that trials may still cost."""
+        return self._policy.cost * self._left() - self._cost
+
+    def _too_expensive(self, tuning: Tuning) -> str:
         """Return why a trial would cost too much of the training."""
+        policy, budget = self._policy, self._budget()
         if budget <= 0:
-            return f"the trials have cost {self._policy.cost:.0%} of the training"
-        if tuning.compiled and self._policy.compile_seconds > budget:
+            return f"the trials have cost {policy.cost:.0%} of the training"
+        if tuning.compiled and policy.compile_seconds > budget:
             return f"{format_duration(self._left())} left: compiling would not pay"
+        if tuning.captured and policy.capture_seconds > budget:
+            return f"{format_duration(self._left())} left: capturing would not pay"
         return ""
 
     def _fused_refusal(self, _: object) -> str:
@@ -339,6 +368,7 @@ class AutoEngine(TunedEngine):
         return reason
 
     def _decide(self, best: Tuning, at_most: int = 0) -> None:
+        self.drop_other_graphs()
         self._source = "measured"
         self._decision = Decision(
             key=self._key,

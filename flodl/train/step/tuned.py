@@ -49,6 +49,8 @@ class TunedEngine(StepEngine):
 
     Attributes:
         hides_gradients: A captured step is taken even if somebody watches gradients.
+        capture_refusal: Why steps of the last tuning that asked for a CUDA graph have none; empty
+            if no reason is known.
         compile_seconds: What compiling has taken.
         replayed_steps: Steps that were taken by a CUDA graph.
     """
@@ -72,19 +74,21 @@ class TunedEngine(StepEngine):
         self._lap = settings.ledger.lap if settings.ledger is not None else None
         self._looked = False
         self._thread_limit: ThreadLimit | None = None
-        self._capturing: Capturing | None = None
-        self._captured_tuning = Tuning()
+        self.capture_refusal = ""
+        self._graphs: dict[Tuning, Capturing] = {}
 
     def use(self, tuning: Tuning) -> None:
         """Use this tuning for the next steps; call it only between two optimizer steps.
 
-        A CUDA graph is left out if :attr:`capture_refusal` has a reason against it.
+        A tuning keeps its CUDA graph, so it is captured once however often tunings alternate. The
+        graph is left out if this tuning cannot be captured; :attr:`capture_refusal` says why.
 
         Raises:
             ValueError: ``compiled`` before :meth:`compile`.
         """
-        if self.capture_refusal:
-            tuning = replace(tuning, captured=False)
+        if tuning.captured:
+            self.capture_refusal = self._graph_of(tuning).reason
+            tuning = replace(tuning, captured=not self.capture_refusal)
         before, self.tuning = self.tuning, tuning
         if tuning.compiled and self._compiled_forward is None:
             raise ValueError("nothing has been compiled yet")
@@ -97,25 +101,23 @@ class TunedEngine(StepEngine):
             self._update.step = fused_step(self._optimizer) if tuning.fused else None
             if mine is not None:
                 place_step_counts(self._optimizer, fused=False)
-        if tuning.captured or before.captured:
-            self._switch_graph(tuning)
-
-    def _switch_graph(self, tuning: Tuning) -> None:
-        capturing = self._capturing = self._capturing or Capturing(
-            self._model, self._optimizer, self.settings, self._compute, self._update.in_graph
-        )
         if tuning.captured:
-            if tuning != self._captured_tuning:
-                capturing.drop()
-            self._captured_tuning = tuning
-            capturing.enter()
-        elif not tuning.fused:
-            capturing.leave()
+            self._graph_of(tuning).enter()
+        elif before.captured and not tuning.fused:
+            self._graph_of(before).leave()
 
-    @property
-    def capture_refusal(self) -> str:
-        """Why steps cannot be captured; empty if no reason is known."""
-        return self._capturing.reason if self._capturing is not None else ""
+    def _graph_of(self, tuning: Tuning) -> Capturing:
+        if tuning not in self._graphs:
+            self._graphs[tuning] = Capturing(
+                self._model, self._optimizer, self.settings, self._compute, self._update.in_graph
+            )
+        return self._graphs[tuning]
+
+    def drop_other_graphs(self) -> None:
+        """Free the CUDA graphs of all tunings that are not in use."""
+        for tuning, graph in self._graphs.items():
+            if tuning != self.tuning:
+                graph.drop()
 
     def compile(self, batch: Any, *, recompiles: bool = False) -> str:
         """Compile forward and backward for batches like this one; return why that failed."""
@@ -137,8 +139,8 @@ class TunedEngine(StepEngine):
 
     def present(self) -> None:
         """Expect that code outside of the steps changes the model or its optimizer now."""
-        if self._capturing is not None:
-            self._capturing.look_again()
+        for graph in self._graphs.values():
+            graph.look_again()
 
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
@@ -155,8 +157,8 @@ class TunedEngine(StepEngine):
 
     def _by_graph(self, batch: Any, losses: LossLog) -> bool:
         """Take a step by a CUDA graph, if there is one for it or one can be captured."""
-        capturing, update = self._capturing, self._update
-        if capturing is None or (update.watch is not None and not self.hides_gradients):
+        capturing, update = self._graphs[self.tuning], self._update
+        if update.watch is not None and not self.hides_gradients:
             return False
         with capturing.warming() as plain:
             if plain:
@@ -165,7 +167,7 @@ class TunedEngine(StepEngine):
         taken = capturing.step(batch, partial(update.prepare, self.global_step))
         if taken is None:
             if capturing.reason:
-                self.use(replace(self.tuning, captured=False))
+                self.use(self.tuning)  # without its graph from now on
             return False
         loss, norm = taken
         if update.watch is not None:
@@ -231,8 +233,7 @@ class TunedEngine(StepEngine):
     def close(self) -> None:
         """Free a graph."""
         self.use(replace(self.tuning, captured=False))
-        if self._capturing is not None:
-            self._capturing.drop()
+        self.drop_other_graphs()
         if self._update.step is not None:
             place_step_counts(self._optimizer, fused=False)
 
