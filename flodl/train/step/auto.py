@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsFloat, final
 
 import torch
@@ -48,6 +49,7 @@ class AutoPolicy:
         block: Largest number of steps that are measured together.
         short_step: A single thread is tried for steps up to this many seconds.
         compile_seconds: Seconds that compiling is expected to take.
+        autotune_seconds: Seconds that compiling is expected to take if torch tries many kernels.
         capture_seconds: Seconds that capturing a CUDA graph is expected to take.
         only: The fields of :class:`Tuning` that are tried; None tries all.
     """
@@ -59,6 +61,7 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     compile_seconds: float = 20.0
+    autotune_seconds: float = 180.0
     capture_seconds: float = 0.1
     only: frozenset[str] | None = None
 
@@ -260,6 +263,10 @@ class AutoEngine(TunedEngine):
         if self._pure:
             change = {"compiled": True, "channels_last": False}
             found += [Candidate("compiled", change, self._compile_refusal)]
+        if self._pure and captures_on(self._device):
+            change = {"autotuned": True, "compiled": False, "channels_last": False}
+            refusal = partial(self._compile_refusal, autotunes=True)
+            found += [Candidate("autotuned", change, refusal)]
         only = self._policy.only
         return [one for one in found if only is None or next(iter(one.change)) in only]
 
@@ -337,7 +344,8 @@ class AutoEngine(TunedEngine):
         policy, budget = self._policy, self._budget()
         if budget <= 0:
             return f"the trials have cost {policy.cost:.0%} of the training"
-        if tuning.compiled and policy.compile_seconds > budget:
+        compiling = policy.autotune_seconds if tuning.autotuned else policy.compile_seconds
+        if (tuning.compiled or tuning.autotuned) and compiling > budget:
             return f"{format_duration(self._left())} left: compiling would not pay"
         if tuning.captured and policy.capture_seconds > budget:
             return f"{format_duration(self._left())} left: capturing would not pay"
@@ -358,12 +366,12 @@ class AutoEngine(TunedEngine):
         self.present()
         return refusal_beside_plain_steps(self._model, self._optimizer, self.settings, self._device)
 
-    def _compile_refusal(self, batch: Any) -> str:
+    def _compile_refusal(self, batch: Any, *, autotunes: bool = False) -> str:
         self.present()
         has_state = getattr(self._model, "has_state", None)
         if callable(has_state) and has_state():
             return "the model keeps state between calls"
-        reason = self.compile(batch)
+        reason = self.compile(batch, autotunes=autotunes)
         self._cost += self.compile_seconds
         return reason
 

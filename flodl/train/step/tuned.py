@@ -69,7 +69,7 @@ class TunedEngine(StepEngine):
         self._optimizer = optimizer
         self._plain_forward = forward_function(model, settings)
         self._forward: Forward = self._plain_forward
-        self._compiled_forward: Forward | None = None
+        self._compiled: dict[str, Forward] = {}
         self._update = Update(model, optimizer, settings)
         self._lap = settings.ledger.lap if settings.ledger is not None else None
         self._looked = False
@@ -84,16 +84,18 @@ class TunedEngine(StepEngine):
         graph is left out if this tuning cannot be captured; :attr:`capture_refusal` says why.
 
         Raises:
-            ValueError: ``compiled`` before :meth:`compile`.
+            ValueError: ``compiled`` or ``autotuned`` before :meth:`compile`.
         """
         if tuning.captured:
             self.capture_refusal = self._graph_of(tuning).reason
             tuning = replace(tuning, captured=not self.capture_refusal)
         before, self.tuning = self.tuning, tuning
-        if tuning.compiled and self._compiled_forward is None:
-            raise ValueError("nothing has been compiled yet")
-        compiled = self._compiled_forward if tuning.compiled else None
-        self._forward = compiled if compiled is not None else self._plain_forward
+        self._forward = self._plain_forward
+        for mode in ("compiled", "autotuned"):
+            if getattr(tuning, mode):
+                if mode not in self._compiled:
+                    raise ValueError("nothing has been compiled yet")
+                self._forward = self._compiled[mode]
         if tuning.threads != before.threads:
             self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
         if tuning.fused != before.fused:
@@ -119,11 +121,13 @@ class TunedEngine(StepEngine):
             if tuning != self.tuning:
                 graph.drop()
 
-    def compile(self, batch: Any, *, recompiles: bool = False) -> str:
+    def compile(self, batch: Any, *, recompiles: bool = False, autotunes: bool = False) -> str:
         """Compile forward and backward for batches like this one; return why that failed."""
         started = time.perf_counter()
         terminal.status("compiling")
-        forward = compiling.compiled_forward(self._model, self.settings, recompiles=recompiles)
+        forward = compiling.compiled_forward(
+            self._model, self.settings, recompiles=recompiles, autotunes=autotunes
+        )
         reason = ""
         try:
             compiling.warm(forward, self._model, batch)
@@ -131,7 +135,7 @@ class TunedEngine(StepEngine):
             reason = compiling.first_line(error)
             log.debug(str(error))
         else:
-            self._compiled_forward = forward
+            self._compiled["autotuned" if autotunes else "compiled"] = forward
         self.compile_seconds = time.perf_counter() - started
         if self._lap is not None:
             self._lap(Account.COMPILE)

@@ -43,6 +43,7 @@ class Model:
         compiled: Factors of launches and kernels after compiling; None: it cannot be compiled.
         compile_s: Seconds that compiling takes.
         capture_s: Seconds that a capture takes, beside the step.
+        autotuned: Factor of the compiled kernels after torch has tried many.
         captures: What can be captured: "all", "plain" for what is not compiled, or "".
     """
 
@@ -55,13 +56,15 @@ class Model:
     compile_s: float = 20.0
     capture_s: float = 0.25
     captures: str = "all"
+    autotuned: float = 1.0
 
     def costs(self, tuning: Tuning) -> tuple[float, float]:
         """Seconds of the host and of the device."""
         launches, kernels = self.host, self.device
-        if tuning.compiled:
+        if tuning.compiled or tuning.autotuned:
             assert self.compiled is not None
             launches, kernels = launches * self.compiled[0], kernels * self.compiled[1]
+            kernels *= self.autotuned if tuning.autotuned else 1.0
         elif tuning.channels_last:
             kernels *= self.rows
         update = self.fused if tuning.fused else self.update
@@ -82,9 +85,10 @@ class Model:
         if self.compiled is not None:
             whole = self.captures == "all"
             found += [
-                replace(one, compiled=True, channels_last=False)
+                replace(one, channels_last=False, **{mode: True})
                 for one in found
                 if whole or not one.captured
+                for mode in ("compiled", "autotuned")
             ]
         return found
 
@@ -140,7 +144,8 @@ class Graph:
 
 
 def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-    return model(batch["x"]).sum()
+    loss: Tensor = model(batch["x"]).sum()
+    return loss
 
 
 DATA = Batch((torch.ones(1, 2),), ("x",))
@@ -151,18 +156,14 @@ def engine_on(
 ) -> AutoEngine:
     """An engine that trains on a simulated GPU."""
 
-    class Timed(AutoEngine):  # type: ignore[misc] - only the time is added
+    class Timed(AutoEngine):  # type: ignore[misc]
         def _carry_out(self, *args: Any, **named: Any) -> None:
             super()._carry_out(*args, **named)
             gpu.step(replace(self.tuning, captured=False))
 
-        def compile(self, batch: Any, *, recompiles: bool = False) -> str:
-            gpu.compilations += 1
-            gpu.busy_host(gpu.model.compile_s)
-            return super().compile(batch, recompiles=recompiles)
-
     def capture(_: int, __: object, function: Callable[[], object]) -> Graph:
-        kinds = {"": False, "plain": not engine.tuning.compiled, "all": True}
+        compiles = engine.tuning.compiled or engine.tuning.autotuned
+        kinds = {"": False, "plain": not compiles, "all": True}
         gpu.captures += 1
         gpu.busy_host(gpu.model.capture_s)
         if not kinds[gpu.model.captures]:
@@ -174,7 +175,10 @@ def engine_on(
 
         return Graph(replayed)
 
-    def compiled(_: nn.Module, settings: StepSettings, **__: Any) -> Any:
+    def compiled(_: nn.Module, settings: StepSettings, *, autotunes: bool, **__: Any) -> Any:
+        gpu.compilations += 1
+        gpu.busy_host(gpu.model.compile_s * (9 if autotunes else 1))
+
         def refused(*_: object) -> Tensor:
             raise RuntimeError("Unsupported: torch.nn.GRU")
 
@@ -187,7 +191,7 @@ def engine_on(
     patch.setattr(capturing, "cuda_graph_capture", capture)
     patch.setattr(compiling, "compiled_forward", compiled)
     patch.setattr(tuned, "time", SimpleNamespace(perf_counter=lambda: gpu.host))
-    only = frozenset({"fused", "channels_last", "captured", "compiled"})
+    only = frozenset({"fused", "channels_last", "captured", "compiled", "autotuned"})
     policy = AutoPolicy(only=only, block=10)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())

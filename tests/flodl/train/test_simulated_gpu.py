@@ -20,7 +20,9 @@ MODELS = {
         1.2, 4.9, compiled=(0.4, 0.6), captures="plain"
     ),
     "gru_seq": Model(11.2, 3.4, update=(1.2, 0.3), compiled=None),
-    "transformer": Model(3.0, 11.6, update=(0.9, 1.1), fused=(0.1, 0.4), compiled=(0.4, 0.9)),
+    "transformer": Model(
+        3.0, 11.6, update=(0.9, 1.1), fused=(0.1, 0.4), compiled=(0.4, 0.9), autotuned=0.9
+    ),
     "lstm_seq": Model(15.0, 6.0, compiled=None, captures=""),
     "conv_autoenc": Model(1.0, 3.0, rows=1.3, compiled=(0.5, 0.9)),
     "residual_tower": Model(4.0, 1.5, captures="plain", compiled=(0.2, 0.7)),
@@ -31,7 +33,9 @@ MODELS = {
 
 
 @each_row("name", list(MODELS))
-def test_auto_ends_with_the_fastest_way_of_a_pure_step(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_auto_ends_with_the_fastest_way_of_a_pure_step(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = MODELS[name]
     gpu = SimulatedGpu(model)
     engine = engine_on(gpu, monkeypatch, steps=STEPS)
@@ -42,13 +46,13 @@ def test_auto_ends_with_the_fastest_way_of_a_pure_step(name: str, monkeypatch: p
     # What the decision has cost beside plain steps, and what the training would take without
     # compiling, which comes last.
     cost = max(gpu.host, gpu.device) - steps * model.step_s(Tuning())
-    without = model.step_s(replace(engine.tuning, compiled=False))
+    without = model.step_s(replace(engine.tuning, compiled=False, autotuned=False))
     assert cost <= 0.02 * STEPS * without, engine.report()
     # A look at the clock waits for the device: never in each step.
     assert gpu.waits <= 2 * steps
 
 
-def test_what_happens_between_two_steps_does_not_count(monkeypatch: pytest.MonkeyPatch):
+def test_what_happens_between_two_steps_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(2.0, 150.0, compiled=(0.4, 0.6), captures="")
     gpu = SimulatedGpu(model)
     engine = engine_on(gpu, monkeypatch, steps=100_000)
@@ -65,7 +69,7 @@ def test_what_happens_between_two_steps_does_not_count(monkeypatch: pytest.Monke
 @each_row("steps", [60, 500, 3_000, 20_000])
 def test_a_short_training_tries_what_its_length_pays_for(
     steps: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     model = MODELS["gru_seq"]
     gpu = SimulatedGpu(model)
     engine = engine_on(gpu, monkeypatch, steps=steps)
@@ -78,7 +82,7 @@ def test_a_short_training_tries_what_its_length_pays_for(
 
 def test_a_step_that_is_not_declared_pure_runs_only_where_the_program_calls_it(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     gpu = SimulatedGpu(MODELS["mlp"])
     engine = engine_on(gpu, monkeypatch, steps=STEPS, pure=False)
     decide(engine)
@@ -86,7 +90,9 @@ def test_a_step_that_is_not_declared_pure_runs_only_where_the_program_calls_it(
     assert (gpu.captures, gpu.compilations) == (0, 0)
 
 
-def test_a_graph_is_captured_once_however_often_ways_alternate(monkeypatch: pytest.MonkeyPatch):
+def test_a_graph_is_captured_once_however_often_ways_alternate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu = SimulatedGpu(MODELS["mlp"])
     engine = engine_on(gpu, monkeypatch, steps=STEPS)
     decide(engine)
