@@ -19,6 +19,7 @@ from flodl.train.step.fused import fused_step
 from flodl.train.step.layout import has_hooks, rows_of_layers
 from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
 from flodl.train.step.onednn import onednn_refusal
+from flodl.train.step.purity import Gain, doubt, gain
 from flodl.train.step.threads import fewer_threads, waited_seconds
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning, thread_words
@@ -116,7 +117,7 @@ class AutoEngine(TunedEngine):
     ) -> None:
         super().__init__(model, optimizer, settings)
         self._policy = policy or AutoPolicy()
-        self._steps = self._steps_left = total_steps
+        self._steps, self._first = total_steps, 0
         self._pure = pure
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._notes: dict[str, str] = {}
@@ -129,6 +130,7 @@ class AutoEngine(TunedEngine):
         self._decision: Decision | None = None
         self._source = ""
         self._course: Steps[None] | None = None
+        self._asks_for_gain = self._looked_for_gain = False
 
     @property
     def decided(self) -> bool:
@@ -140,6 +142,9 @@ class AutoEngine(TunedEngine):
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
+        if self._asks_for_gain and closes and parts == 1:
+            self._asks_for_gain = False
+            self._offer(batch)
         if self.tuning != self._stretch:
             self._stretch = self.tuning
             self._stretches.append((self.global_step + 1, str(self.tuning)))
@@ -152,7 +157,6 @@ class AutoEngine(TunedEngine):
         super().step(batch, losses, parts=parts, closes=closes)
         self._clock.end()
         if closes:
-            self._steps_left -= 1
             try:
                 self._course.send(Taken(self._clock.take(), batch))
             except StopIteration:
@@ -186,6 +190,12 @@ class AutoEngine(TunedEngine):
         except ValueError as error:
             log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
 
+    def end_epoch(self) -> None:
+        """After the first whole epoch with a decision, look whether the step could be pure."""
+        verbose = log.enabled(log.Verbosity.VERBOSE)
+        if verbose and not self._pure and self.decided and not self._looked_for_gain:
+            self._looked_for_gain = self._asks_for_gain = True
+
     def present(self) -> None:
         """Expect changes, and do not count the time until the next step as part of one."""
         super().present()
@@ -200,8 +210,9 @@ class AutoEngine(TunedEngine):
 
     def _begin(self, batch: Any) -> None:
         """Use a decision that is known for this training, or start the trials."""
+        self._first = self.global_step
         options = f"pure={self._pure}"
-        self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
+        self._key = decision_key(self.model, self.optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
         changed, self._source = "", "checkpoint"
         if known is None or not (known.suits(self._key) and known.holds_for(self._steps)):
@@ -241,6 +252,28 @@ class AutoEngine(TunedEngine):
         if self._source == "measured":
             self._decision.store()
         log.verbose(f"engine: {self.tuning} from here on ({reason})")
+
+    def _offer(self, batch: Any) -> None:
+        """Print what declaring the step pure would bring, measured on a copy."""
+        budget, policy = self._budget(), self._policy
+        block = max(1, min(policy.block, math.ceil(0.05 / max(self._seconds, 1e-6))))
+        steps = 4 * 6 * (block + 1)
+        reason = doubt(self.model, self.settings.train_fn)
+        if not reason and steps * self._seconds > budget:
+            reason = "the training is too short to measure it"
+        if not reason:
+            compiles = policy.compile_seconds + steps * self._seconds <= budget
+            found = gain(self, batch, compiles=compiles, bar=1 - policy.gain, block=block)
+            if isinstance(found, Gain):
+                before, after = self._seconds * 1e3, self._seconds * found.ratio * 1e3
+                log.verbose(
+                    "engine: a step seems to change only the model and the optimizer; if so, add "
+                    f".pure_step(): {before:.4g} -> {after:.4g} ms per step with {found.tuning}, "
+                    "measured on a copy"
+                )
+                return
+            reason = found
+        log.debug(f"engine: no word about .pure_step(): {reason}")
 
     # --- Trials between steps -----------------------------------------------------------------
 
@@ -354,21 +387,21 @@ class AutoEngine(TunedEngine):
     def _fused_refusal(self, _: object) -> str:
         if self.settings.scaler is not None:
             return "a gradient scaler steps the optimizer"
-        kind = type(self._optimizer).__name__
-        return "" if fused_step(self._optimizer) is not None else f"{kind} has no fused step"
+        kind = type(self.optimizer).__name__
+        return "" if fused_step(self.optimizer) is not None else f"{kind} has no fused step"
 
     def _row_refusal(self, _: object) -> str:
-        if has_hooks(self._model):
+        if has_hooks(self.model):
             return "the model has hooks"
-        return "" if rows_of_layers(self._model) else "the model has no row of image layers"
+        return "" if rows_of_layers(self.model) else "the model has no row of image layers"
 
     def _capture_refusal(self, _: object) -> str:
         self.present()
-        return refusal_beside_plain_steps(self._model, self._optimizer, self.settings, self._device)
+        return refusal_beside_plain_steps(self.model, self.optimizer, self.settings, self._device)
 
     def _compile_refusal(self, batch: Any, *, autotunes: bool = False) -> str:
         self.present()
-        has_state = getattr(self._model, "has_state", None)
+        has_state = getattr(self.model, "has_state", None)
         if callable(has_state) and has_state():
             return "the model keeps state between calls"
         reason = self.compile(batch, autotunes=autotunes)
@@ -391,7 +424,7 @@ class AutoEngine(TunedEngine):
 
     def _left(self) -> float:
         """Return the seconds that the rest of the run takes with the best tuning so far."""
-        return max(0, self._steps_left) * self._seconds
+        return max(0, self._steps - (self.global_step - self._first)) * self._seconds
 
     def _say(self, best: Tuning) -> None:
         """Print the decision and its measurements; at VERBOSE also what was not tried, and why."""

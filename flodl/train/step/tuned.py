@@ -48,6 +48,8 @@ class TunedEngine(StepEngine):
         settings: The settings of a step.
 
     Attributes:
+        model: As given.
+        optimizer: As given.
         hides_gradients: A captured step is taken even if somebody watches gradients.
         capture_refusal: Why steps of the last tuning that asked for a CUDA graph have none; empty
             if no reason is known.
@@ -65,8 +67,8 @@ class TunedEngine(StepEngine):
         self.global_step = self.replayed_steps = 0
         self.tuning = Tuning()
         self.compile_seconds = 0.0
-        self._model = model
-        self._optimizer = optimizer
+        self.model = model
+        self.optimizer = optimizer
         self._plain_forward = forward_function(model, settings)
         self._forward: Forward = self._plain_forward
         self._compiled: dict[str, Forward] = {}
@@ -100,9 +102,9 @@ class TunedEngine(StepEngine):
             self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
         if tuning.fused != before.fused:
             mine = self._update.step
-            self._update.step = fused_step(self._optimizer) if tuning.fused else None
+            self._update.step = fused_step(self.optimizer) if tuning.fused else None
             if mine is not None:
-                place_step_counts(self._optimizer, fused=False)
+                place_step_counts(self.optimizer, fused=False)
         if tuning.captured:
             self._graph_of(tuning).enter()
         elif before.captured and not tuning.fused:
@@ -111,7 +113,7 @@ class TunedEngine(StepEngine):
     def _graph_of(self, tuning: Tuning) -> Capturing:
         if tuning not in self._graphs:
             self._graphs[tuning] = Capturing(
-                self._model, self._optimizer, self.settings, self._compute, self._update.in_graph
+                self.model, self.optimizer, self.settings, self._compute, self._update.in_graph
             )
         return self._graphs[tuning]
 
@@ -126,11 +128,11 @@ class TunedEngine(StepEngine):
         started = time.perf_counter()
         terminal.status("compiling")
         forward = compiling.compiled_forward(
-            self._model, self.settings, recompiles=recompiles, autotunes=autotunes
+            self.model, self.settings, recompiles=recompiles, autotunes=autotunes
         )
         reason = ""
         try:
-            compiling.warm(forward, self._model, batch)
+            compiling.warm(forward, self.model, batch)
         except Exception as error:
             reason = compiling.first_line(error)
             log.debug(str(error))
@@ -188,18 +190,18 @@ class TunedEngine(StepEngine):
 
     def _compute(self, batch: Any) -> Tensor:
         """Run forward and backward; return the loss."""
-        loss = scalar_loss(self._inside(self._forward, self._model, batch))
+        loss = scalar_loss(self._inside(self._forward, self.model, batch))
         self._inside(_backward, loss)
         return loss.detach()
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
         if self._looked:
-            loss = self._inside(self._forward, self._model, batch)
+            loss = self._inside(self._forward, self.model, batch)
         else:
             self._looked = True
             forward = partial(self._inside, self._forward)
-            loss = without_backward(forward, self._optimizer)(self._model, batch)
+            loss = without_backward(forward, self.optimizer)(self.model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
         losses.add(loss.detach())
@@ -239,7 +241,7 @@ class TunedEngine(StepEngine):
         self.use(replace(self.tuning, captured=False))
         self.drop_other_graphs()
         if self._update.step is not None:
-            place_step_counts(self._optimizer, fused=False)
+            place_step_counts(self.optimizer, fused=False)
 
     def _inside(self, function: Callable[..., T], *args: Any) -> T:
         """Run a half of a step: forward, or backward, in which checkpointing runs forward again."""
@@ -249,7 +251,7 @@ class TunedEngine(StepEngine):
             if self.tuning.onednn:
                 stack.enter_context(routed())
             if self.tuning.channels_last:
-                stack.enter_context(ChannelsLast(self._model))
+                stack.enter_context(ChannelsLast(self.model))
             return function(*args)
 
 

@@ -18,9 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch
-from flodl.train.step import AutoEngine, AutoPolicy, StepSettings, auto, capturing, compiling, tuned
+from flodl.train.step import (
+    AutoEngine,
+    AutoPolicy,
+    StepSettings,
+    auto,
+    capturing,
+    compiling,
+    purity,
+    tuned,
+)
 from flodl.train.step.live_steps import DeviceClock
 from flodl.train.step.losses import loss_log
+from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 
 AHEAD = 50
@@ -152,17 +162,24 @@ DATA = Batch((torch.ones(1, 2),), ("x",))
 
 
 def engine_on(
-    gpu: SimulatedGpu, patch: pytest.MonkeyPatch, *, steps: int, **more: Any
+    gpu: SimulatedGpu,
+    patch: pytest.MonkeyPatch,
+    *,
+    steps: int,
+    train_fn: Any = loss_fn,
+    **more: Any,
 ) -> AutoEngine:
     """An engine that trains on a simulated GPU."""
 
-    class Timed(AutoEngine):  # type: ignore[misc]
-        def _carry_out(self, *args: Any, **named: Any) -> None:
-            super()._carry_out(*args, **named)
-            gpu.step(replace(self.tuning, captured=False))
+    plainly = TunedEngine._carry_out
 
-    def capture(_: int, __: object, function: Callable[[], object]) -> Graph:
-        compiles = engine.tuning.compiled or engine.tuning.autotuned
+    def carried_out(own: TunedEngine, *args: Any, **named: Any) -> None:
+        plainly(own, *args, **named)
+        gpu.step(replace(own.tuning, captured=False))
+
+    def capture(_: int, __: object, function: Any) -> Graph:
+        own = function.__self__._compute.__self__  # the engine whose step it is
+        compiles = own.tuning.compiled or own.tuning.autotuned
         kinds = {"": False, "plain": not compiles, "all": True}
         gpu.captures += 1
         gpu.busy_host(gpu.model.capture_s)
@@ -171,7 +188,7 @@ def engine_on(
 
         def replayed() -> None:
             function()
-            gpu.step(engine.tuning)
+            gpu.step(own.tuning)
 
         return Graph(replayed)
 
@@ -184,10 +201,12 @@ def engine_on(
 
         return settings.train_fn if gpu.model.compiled is not None else refused
 
-    patch.setattr(auto, "step_clock", lambda _: DeviceClock(lambda: Event(gpu)))
-    patch.setattr(auto, "captures_on", lambda _: True)
+    patch.setattr(TunedEngine, "_carry_out", carried_out)
+    for module in (auto, purity):
+        patch.setattr(module, "step_clock", lambda _: DeviceClock(lambda: Event(gpu)))
+    for module in (auto, purity, capturing):
+        patch.setattr(module, "captures_on", lambda _: True)
     patch.setattr(auto, "rows_of_layers", lambda _: gpu.model.rows != 1.0)
-    patch.setattr(capturing, "captures_on", lambda _: True)
     patch.setattr(capturing, "cuda_graph_capture", capture)
     patch.setattr(compiling, "compiled_forward", compiled)
     patch.setattr(tuned, "time", SimpleNamespace(perf_counter=lambda: gpu.host))
@@ -195,10 +214,9 @@ def engine_on(
     policy = AutoPolicy(only=only, block=10)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
-    settings = StepSettings(train_fn=loss_fn)
+    settings = StepSettings(train_fn=train_fn)
     made = {"pure": True, "policy": policy, **more}
-    engine: AutoEngine = Timed(model, optimizer, settings, total_steps=steps, **made)
-    return engine
+    return AutoEngine(model, optimizer, settings, total_steps=steps, **made)
 
 
 def decide(
