@@ -109,7 +109,7 @@ def gain(
     Returns:
         The best way; or why there is none.
     """
-    settings = replace(engine.settings, ledger=None, average=None, values=None, reduce=None)
+    settings = replace(engine.settings, ledger=None, after_step=None, values=None, reduce=None)
     with generators_kept(), recording_into(RecordedValues()):
         own, its = copy.deepcopy((engine.model, engine.optimizer))
         shadow = TunedEngine(own, its, settings)
