@@ -138,7 +138,8 @@ class Distribution:
 
     def _ranks(self) -> Ranks | None:
         """The ranks to start, or None for one process."""
-        if "elastic" in self._ddp and self._ddp["elastic"].plain() is True:
+        elastic = "elastic" in self._ddp and self._ddp["elastic"].plain() is True
+        if elastic or "elastic" in self._typed.launch:
             self._plan.notes.append("elastic: the program starts its ranks itself")
             return None
         nodes = self._nodes()

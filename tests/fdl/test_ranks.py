@@ -454,6 +454,9 @@ def test_elastic_ranks_are_started_by_the_program(planned):
     assert plan["notes"] == ["elastic: the program starts its ranks itself"]
     said = json.loads(plan["env"]["FLODL_DDP"])
     assert said == {"ranks": 2, "elastic": True, "min_ranks": 1}
+    typed = planned("entry: python main.py\n", "--elastic", "--ranks", "3", "--x")
+    assert (typed["argv"][1:], typed["ranks"]) == (["main.py", "--x"], None)
+    assert json.loads(typed["env"]["FLODL_DDP"]) == {"ranks": 3, "elastic": True}
 
 
 @pytest.mark.parametrize(
