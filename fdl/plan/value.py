@@ -131,6 +131,7 @@ class Plan(Record):
         depends: Whether the manifest gives the command `needs` or `inputs`.
         slurm: What the command asks of a cluster, the strongest mapping last.
         record: What is recorded about its start; None for a start without a run directory.
+        elastic: Whether its ranks may come and go.
     """
 
     kind: str
@@ -161,6 +162,7 @@ class Plan(Record):
     grace: float = GRACE_S
     depends: bool = False
     record: Recording | None = None
+    elastic: bool = False
 
     def __init__(self, **named: Any) -> None:
         for name in _LISTS:
