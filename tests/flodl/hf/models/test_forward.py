@@ -23,7 +23,7 @@ from tests.flodl.hf.models.cells import (
     redraw,
     reference,
 )
-from tests.rows import each_row
+from tests.rows import each_row, sampled
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 BASES = [(family, HeadKind.BASE) for family in FAMILIES]
@@ -175,8 +175,9 @@ def deberta_grid():
 
 
 @pytest.mark.case("hf", 5)
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("types", [["c2p"], ["p2c"], ["c2p", "p2c"], None])
+@pytest.mark.parametrize(
+    ("types", "share"), sampled((["c2p"], ["p2c"], ["c2p", "p2c"], None), (False, True))
+)
 @each_row("fields", list(deberta_grid()))
 def test_deberta_in_every_shape(fields, types, share):
     """Every pair of settings, and all combinations of those that meet in attention."""
