@@ -117,7 +117,7 @@ _WITHOUT_TOKENIZERS = """
 import sys
 from pathlib import Path
 import torch
-from flodl.hf import AutoModel, EncodedBatch, SentenceTransformer
+from flodl.hf import AutoModel, BatchEncoding, SentenceTransformer
 from flodl.hf.errors import MissingDependencyError
 import flodl.hf
 
@@ -135,7 +135,7 @@ CALLS = {
     "mlm": ("MaskedLM", {"fill_mask": ["a [MASK]"]}),
 }
 root = Path(sys.argv[1])
-enc = EncodedBatch(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.int64))
+enc = BatchEncoding({"input_ids": torch.tensor([[5, 6, 7]])})
 for folder, (suffix, calls) in CALLS.items():
     head = getattr(flodl.hf, f"AutoModelFor{suffix}").from_pretrained(root / folder)
     assert head.tokenizer is None
