@@ -43,9 +43,7 @@ def _flodl(folder: Path, texts: Sequence[str], labels: Sequence[int]) -> float:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     start = time.perf_counter()
-    setup = Trainer.setup_head(
-        model, None, lambda ps: torch.optim.AdamW(list(ps), lr=_RATE, fused=True)
-    )
+    Trainer.setup_head(model, None, lambda ps: torch.optim.AdamW(list(ps), lr=_RATE, fused=True))
     order = list(range(len(texts)))
     random.Random(0).shuffle(order)
     for first in range(0, len(order), _BATCH):

@@ -304,7 +304,7 @@ class QuestionAnswerer(Head):
         if contexts is not None and len(contexts) != len(numbers):
             raise ValueError(f"{len(contexts)} contexts were given for {len(numbers)} pairs")
         spelled = _from_tokens(self, enc) if contexts is None else _from_texts(pairs, contexts)
-        with running(self.graph):
+        with running(self._graph):
             logits = self.forward_encoded(enc, padding=False)
             windows = search.windows(enc, logits, pairs, spelled)
         of_pair: list[list[_Window]] = [[] for _ in numbers]
@@ -422,7 +422,7 @@ def _answers(
     contexts = [context for _, context in pairs]
     # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
-    with running(head.graph, len(pairs)) as device:
+    with running(head._graph, len(pairs)) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
             logits = head.forward_encoded(batch, padding=False)
             spelled = _from_texts(inputs, contexts)

@@ -81,7 +81,7 @@ class SequenceClassifier(LabelledHead):
         encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
         batching = Batching(batch_size, max_tokens, bucket)
         results: list[list[LabelScore]] = [[] for _ in inputs]
-        with running(self.graph, len(inputs)) as device:
+        with running(self._graph, len(inputs)) as device:
             for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
                 scores = _scores(self.forward_encoded(batch), scoring)
                 ranked = _ranked(scores, self.labels, top_k)
@@ -110,7 +110,7 @@ class SequenceClassifier(LabelledHead):
             ValueError: An argument is invalid.
         """
         scoring = _scoring(self, function_to_apply)
-        with running(self.graph):
+        with running(self._graph):
             scores = _scores(self.forward_encoded(enc), scoring)
             return _ranked(scores, self.labels, top_k)
 

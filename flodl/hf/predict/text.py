@@ -13,7 +13,7 @@ from flodl.hf.task_heads import Head
 from flodl.hf.text.call_options import NO_LIMIT, CallOptions, TruncationChoice, row_shape
 from flodl.hf.text.calling import encode_rows, with_windows
 from flodl.hf.text.encodings import batch_of
-from flodl.hf.text.inputs import checked_pairs, checked_texts
+from flodl.hf.text.inputs import checked_pair
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
@@ -92,14 +92,15 @@ class TextEncoding:
             raise
 
     def _rows(self, texts: Sequence[str | tuple[str, str]]) -> tuple[list[Encoding], list[int]]:
-        single = [text for text in texts if isinstance(text, str)]
-        pairs = [text for text in texts if not isinstance(text, str)]
-        if single and pairs:
-            raise TypeError(
-                "the inputs are texts and pairs of texts mixed: give one kind at a time"
-            )
-        shape, what = self._shape, "pair" if pairs else "text"
-        inputs = checked_pairs(pairs) if pairs else checked_texts(single)
+        what = "text" if isinstance(texts[0], str) else "pair"
+        inputs: list[str | tuple[str, str]] = []
+        for number, text in enumerate(texts):
+            if isinstance(text, str) != (what == "text"):
+                raise TypeError(
+                    "the inputs are texts and pairs of texts mixed: give one kind at a time"
+                )
+            inputs.append(text if isinstance(text, str) else checked_pair(number, text))
+        shape = self._shape
         if shape.truncation is not None:
             self._check_room(what)
         rows = encode_rows(self.tokenizer.source, inputs, shape, {})
@@ -191,5 +192,4 @@ def listed_pairs(pairs: Iterable[tuple[str, str]], method: str) -> list[tuple[st
     Raises:
         TypeError: As for :func:`listed`, or an entry is not two texts.
     """
-    found = listed(pairs, method)
-    return checked_pairs(found) if found else []
+    return [checked_pair(row, pair) for row, pair in enumerate(listed(pairs, method))]

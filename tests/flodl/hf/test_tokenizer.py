@@ -114,11 +114,6 @@ def test_offsets_count_characters_and_not_bytes(tmp_path):
     assert "".join(parts) == "straße👍日本"
 
 
-def test_no_text_at_all_is_an_empty_batch(tokenizer):
-    with pytest.raises(ValueError, match="empty batch"):
-        encoded(tokenizer, [])
-
-
 @each_row(
     ("inputs", "message"),
     [
