@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.hub import converted_file
+from flodl.hf.hub import converted_file, locate
 from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.source import (
     CONFIG,
@@ -32,7 +32,6 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
-    locate,
     shard_names,
 )
 from flodl.hf.weights.keys import is_alias, other_names

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, NoReturn, TypeVar, final
 
 from fdl.base.files import write_text
 from fdl.base.units import size_text
@@ -32,19 +32,69 @@ from flodl.hf.source import (
     WEIGHTS,
     Access,
     Checkpoint,
+    Directory,
     WeightFiles,
     check_inside,
     find_weights,
+    path_is,
     pickle_only,
 )
 from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TOKENIZER
 
 _T = TypeVar("_T")
 
+_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _DEFAULT_BRANCH = "main"
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT = re.compile(r"\w+", re.ASCII)  # safe as a folder name, even from a wrong server
 _PAUSES_SECONDS = (0.5, 1.0)  # between tries if the cache holds no commit to use instead
+
+
+def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
+    """Find a checkpoint.
+
+    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
+    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
+    looked up on the network.
+
+    Args:
+        src: Directory or repository.
+        access: How to reach the repository.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        NotADirectoryError: The path is a file.
+        HubError: The repository or revision does not exist, or cannot be reached.
+        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
+    """
+    access = access or Access()
+    path = _expanded(src)
+    if os.fspath(src) and path_is(Path.is_dir, path):
+        return Directory(path, access.subfolder)
+    if path_is(Path.is_file, path):
+        raise NotADirectoryError(
+            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
+            f"probably {path.parent}"
+        )
+    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
+        _no_such_path(os.fspath(src))
+    return Repository(src, access)
+
+
+def _expanded(src: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(src).expanduser()
+    except RuntimeError:  # ~user without a home directory
+        return Path(src)
+
+
+def _no_such_path(src: str) -> NoReturn:
+    hint = (
+        "; of an address, give only the repository: owner/name"
+        if "://" in src
+        else "; a repository of the Hub is written owner/name"
+    )
+    raise FileNotFoundError(f"there is no directory {src!r}{hint}")
 
 
 def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: what every source of files has, a directory as one, and where to look.
+"""The files of a checkpoint: what every source of files has, and a directory as a source.
 
 All later code asks the :class:`Checkpoint` for files by name. It does not need to know whether they
 are in a directory or on the Hub. A directory needs no import and no socket.
@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import NoReturn, Protocol, final
+from typing import Protocol, final
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 
@@ -23,8 +23,6 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-
-_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,52 +306,3 @@ def pickle_only(name: str, revision: str | None = None) -> PickleOnlyError:
         f"{name} has its weights only as a pickle, which could run any code and is never loaded "
         f"here. Convert it once:\n    {shlex.join(words)}"
     )
-
-
-def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
-    """Find a checkpoint.
-
-    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
-    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
-    looked up on the network.
-
-    Args:
-        src: Directory or repository.
-        access: How to reach the repository.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        NotADirectoryError: The path is a file.
-        HubError: The repository or revision does not exist, or cannot be reached.
-        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
-    """
-    access = access or Access()
-    path = _expanded(src)
-    if os.fspath(src) and path_is(Path.is_dir, path):
-        return Directory(path, access.subfolder)
-    if path_is(Path.is_file, path):
-        raise NotADirectoryError(
-            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
-            f"probably {path.parent}"
-        )
-    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
-        _no_such_path(os.fspath(src))
-    from flodl.hf.hub import Repository
-
-    return Repository(src, access)
-
-
-def _expanded(src: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(src).expanduser()
-    except RuntimeError:  # ~user without a home directory
-        return Path(src)
-
-
-def _no_such_path(src: str) -> NoReturn:
-    hint = (
-        "; of an address, give only the repository: owner/name"
-        if "://" in src
-        else "; a repository of the Hub is written owner/name"
-    )
-    raise FileNotFoundError(f"there is no directory {src!r}{hint}")

@@ -15,9 +15,9 @@ from fdl.base.units import size_text
 from flodl.hf.commands.typed import anchored, source
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.hub import PICKLED, SENTENCE_FILES
+from flodl.hf.hub import PICKLED, SENTENCE_FILES, locate
 from flodl.hf.output_files import COMPANIONS
-from flodl.hf.source import Access, Checkpoint, locate
+from flodl.hf.source import Access, Checkpoint
 
 if TYPE_CHECKING:
     from flodl.hf.hub import Repository
