@@ -15,7 +15,6 @@ from flodl.hf.auto import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import set_unpad
 from flodl.hf.losses import (
     deberta_sequence_classification_loss,
@@ -24,6 +23,7 @@ from flodl.hf.losses import (
     sequence_classification_loss,
     token_classification_loss,
 )
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.predict.reference import write
 from tests.rows import each_row, sampled
 
@@ -39,7 +39,7 @@ ROWS, LENGTH = 4, 7
 def some_batch(vocabulary=60):
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(5, vocabulary, (ROWS, LENGTH), generator=generator)
-    return EncodedBatch(ids, torch.ones_like(ids))
+    return batch_of_ids(ids, torch.ones_like(ids))
 
 
 def padded_batch(family, vocabulary=60):
@@ -49,7 +49,7 @@ def padded_batch(family, vocabulary=60):
     ids = torch.randint(5, vocabulary, (ROWS, LENGTH), generator=generator)
     mask = torch.ones_like(ids)
     mask[0, 4:] = mask[1, :3] = mask[3, 2:] = 0
-    return EncodedBatch(ids.masked_fill(mask == 0, pad), mask)
+    return batch_of_ids(ids.masked_fill(mask == 0, pad), mask)
 
 
 def assert_like_reference(model, head, batch, ours, **labels):
