@@ -17,11 +17,9 @@ from flodl import log
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
-from flodl.ranks.launch.begun import mark_begun
-from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.launcher import detect, mark_begun
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun
-from flodl.train.due_times import DueTimes
 from flodl.train.epoch_metrics import EpochLogs
 from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
@@ -29,14 +27,13 @@ from flodl.train.in_order import InOrder
 from flodl.train.metrics import recording_into
 from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.epoch_observers import Marks, observers_of
-from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.guards.rewinding import tell_callbacks
+from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
-from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
+from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.member import Member
 from flodl.train.run.rank_state import begin, begin_in_order
@@ -44,7 +41,7 @@ from flodl.train.run.resume import Start, undone
 from flodl.train.saving import Saving
 from flodl.train.step.engine_of_plan import engine_of_plan
 from flodl.train.step.precision import FirstBatch
-from flodl.train.steps import Steps
+from flodl.train.steps import DueTimes, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.ranks.elastic.group import ElasticGroup
-from flodl.ranks.planning.schedule import ScheduleState
-from flodl.train.run.joined import Joined
+from flodl.ranks.planning.schedule import Joined, ScheduleState
 from flodl.train.run.member import ELASTIC
 from flodl.train.run.rank_state import RankCounts, RankStart
 from flodl.train.run.resume import resume
