@@ -190,9 +190,11 @@ def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:
         policy: The policy of the ranks.
         history: All epochs of the training.
     """
+    if policy is not Policy.SYNC:
+        return None
     whole = sum(metrics.epoch_ms for metrics in history)
     waited = sum(metrics.wait_ms for metrics in history)
-    if policy is not Policy.SYNC or not whole or waited <= LONG_WAIT * whole:
+    if not whole or waited <= LONG_WAIT * whole:
         return None
     return (
         f"the ranks waited for each other {waited / whole:.0%} of the time; --policy cadence "
