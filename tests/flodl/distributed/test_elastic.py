@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from flodl import Trainer
+from flodl.checkpoint import checkpoint_metadata
 from flodl.ranks.elastic.group import ElasticGroup
 from flodl.ranks.elastic.meeting_place import BIND_VARIABLE, MeetingPlace, lighthouse
 from flodl.ranks.group import Group
@@ -157,6 +159,44 @@ def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
     proof = verify_run(elastic.run)
     assert proof.proven
     assert proof.samples_once == 240 * len(epochs)
+
+
+@pytest.mark.slow
+def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
+    elastic: Elastic,
+) -> None:
+    first = elastic.start("first", RANKS="2")
+    elastic.more_epochs("1")
+    ranks = [elastic.pid("0"), elastic.pid("1")]
+    os.kill(first.pid, signal.SIGKILL)  # it is the process of the lighthouse
+    wait_for(lambda: not any(map(psutil.pid_exists, ranks)), LONG)
+    assert f"process {first.pid}, which started this rank, is gone" in elastic.said()
+    saved = int(checkpoint_metadata(elastic.run / "last.fdl")["epoch"])
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert (record["state"], record["epochs"]) == ("interrupted", saved)
+
+    second = elastic.start("second", RANKS="2", RESUME="last")
+    folder = wait_for(lambda: [*elastic.folder.glob("runs/*")][1:], LONG)[-1]
+    wait_for((folder / "last.fdl").exists, LONG, elastic.said("second"))
+    elastic.end()
+    assert second.wait(LONG) == 0, elastic.said("second")
+    after = json.loads((folder / "run.json").read_text())
+    assert after["epochs"] > record["epochs"]
+    proof = verify_run(folder)
+    assert proof.proven
+    assert proof.samples_once == 240 * after["epochs"]
+
+
+def test_a_rank_ten_times_as_slow_is_not_left_out(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2", PACE_MS="2,20")
+    elastic.more_epochs("1", 6)
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert "of the ranks left" not in elastic.said()
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    fast, slow = proof.rank_samples[0], proof.rank_samples[1]
+    assert 0 < slow < fast
 
 
 @pytest.mark.slow

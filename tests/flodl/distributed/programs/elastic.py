@@ -54,7 +54,7 @@ def main(_):
         .callbacks(Watch())
         .ranks(int(os.environ.get("RANKS", "3")))
         .elastic()
-        .run_dir(RunDirectory.create(FOLDER / "runs"))
+        .run_dir(RunDirectory.create(FOLDER / "runs", resume=os.environ.get("RESUME")))
         .run()
     )
 
