@@ -98,7 +98,7 @@ def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 def step(trained: nn.Module, batch: Batch) -> Tensor:
     """Loss of one batch."""
     x, y = batch
-    return mse_loss(cast(Tensor, trained(x)), y)
+    return mse_loss(cast("Tensor", trained(x)), y)
 
 
 def measured(cluster: Cluster, policy: Policy, batches: int) -> float:

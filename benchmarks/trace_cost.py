@@ -40,7 +40,7 @@ from benchmarks.trace_cost_turns import (
     measure,
     seconds_of_step,
 )
-from flodl.train.observers.digest_times import SHARE as DIGEST_SHARE
+from flodl.train.observers.digests import SHARE as DIGEST_SHARE
 
 SHARE = Bar(1.0)
 """Percent of a step that everything together may take."""

@@ -28,7 +28,7 @@ from benchmarks.ten_models_networks import Benchmark, mean_squared, networks, ro
 from flodl import Batch, Monitor, RunDirectory, TensorDataSet, Trainer
 from flodl.train.builder import TrainerBuilder
 from flodl.train.observers import parameter_histograms
-from flodl.train.observers.digest_times import DigestTimes
+from flodl.train.observers.digests import DigestTimes
 from flodl.train.observers.guards.loss_guard import LossGuard
 from flodl.train.observers.step_trace import StepTrace
 

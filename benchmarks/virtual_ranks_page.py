@@ -431,5 +431,12 @@ def counted(rows: Rows) -> str:
     where = sorted({row["where"] for row in rows.rows.values()})
     dates = sorted({row["date"] for row in rows.rows.values()})
     seeds = sum(len(cell_of(row).seeds) for row in rows.rows.values())
+    again = sum("repeats" in row for row in rows.rows.values())
     told = f"{len(rows.rows):,} rows, {seeds:,} trainings, {' and '.join(dates)}; "
-    return told + "; ".join(where) + "."
+    told += "; ".join(where) + "."
+    if again:
+        told += (
+            f" {again:,} of the rows repeat a training whose arithmetic does not depend on the "
+            "times: only the clock ran again."
+        )
+    return told

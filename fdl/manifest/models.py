@@ -214,8 +214,8 @@ class Metric(Section):
     the values are numbered)."""
 
 
-class Slurm(Section):
-    """Resources that a command asks of a cluster, with ``fdl --on slurm``."""
+class SlurmNodes(Section):
+    """Machines of one kind that a job asks of a cluster."""
 
     partition: str | None = None
     """Partition to run in (default: the cluster's own)."""
@@ -225,8 +225,6 @@ class Slurm(Section):
     """Quality of service (default: the cluster's own)."""
     constraint: str | None = None
     """Features that a node must have, such as `a100` (default: none)."""
-    time: Time | None = None
-    """Time limit, required: minutes, "1:30:00" or "2-12:00:00"."""
     nodes: Count | None = None
     """Machines; several get one torchrun each (default: 1)."""
     gpus: Count | None = None
@@ -235,12 +233,22 @@ class Slurm(Section):
     """Processor cores of each machine (default: the cluster's own)."""
     mem: str | None = None
     """Memory of each machine, such as `32G` (default: the cluster's own)."""
+    extra: dict[str, Any] | None = None
+    """Further options of sbatch, name -> value: `exclude: node7`."""
+
+
+class Slurm(SlurmNodes):
+    """Resources that a command asks of a cluster, with ``fdl --on slurm``."""
+
+    time: Time | None = None
+    """Time limit, required: minutes, "1:30:00" or "2-12:00:00"."""
     setup: list[str] | None = None
     """Lines of shell that run before the command: `module load cuda` (default: none)."""
     requeues: NonNegativeInt | None = None
     """How often a job that reached its time limit is queued again (default: 10)."""
-    extra: dict[str, Any] | None = None
-    """Further options of sbatch, name -> value: `exclude: node7`."""
+    het: list[SlurmNodes] | None = None
+    """Unequal machines in one heterogeneous job. Each entry has its own `nodes`, `gpus`, `cpus`,
+    `mem`, `partition`, …; what it does not set is as in `slurm`."""
 
 
 class HostOf(Section):

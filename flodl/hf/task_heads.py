@@ -7,6 +7,8 @@ each family are in :mod:`flodl.hf.auto`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import torch
@@ -16,7 +18,7 @@ from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
 from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import DiskFull
+from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
@@ -30,6 +32,8 @@ from flodl.hf.opening import (
     with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
+from flodl.hf.text.files import TokenizerFiles, read_files
+from flodl.hf.text.source import from_files
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ class Head(PretrainedModel):
     ) -> None:
         super().__init__(config, graph)
         self._tokenizer = tokenizer
+        self._files: TokenizerFiles | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -84,7 +89,15 @@ class Head(PretrainedModel):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast | None:
-        """The tokenizer of the model; None if there is none or it could not be read."""
+        """The tokenizer of the model; None if there is none or it could not be read.
+
+        The files of a checkpoint are read when the model is opened. The tokenizer is made of them
+        when it is first asked for, because a large vocabulary takes a second.
+        """
+        if self._tokenizer is None and self._files is not None:
+            with _telling_why():
+                self._tokenizer = PreTrainedTokenizerFast(from_files(self._files), self.config)
+            self._files = None  # only now, because other threads may ask at the same time
         return self._tokenizer
 
     @classmethod
@@ -110,20 +123,10 @@ class Head(PretrainedModel):
         """
         head = cls(opened.config, opened.graph, tokenizer)
         if tokenizer is None:
-            head._read_tokenizer(opened)
+            with _telling_why():
+                need("tokenizers")
+                head._files = read_files(opened.checkpoint)
         return head
-
-    def _read_tokenizer(self, opened: Opened) -> None:
-        from flodl.hf.tokenizer import PreTrainedTokenizerFast
-
-        try:
-            self._tokenizer = PreTrainedTokenizerFast.from_checkpoint(
-                opened.checkpoint, opened.config
-            )
-        except DiskFull:
-            raise
-        except (FlodlError, OSError) as error:
-            print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
     @classmethod
     def from_config(
@@ -180,6 +183,17 @@ class Head(PretrainedModel):
         size = sum(parameter.numel() for parameter in self._graph.parameters())
         labels = f", {len(self.labels)} labels" if self.labels else ""
         return f"{type(self).__name__}({size:,} parameters{labels})"
+
+
+@contextmanager
+def _telling_why() -> Iterator[None]:
+    """Print why there is no tokenizer, instead of the error."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except (FlodlError, OSError) as error:
+        print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
 
 def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:

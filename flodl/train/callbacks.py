@@ -33,6 +33,8 @@ class TrainingRun:
         monitor: Receives the records of the training, such as images; None if nothing records it.
         loss: The newest loss that could be read without waiting; on a GPU it is a little old. None
             before the first one.
+        averaged: Whether all ranks had the same model when the latest epoch ended, so that it was
+            evaluated. It is false only if an exchange was left out.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class TrainingRun:
         self.step = 0
         self.global_step = 0
         self.loss: float | None = None
+        self.averaged = True
         self.monitor: Monitor | None = None
         self._history = history
         self._stopped: str | None = None
@@ -143,6 +146,8 @@ class Callback:
 class Hooks:
     """Calls a hook of every callback that overrides it.
 
+    An observer of flodl may have a hook that callbacks of programs lack.
+
     Raises:
         TypeError: One of them is not a callback.
     """
@@ -180,6 +185,6 @@ class Hooks:
                 error.add_note(f"on_exception failed as well: {type(failure).__name__}: {failure}")
 
     def _own(self, hook: str) -> list[Callable[..., Any]]:
-        base = getattr(Callback, hook)
-        found = [getattr(callback, hook) for callback in self._callbacks]
-        return [method for method in found if getattr(method, "__func__", None) is not base]
+        base = getattr(Callback, hook, None)
+        found = (getattr(callback, hook, None) for callback in self._callbacks)
+        return [one for one in found if one and getattr(one, "__func__", None) is not base]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Hooks
     from flodl.train.guarding import Guarding
     from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.plan import Worker
     from flodl.train.policies.feed import Exchanged, Feed
     from flodl.train.steps import Steps
 
@@ -35,6 +36,7 @@ class Epochs:
         observers: What flodl itself does at the beginning and the end of an epoch.
         history: Receives the metrics of every epoch.
         prepare: Lets the program prepare an epoch.
+        worker: What the program sees of this process then.
 
     Attributes:
         begun: Epochs that have begun.
@@ -52,10 +54,11 @@ class Epochs:
         observers: Hooks,
         history: list[EpochMetrics],
         prepare: Callable[[int], object],
+        worker: Worker,
     ) -> None:
         self._group, self._peers, self._feed, self._steps = group, peers, feed, steps
         self._guarding, self._stops, self._observers = guarding, stops, observers
-        self._history, self._prepare = history, prepare
+        self._history, self._prepare, self._worker = history, prepare, worker
         place = feed.place(0)
         self.begun, self.ended = place.epoch + (1 if place.step else 0), place.epoch
         self._comm_ms = self._wait_ms = 0.0
@@ -71,9 +74,11 @@ class Epochs:
 
     def begin(self, last: int) -> None:
         """Begin the epochs up to a last one: the program prepares them, and callbacks learn it."""
-        steps, run = self._steps, self._steps.run
+        feed, steps, run = self._feed, self._steps, self._steps.run
         while self.begun <= last:
             run.epoch, run.step = self.begun, 0
+            self._worker.current_version = feed.averages
+            self._worker.local_step = run.global_step if feed.in_order else steps.local_step
             self._prepare(self.begun)
             self.begun += 1
             steps.hooks.call("on_epoch_start", run)
@@ -132,10 +137,7 @@ class Epochs:
         self._history.append(metrics)
         if feed.schedule is not None:
             checkpoints.append_samples(feed.schedule.position)
-        if averaged:
-            place = feed.place(steps.engine.global_step)
-            checkpoints.keep_best(place.global_step, self._history)
-            ledger.lap(Account.CHECKPOINT)
+        steps.run.averaged = averaged
         self._observers.call("on_epoch_end", steps.run, metrics)
         ledger.lap(Account.LOGGING)
         self._stops.agree(self._peers.gather_objects(steps.run.stopped))

@@ -8,7 +8,7 @@ begins, what an epoch is, what is due at its end, and how a training stops.
 from __future__ import annotations
 
 import os
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -22,7 +22,6 @@ from flodl.ranks.launch.launcher import detect
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.due_times import DueTimes
-from flodl.train.epoch_end import call_back
 from flodl.train.epoch_metrics import EpochLogs
 from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
@@ -32,14 +31,13 @@ from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.guards.rewinding import tell_callbacks
-from flodl.train.observers.rank_acts import BetweenSteps, end_launcher
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
-from flodl.train.observers.stop_requests import StopRequests
+from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
+from flodl.train.parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.in_order import InOrderFeed
-from flodl.train.rank_parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.run.member import Member
 from flodl.train.run.rank_state import begin, begin_in_order
 from flodl.train.run.resume import Start, undone
@@ -81,7 +79,7 @@ class Loop:
         epochs: Begins and ends epochs.
         saving: Saves checkpoints.
         hooks: The callbacks of the program.
-        observers: What flodl itself does at the beginning and the end of an epoch, after them.
+        observers: What flodl itself does at the same moments, after them.
         checkpoints: Writes the state of all ranks, their samples and the trace.
         peers: The processes that act after the same step: the ranks, or those that share a sharded
             model.
@@ -92,6 +90,7 @@ class Loop:
     guarding: Guarding
     epochs: Epochs
     saving: Saving
+    observers: Hooks
 
     def __init__(
         self,
@@ -112,7 +111,6 @@ class Loop:
         )
         self.marks = Marks(plan.timeline)
         self.hooks = Hooks(plan.callbacks)
-        self.observers = Hooks(observers_of(plan, parts, self.marks, reporter))
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
@@ -134,6 +132,8 @@ class Loop:
         self.start = Start()
         self._built = len(parts.optimizer.param_groups)
         self._in_order: InOrder | None = None
+        self._closing = ExitStack()
+        self._closing.callback(self.checkpoints.close)
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -167,6 +167,7 @@ class Loop:
         engine = engine_of_plan(
             plan, parts, self.rate.steered, done=counts.steps, scaler=parts.counted_scaler(),
             ledger=self.ledger, values=step_values, reduce=gradient,
+            after_step=self._after_step if parts.average is not None else None,
         )  # fmt: skip
         engine.adopt(start.state.engine)
         logs = EpochLogs(engine, group.device, weighted=gradient is not None or config is not None)
@@ -194,6 +195,7 @@ class Loop:
             gradient=gradient, local_step=counts.local_step,
         )  # fmt: skip
         self.feed = feed_of(plan, group, parts, config, found, gradient, self.marks)
+        self._closing.callback(self._close_steps)
         if start.source is not None:
             mark_begun()
         self._attend()
@@ -215,11 +217,13 @@ class Loop:
         """Make what attends to the steps: guards, epochs and checkpoints."""
         group, start, feed, steps = self.group, self.start, self.feed, self.steps
         self.guarding = Guarding(group, start, feed, steps)
+        self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
+        watching = observers_of(self.plan, self.parts, self.saving, self.marks, self.reporter)
+        self.observers = Hooks(watching)
         self.epochs = Epochs(
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
-            self._prepare_epoch,
+            self._prepare_epoch, self._worker,
         )  # fmt: skip
-        self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
         feed.attend(Member(steps, self.saving, self._take_over, self._step_down))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
@@ -275,16 +279,20 @@ class Loop:
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.steering.close()
-        if hasattr(self, "feed"):
-            self.feed.close()
-            self.reporter.tell_facts(self.steps.engine.report())
-            self.checkpoints.end_trace(self.steps.logs)
-            self.steps.engine.close()
-        self.checkpoints.close()
+        self._closing.close()
         self.parts.batches.close()
         if self.peers is not self.group:
             self.peers.close()
         self.ledger.lap(Account.LOGGING)
+
+    def _after_step(self) -> None:
+        self.observers.call("on_step_end", self.run)
+
+    def _close_steps(self) -> None:
+        self.feed.close()
+        self.reporter.tell_facts(self.steps.engine.report())
+        self.checkpoints.end_trace(self.steps.logs)
+        self.steps.engine.close()
 
     # --- Windows -------------------------------------------------------------------------------
 
@@ -468,26 +476,16 @@ class Loop:
     def _prepare_epoch(self, epoch: int) -> None:
         if self.plan.epoch_fn is None:
             return
-        worker, ready = self._worker, hasattr(self, "feed")
-        worker.current_epoch = epoch
-        if ready:
-            worker.current_version = self.feed.averages
-            in_order = self.feed.in_order
-            worker.local_step = self.run.global_step if in_order else self.steps.local_step
+        self._worker.current_epoch = epoch
         try:
-            self.plan.epoch_fn(epoch, worker)
+            self.plan.epoch_fn(epoch, self._worker)
         except Exception as error:
             error.add_note(f"in epoch_fn before epoch {epoch} (counted from 0)")
             raise
 
     def _pass_barrier(self) -> None:
         """Write what is due while all ranks have the same model, then continue; collective."""
-        epochs = self.feed.complete
-        if epochs % self.plan.checkpoint_every == 0:
-            self.saving.save()
-            function = self.plan.checkpoint_fn  # now: another rank may have led until then
-            if function is not None and epochs:
-                call_back("checkpoint_fn", epochs - 1, function, epochs, self.model)
+        self.observers.call("on_barrier", self.run)
         # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
         self.ledger.lap(Account.CHECKPOINT)

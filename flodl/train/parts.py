@@ -1,7 +1,8 @@
-"""The parts of a training, made once from its plan."""
+"""The parts of a training, made once from its plan: model, data, learning rate, timer, seed."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +17,7 @@ from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
+from flodl.ranks.batch_timer import BatchTimer
 from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
@@ -28,13 +30,16 @@ from flodl.train.settings.part_checks import (
     warn_of_single_sample,
     warn_of_unfinished_schedule,
 )
-from flodl.train.step.learning_rate import make_schedule
-from flodl.train.step.loss_scaling import CountedScaler
+from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
+from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import nn
 
+    from flodl.ranks.group import Group
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.base import LossScaler
     from flodl.train.step.learning_rate import Schedule
@@ -193,3 +198,73 @@ def make_loader(
     given = gives_batches(plan.dataset, counted)
     chosen = dict(own) if given else {**LOADER_DEFAULTS, **own}
     return IterableLoader(plan.dataset, counted, device=device, part=part, **chosen)
+
+
+@final
+class CountedRate:
+    """The learning rate of a rank, scaled by the number of ranks or by their batch counts.
+
+    Args:
+        plan: Defines how the rate is scaled.
+        parts: Provide the schedule; without one, the optimizer's rate is scaled once.
+        counts: Batches per window of each rank, at the beginning.
+
+    Attributes:
+        steered: The source of rates for the engine.
+    """
+
+    def __init__(self, plan: TrainingPlan, parts: Assembly, counts: Sequence[int]) -> None:
+        self._settings, self._optimizer = plan.distributed, parts.optimizer
+        self._scale = plan.distributed.lr_scale(counts)
+        self.steered = SteeredRate(parts.schedule, self._scale, alone=parts.torch_schedule is None)
+        if parts.torch_schedule is not None and self._scale != 1.0:
+            raise ValueError(
+                f"lr_scale_ratio={plan.distributed.lr_scale_ratio:g} with .lr_scheduler(…): the "
+                "scheduler of torch sets the rates itself; write .lr_scale_ratio(0), and the rate "
+                "for all ranks into the optimizer"
+            )
+        if parts.schedule is None and self._scale != 1.0:
+            self._multiply(self._scale)
+
+    def follow(self, counts: Sequence[int]) -> None:
+        """Scale by the current batch counts, if ``lr_world`` is ``effective``.
+
+        Args:
+            counts: Batches per window of each rank.
+        """
+        scale = self._settings.lr_scale(counts)
+        if self._settings.lr_world != "effective" or scale == self._scale:
+            return
+        change, self._scale = scale / self._scale, scale
+        self.steered.scale *= change
+        if self.steered.schedule is None:
+            self._multiply(change)
+
+    def state(self) -> dict[str, float]:
+        """Return the factors of the rate, for a checkpoint."""
+        return {"scale": self.steered.scale, "counted": self._scale}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continue with the result of :meth:`state`; the optimizer has its rates already."""
+        if state:
+            self.steered.scale, self._scale = state["scale"], state["counted"]
+
+    def _multiply(self, factor: float) -> None:
+        for group in self._optimizer.param_groups:
+            set_rate(group, float(group["lr"]) * factor)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return a seed for values that must differ between ranks: dropout, augmentation."""
+    text = f"{seed}/{rank}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
+    """Make the timer of this rank, with its simulated slowness."""
+    settings, rank = plan.distributed, group.rank
+    return BatchTimer(
+        group.device,
+        batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
+        speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,
+    )

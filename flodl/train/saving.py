@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl.data import IterableLoader
 from flodl.monitor.ledger import Account
+from flodl.train.callbacks import Callback
+from flodl.train.epoch_end import call_back
 from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.run.loop_state import LoopState, UnfinishedEpoch
 from flodl.train.run.rank_state import RankCounts
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flodl.monitor import EpochMetrics
+    from flodl.train.callbacks import TrainingRun
     from flodl.train.guarding import Guarding
     from flodl.train.observers.steering import Steering
     from flodl.train.policies.feed import Feed
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @final
-class Saving:
-    """Saves the state of all ranks in the run directory.
+class Saving(Callback):
+    """Saves the best model, and the state of all ranks, in the run directory.
 
     Args:
         feed: The order of the batches.
@@ -43,6 +46,22 @@ class Saving:
     ) -> None:
         self._feed, self._steps, self._guarding = feed, steps, guarding
         self._steering, self._history = steering, history
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
+        """Keep the model if the epoch was evaluated and is the best so far; collective."""
+        if run.averaged:
+            self._steps.checkpoints.keep_best(self._history)
+            self._steps.ledger.lap(Account.CHECKPOINT)
+
+    def on_barrier(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """Save a checkpoint if that is due between two epochs, and tell the program; collective."""
+        epochs, plan = self._feed.complete, self._steps.plan
+        if epochs % plan.checkpoint_every:
+            return
+        self.save()
+        if plan.checkpoint_fn is not None and epochs:
+            model = self._steps.parts.model
+            call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, model)
 
     def save_now(self) -> str:
         """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""

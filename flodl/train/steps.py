@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from flodl.data import EpochIterator
 from flodl.monitor.ledger import Account
 from flodl.ranks.launch.begun import mark_begun
-from flodl.train.step.eager import EagerEngine
-from flodl.train.step.tuned import TunedEngine
+from flodl.train.step.tuned import EagerEngine, TunedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.rank_checkpoints import RankCheckpoints
     from flodl.train.observers.reporting import Reporter
-    from flodl.train.parts import Assembly
+    from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Part
     from flodl.train.policies.sync import SharedGradient
-    from flodl.train.rank_parts import CountedRate
     from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 

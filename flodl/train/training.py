@@ -17,8 +17,8 @@ from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
+from flodl.train.observers.digests import few_samples_digest
 from flodl.train.observers.reporting import Reporter, reported
-from flodl.train.observers.sample_digests import few_samples_digest
 from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import told_waiting, with_policy

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.trace_cost import added, cells_of, costs_of, options_of, steps_between
 from benchmarks.trace_cost_turns import Turns
-from flodl.train.observers.digest_times import SHARE, DigestTimes
+from flodl.train.observers.digests import SHARE, DigestTimes
 from tests.rows import each_row
 
 RARE = {"digests": [0.004, 0.006], "snapshots": [], "histograms": [0.1], "losses": [0.001] * 4}

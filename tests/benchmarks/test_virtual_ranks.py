@@ -106,3 +106,18 @@ def test_a_rank_that_comes_and_goes_is_slow_for_a_while():
     paces = {cluster.pace(1, at) for at in range(0, 30000, 100)}
     assert paces == {40.0, 400.0}
     assert {cluster.pace(0, at) for at in range(0, 30000, 100)} == {10.0}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("way", ["DDP", "sync", "PostLocalSGD, every 4", "fast rank alone"])
+@pytest.mark.parametrize("changes", [{"exchange": "dear"}, {"shards": "by class"}])
+def test_a_training_on_another_clock_is_the_same_but_for_the_times(way, changes):
+    rows = Rows(None)
+    rows.add(train(cell("DDP" if way == "sync" else way, **changes, ratio=1.0)))
+    other = cell(way, **changes, speeds="drifting")
+    alike = rows.alike(other)
+    assert alike is not None
+    repeated = ways.repeat(other, alike)
+    assert repeated.pop("repeats") == alike["commit"]
+    assert {**repeated, "seconds": 0} == {**train(other), "seconds": 0}
+    assert rows.alike(cell("cadence")) is None

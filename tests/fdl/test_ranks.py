@@ -344,6 +344,12 @@ def test_what_is_no_python_program_is_not_started_in_ranks(refused, planned, ent
         ("{nodes: 2}", (), "error: train/fdl.yml:2:14: `ddp.nodes: 2` needs `rdzv`"),
         ("{rdzv: 'a:1'}", (), "error: train/fdl.yml:2:13: `ddp.rdzv: a:1` has no effect without"),
         ("{ranks: 2}", ("--nodes", "2"), "error: --nodes 2 needs `rdzv`"),
+        (
+            "{ranks: 2}",
+            ("--nodes", "two"),
+            "error: --nodes takes a whole number from 1, or a range",
+        ),
+        ("{ranks: 2}", ("--nodes",), "error: --nodes takes a whole number from 1, or a range"),
         ("{ranks: 2}", ("--rdzv", "a"), "error: --rdzv takes a host and a port, not `a`"),
         ("{ranks: 2}", ("--max-restarts", "x"), "error: --max-restarts takes a whole number"),
         ("{}", ("--ranks", "0"), "error: --ranks takes `auto` or a whole number from 1, not `0`"),

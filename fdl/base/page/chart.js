@@ -58,6 +58,7 @@ class Plot {
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.note = element("p", { className: "plot-note", hidden: true });
     this.area = element("div", { className: "plot", tabIndex: 0, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
+    this.area.plot = this;
     this.head = element("div", { className: "chart-head" }, this.title);
     this.foot = element("p", { className: "plot-foot" });
     this.card = element("article", { className: "card chart" }, this.head, this.area, this.foot);
@@ -70,6 +71,12 @@ class Plot {
       this.resized?.();
       this.draw();
     }).observe(this.area);
+  }
+
+  /** Draw at once in the width that there is now. */
+  fit() {
+    this.width = this.area.clientWidth;
+    this.redraw();
   }
 
   /** Say why there is nothing to see; an empty text shows the drawing. */

@@ -66,7 +66,6 @@ class LineChart extends Chart {
   }
 
   redraw() {
-    this.width ||= this.area.clientWidth;
     this.height = this.width > WIDE_PIXELS ? 300 : 240;
     const { shown } = this;
     const lines = shown.flatMap((one) => [...this.#ranksOf(one), this.#line(one)]);

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.light_record import Record
+from fdl.run.batch.task import joining
 from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection, Trouble
-from fdl.run.hosts.machines import FIRST_PORT, devices, of_host
+from fdl.run.hosts.machines import FIRST_PORT, devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class Checks:
         self._all = connections
         self._root = step.plan.root
         self._where = where
-        self._words = ["--dry-run", "--json", *of_host(step.words, "HOST:1", len(connections))]
+        self._words = ["--dry-run", "--json", *joining(step.words, "HOST:1", len(connections))]
         self._typed = f"fdl --on {where.on} {' '.join(step.words)}"
         self._files = {name: _digest(Path(step.plan.root, name)) for name in files}
         self._findings: list[tuple[int, Finding]] = []

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import output
 from fdl.base.signals import handled
+from fdl.run.batch.task import joining
 from fdl.run.hosts.checks import Checked, Checks, require, show, tracked_files
 from fdl.run.hosts.connection import Connection
-from fdl.run.hosts.machines import devices, of_host
+from fdl.run.hosts.machines import devices
 from fdl.run.pool import Printer
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome
 
@@ -135,7 +136,7 @@ class _Hosts:
     def run(self, checked: Checked) -> int:
         """Start the ranks and wait until all hosts have ended; the exit code."""
         self._print_lines()
-        words = of_host(self._step.words, checked.meeting, len(self.connections))
+        words = joining(self._step.words, checked.meeting, len(self.connections))
         for number, one in enumerate(self.connections):
             env = dict(one.machine.env)
             if one.machine.gpus:

@@ -16,6 +16,7 @@ from torch import nn
 
 from flodl.checkpoint.sharded import become, local_part, reshard
 from flodl.errors import ShapeMismatch
+from flodl.train.callbacks import Callback, TrainingRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @final
-class WeightAverage:
+class WeightAverage(Callback):
     """The exponential moving average of the floating and complex parameters and buffers of a model.
 
     Other buffers and parameters without a gradient stay as the model has them: integers, sparse
@@ -90,6 +91,10 @@ class WeightAverage:
         else:
             torch._foreach_lerp_(averages, present, 1.0 - self._decay)
         self._updates += 1
+
+    def on_step_end(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """Add the weights after an optimizer step that has changed them."""
+        self.update()
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -1,4 +1,11 @@
-"""What flodl does when an epoch begins and ends, after the callbacks of the program."""
+"""What flodl itself does at the moments of a training, after the callbacks of the program.
+
+Observers have the hooks of :class:`~flodl.train.callbacks.Callback`. Two hooks differ:
+
+- ``on_step_end`` is called inside a step, and only if the optimizer has changed the parameters.
+- ``on_barrier``, which callbacks lack, is called between two epochs while all ranks have the same
+  model.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +24,20 @@ if TYPE_CHECKING:
 
 
 def observers_of(
-    plan: TrainingPlan, parts: Assembly, marks: Marks, reporter: Callback
+    plan: TrainingPlan, parts: Assembly, saving: Callback, marks: Marks, reporter: Callback
 ) -> Iterator[Callback]:
     """Return the observers of a training, in the order in which they are called.
 
     Args:
         plan: Says which are wanted; that of a rank above 0 wants fewer.
-        parts: Have a scheduler of torch, or None.
+        parts: Have an average of the weights and a scheduler of torch, or None.
+        saving: Saves the best model and the checkpoints.
         marks: Marks the epoch in the timeline.
         reporter: Shows and records the epoch.
     """
+    if parts.average is not None:
+        yield parts.average
+    yield saving
     if parts.torch_schedule is not None:
         yield parts.torch_schedule
     yield marks

@@ -228,15 +228,14 @@ class RankCheckpoints:
             ],
         }
 
-    def keep_best(self, global_step: int, history: Sequence[EpochMetrics]) -> None:
+    def keep_best(self, history: Sequence[EpochMetrics]) -> None:
         """Save the model that was just evaluated, if it is the best so far."""
         best = self._plan.best
         # Checked on all ranks, so that an unknown metric ends all of them.
         if best is None or not self._keeper.agreed(best.reached(history)) or not self._group.leads:
             return
         with self.averaged():
-            position = Position(len(history), 0, global_step)
-            self._keeper.save_best(position, last_values(history))
+            self._keeper.save_best(Position(len(history), 0, 0), last_values(history))
 
     def save_final(self, history: Sequence[EpochMetrics]) -> None:
         """Write the trained model."""

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.base.units import format_duration
 from flodl import log
 from flodl.errors import FlodlError
 from flodl.monitor import Monitor
+from flodl.monitor.ledger import Account
 from flodl.monitor.records import StepSeries
-from flodl.terminal import Style, style_of
+from flodl.terminal import Style, is_first_rank, style_of
 from flodl.train.callbacks import Callback
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
-from flodl.train.observers.faster_engine import name_faster_engine
 from flodl.train.observers.journal import NAME, Journal
 from flodl.train.observers.parameter_histograms import ParameterHistograms
 from flodl.train.observers.progress import Progress
 from flodl.train.shutdown import book_until_exit, forget_ended
+from flodl.train.step.decision import remember_told, was_told
 from flodl.train.step.step_values import StepValues
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from flodl.train.run.run_directory import EndState
     from flodl.train.step.base import StepEngine
     from flodl.train.step.losses import LossLog
+
 
 _SERIES_PERIOD = 1.0
 """Seconds between two deliveries of step values: the curve moves and costs little work."""
@@ -424,3 +428,29 @@ def _finish_run(plan: Any, state: EndState, epochs: int, error: BaseException | 
     except FlodlError as failure:
         # The end of the training itself is more important to the caller.
         log.warning(str(failure))
+
+
+LONG_SECONDS = 300.0
+"""A training whose steps take longer counts as long."""
+
+_STEPS = (Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER, Account.SYNC)
+_OFF = ("", "0", "false")
+
+
+def name_faster_engine(plan: TrainingPlan, ledger: TimeLedger) -> None:
+    """Name the engine ``auto`` after a long training with the default; once in a project.
+
+    Nothing is said to a quiet program, in CI, or if no file can remember that it was said.
+    """
+    spent = ledger.seconds()
+    seconds = sum(spent.get(account.value, 0.0) for account in _STEPS)
+    if plan.engine != "eager" or plan.deterministic or plan.sharded or seconds < LONG_SECONDS:
+        return
+    if plan.most_steps is not None or not is_first_rank() or not log.enabled(log.Verbosity.NORMAL):
+        return
+    if os.environ.get("CI", "").lower() not in _OFF or was_told() or not remember_told():
+        return
+    log.msg(
+        f"  the steps took {format_duration(seconds)}; --engine auto may be faster, equal up to "
+        "rounding: see docs/tutorials/training-more.md"
+    )

@@ -14,8 +14,7 @@ from flodl import log
 from flodl.errors import FlodlError
 from flodl.train.observers.journal import NAME, Act, Journal
 from flodl.train.observers.live_settings import LiveSettings
-from flodl.train.observers.mailbox import Mailbox, Wish, refused
-from flodl.train.observers.private_socket import PrivateSocket
+from flodl.train.observers.mailbox import Mailbox, PrivateSocket, Wish, refused
 from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:

@@ -20,9 +20,15 @@ from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
 from flodl.openmp import use_one_thread
-from flodl.train.observers.digest_times import DigestTimes
-from flodl.train.observers.digests import HostCopies, combined, named_weights, order_digest
-from flodl.train.observers.sample_digests import SampleDigests, row_digests
+from flodl.train.observers.digests import (
+    DigestTimes,
+    HostCopies,
+    SampleDigests,
+    combined,
+    named_weights,
+    order_digest,
+    row_digests,
+)
 from flodl.train.observers.trace_stretch import Stretch
 from flodl.train.parts import LOADER_DEFAULTS
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flodl.monitor.timeline import Timeline
-from flodl.monitor.timeline_merge import merge_timelines
+from flodl.monitor.timeline import Timeline, merge_timelines
 from flodl.ranks.launch.clock_offsets import clock_offsets
 
 if TYPE_CHECKING:

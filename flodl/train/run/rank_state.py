@@ -29,7 +29,7 @@ from flodl.train.run.joined import Joined
 from flodl.train.run.loop_state import LoopState, modes
 from flodl.train.run.own_state import of_rank, set_of_rank
 from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused
-from flodl.train.run.resume_data import check_same_order
+from flodl.train.run.resume_checks import check_same_order
 from flodl.train.run.training_state import (
     Position,
     carried_state,

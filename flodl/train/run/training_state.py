@@ -40,7 +40,7 @@ from flodl.train.run.own_state import (
     of_rank,
     registered_states,
 )
-from flodl.train.run.resume_data import (
+from flodl.train.run.resume_checks import (
     SAME_DATA,
     check_same_data,
     check_same_order,

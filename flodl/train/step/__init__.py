@@ -9,9 +9,8 @@ from flodl.train.settings.part_checks import needs_closure
 from flodl.train.step.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
 from flodl.train.step.base import StepEngine as StepEngine, StepSettings as StepSettings
 from flodl.train.step.closure import ClosureEngine as ClosureEngine
-from flodl.train.step.compiled import CompiledEngine as CompiledEngine
 from flodl.train.step.cuda_graph import CudaGraphEngine as CudaGraphEngine
-from flodl.train.step.eager import EagerEngine as EagerEngine
+from flodl.train.step.tuned import CompiledEngine as CompiledEngine, EagerEngine as EagerEngine
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.step.learning_rate import Schedule
-    from flodl.train.step.loss_scaling import CountedScaler
     from flodl.train.step.losses import LossLog
+    from flodl.train.step.precision import CountedScaler
     from flodl.train.step.step_values import StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
@@ -33,13 +33,6 @@ class LossScaler(Protocol):
 
     def update(self) -> None:
         """Adjust the scale."""
-
-
-class Average(Protocol):
-    """A running average of the weights, see :class:`flodl.train.observers.ema.WeightAverage`."""
-
-    def update(self) -> None:
-        """Add the weights to the average, after an optimizer step."""
 
 
 class GradientWatch(Protocol):
@@ -65,7 +58,7 @@ class StepSettings:
         max_grad_norm: Clip the gradients to this total 2-norm.
         autocast: Compute the forward pass in this dtype where torch considers that safe.
         scaler: Scales the loss against underflow in fp16; decides whether the optimizer steps.
-        average: Updated after every optimizer step.
+        after_step: Called after every optimizer step that changed the parameters.
         reduce: Called when the gradients of a step are complete, before they are clipped and used.
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
@@ -77,7 +70,7 @@ class StepSettings:
     max_grad_norm: float | None = None
     autocast: torch.dtype | None = None
     scaler: CountedScaler | None = None
-    average: Average | None = None
+    after_step: Callable[[], object] | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
     values: StepValues | None = None
@@ -86,7 +79,7 @@ class StepSettings:
 class StepEngine(ABC):
     """Runs training steps.
 
-    Every engine gives the numbers of :class:`~flodl.train.step.eager.EagerEngine` up to
+    Every engine gives the numbers of :class:`~flodl.train.step.tuned.EagerEngine` up to
     rounding. That engine gives the numbers of a plain loop, bit by bit.
 
     Attributes:
@@ -129,6 +122,9 @@ class StepEngine(ABC):
 
     def present(self) -> None:  # noqa: B027 - most engines rely on nothing
         """Expect changes: call it before code outside of a step runs, such as callbacks."""
+
+    def end_epoch(self) -> None:  # noqa: B027 - most engines learn nothing from it
+        """Call this after the last step of an epoch."""
 
     def decision(self) -> Mapping[str, Any]:
         """Return the decision about the steps, as JSON values for a checkpoint."""

@@ -21,7 +21,6 @@ import torch
 from fdl.base.files import replace_text
 from flodl.data.structure import named_tensors
 from flodl.processor import processor_facts
-from flodl.train.step.cache import project_folder
 from flodl.train.step.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.train.step.base import StepSettings
+
 
 _FILE = "engine.json"
 _MOST = 50
@@ -246,3 +246,28 @@ def _file_digest(name: str) -> str:
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     except OSError:
         return name
+
+
+def cache_folder() -> Path:
+    """Return the folder, which may not exist yet; ``FLODL_CACHE_DIR`` overrides it."""
+    named = os.environ.get("FLODL_CACHE_DIR")
+    if named:
+        return Path(named)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "flodl"
+
+
+def project_folder() -> Path:
+    """Return the folder of what belongs to one project: its ``.fdl``, which git ignores.
+
+    Without a project it is :func:`cache_folder`, as with ``FLODL_CACHE_DIR``.
+    """
+    root = os.environ.get("FDL_PROJECT_ROOT")
+    if not root or os.environ.get("FLODL_CACHE_DIR"):
+        return cache_folder()
+    return Path(root) / ".fdl"

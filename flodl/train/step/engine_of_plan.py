@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from flodl.train.step import make_engine
 from flodl.train.step.base import StepEngine, StepSettings
-from flodl.train.step.eager import EagerEngine
 from flodl.train.step.fused import fused_step
+from flodl.train.step.tuned import EagerEngine
 from flodl.train.step.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.learning_rate import SteeredRate
-    from flodl.train.step.loss_scaling import CountedScaler
+    from flodl.train.step.precision import CountedScaler
     from flodl.train.step.step_values import StepValues
 
 
@@ -30,6 +30,7 @@ def engine_of_plan(
     scaler: CountedScaler | None,
     ledger: TimeLedger,
     values: StepValues | None,
+    after_step: Callable[[], object] | None = None,
     reduce: Callable[[], object] | None = None,
 ) -> StepEngine:
     """Make the engine that a plan asks for, after ``done`` optimizer steps of the whole run.
@@ -53,7 +54,7 @@ def engine_of_plan(
         max_grad_norm=plan.max_grad_norm,
         autocast=plan.autocast,
         scaler=scaler,
-        average=parts.average,
+        after_step=after_step,
         ledger=ledger,
         reduce=reduce,
         values=values,

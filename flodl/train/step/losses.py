@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from flodl.errors import DivergedError
-from flodl.train.device_values import DeviceValues
+from flodl.train.metrics import DeviceValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
-from flodl.train.device_values import DeviceValues
+from flodl.train.metrics import DeviceValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

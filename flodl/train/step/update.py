@@ -25,7 +25,7 @@ class Update:
     Args:
         model: Its ``end_step``, if it has one, ends each step.
         optimizer: Over the parameters of the model.
-        settings: Schedule, clipping, scaler and average.
+        settings: Schedule, clipping, scaler and what follows a step.
 
     Attributes:
         step: Updates the parameters and clears the gradients; None uses the optimizer's own
@@ -45,7 +45,7 @@ class Update:
         self.set_schedule(settings.schedule)
         self._max_grad_norm = settings.max_grad_norm
         self._scaler = settings.scaler
-        self._average = settings.average
+        self._after_step = settings.after_step
         self._reduce = settings.reduce
         self._values = settings.values
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
@@ -116,8 +116,8 @@ class Update:
             self._values.norms.append((global_step, norm))
 
     def conclude(self, *, moved: bool = True) -> None:
-        """End the step; update the average if the parameters have changed."""
-        if moved and self._average is not None:
-            self._average.update()
+        """End the step; tell it if the parameters have changed."""
+        if moved and self._after_step is not None:
+            self._after_step()
         if self._end_step is not None:
             self._end_step()

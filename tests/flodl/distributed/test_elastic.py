@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,13 +22,14 @@ from flodl.ranks.group import Group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 from flodl.ranks.signature import signature
 from flodl.train.run.verify import verify_run
+from tests import fork_server
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 from tests.rows import each_row
 from tests.waiting import wait_for
 
 LONG = 200.0
-"""Seconds: up to seven processes import torch, beside the other tests."""
+"""Seconds: seven processes train, beside the other tests."""
 
 PROGRAM = Path(__file__).with_name("programs") / "elastic.py"
 
@@ -44,10 +44,11 @@ class Elastic:
     def start(self, name: str, **environ: str) -> subprocess.Popen[bytes]:
         """Start the program; what it says goes to ``name``."""
         usual = {k: v for k, v in os.environ.items() if not k.startswith(("FLODL", "TORCHELASTIC"))}
+        python = fork_server.torch_program(os.environ)
         with (self.folder / name).open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, PROGRAM],
-                env=usual | {"FOLDER": str(self.folder), **environ},
+                [python, PROGRAM],
+                env=usual | {"FOLDER": str(self.folder), "STARTS_RANKS": python, **environ},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

@@ -12,6 +12,8 @@ from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 
 POLICIES = ["auto", "cadence", "async", "sync"]
+AT_MERGE = ("cadence", "async")
+"""Those that divide an epoch by speed; the slow suite has the others in each way of sharing."""
 
 
 def small(group: Group, policy: str, n: int, epochs: int, rest: dict[str, Any]) -> Outcome:
@@ -34,7 +36,10 @@ def check(outcomes: list[Outcome], n: int, epochs: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("n", [1, 2, 4, 5, 12, 40])
+@pytest.mark.parametrize(
+    "n",
+    [1, 5, 12, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 40))],
+)
 def test_a_training_of_any_size_ends_well(ranks: Ranks, policy: str, n: int) -> None:
     check(ranks(2, small, policy, n, 1, {}), n, 1)
 
@@ -44,7 +49,10 @@ def test_there_may_be_more_ranks_than_samples(ranks: Ranks, policy: str) -> None
     check(ranks(3, small, policy, 2, 3, {}), 2, 3)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [one if one in AT_MERGE else pytest.param(one, marks=pytest.mark.slow) for one in POLICIES],
+)
 @pytest.mark.parametrize(
     "rest",
     [

@@ -30,9 +30,20 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
 
 
 @pytest.mark.case("distributed", 18)
-@pytest.mark.parametrize("optimizer", [momentum, adam])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+@pytest.mark.parametrize(
+    ("backend", "dtype", "bound", "optimizer"),
+    [
+        ("nccl", torch.float32, 1e-5, momentum),
+        ("nccl", torch.float64, 1e-10, adam),
+        ("cpu", torch.float32, 1e-5, adam),
+        ("cpu", torch.float64, 1e-10, momentum),
+        # Both values of each column are above.
+        pytest.param("nccl", torch.float32, 1e-5, adam, marks=pytest.mark.slow),
+        pytest.param("nccl", torch.float64, 1e-10, momentum, marks=pytest.mark.slow),
+        pytest.param("cpu", torch.float32, 1e-5, momentum, marks=pytest.mark.slow),
+        pytest.param("cpu", torch.float64, 1e-10, adam, marks=pytest.mark.slow),
+    ],
+)
 def test_sync_on_two_ranks_equals_one_process_with_the_double_batch(
     ranks: Ranks, optimizer: Any, dtype: torch.dtype, bound: float, backend: str
 ) -> None:
@@ -215,7 +226,9 @@ def test_the_learning_rate_is_scaled_by_the_number_of_ranks_or_by_what_they_brin
 
 
 @pytest.mark.case("distributed", 52)
-@pytest.mark.parametrize("policy", ["cadence", "async", "sync"])
+@pytest.mark.parametrize(
+    "policy", ["cadence", pytest.param("async", marks=pytest.mark.slow), "sync"]
+)
 def test_a_rate_drops_when_all_ranks_together_have_consumed_so_many_batches(
     ranks: Ranks, policy: str
 ) -> None:
@@ -251,8 +264,21 @@ def train_scaled(group: Group) -> Outcome:
     return train(group, settings={"lr_scale_ratio": 1.0})
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async", "auto"])
+@pytest.mark.parametrize(
+    ("policy", "scheduled"),
+    [
+        *(("sync", False), ("cadence", True), ("async", False), ("auto", True)),
+        *(
+            pytest.param(policy, scheduled, marks=pytest.mark.slow)
+            for policy, scheduled in (
+                ("sync", True),
+                ("cadence", False),
+                ("async", True),
+                ("auto", False),
+            )
+        ),
+    ],
+)
 def test_by_default_ranks_use_the_learning_rate_of_one_process(
     ranks: Ranks, policy: str, scheduled: bool
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flodl import log
 from flodl.train import RunDirectory, TrainerBuilder
-from flodl.train.observers.faster_engine import LONG_SECONDS
+from flodl.train.observers.reporting import LONG_SECONDS
 from tests.flodl.train.programs import training
 
 LINE = "--engine auto may be faster, equal up to rounding: see docs/tutorials/training-more.md\n"
@@ -17,7 +17,7 @@ LINE = "--engine auto may be faster, equal up to rounding: see docs/tutorials/tr
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every training count as long, in a shell and not in CI."""
-    monkeypatch.setattr("flodl.train.observers.faster_engine.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("flodl.train.observers.reporting.LONG_SECONDS", 0.0)
     monkeypatch.delenv("CI", raising=False)
 
 
@@ -39,7 +39,7 @@ def test_the_first_long_training_names_it_and_the_next_one_does_not(told):
 
 
 def test_a_short_one_does_not(told, monkeypatch):
-    monkeypatch.setattr("flodl.train.observers.faster_engine.LONG_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr("flodl.train.observers.reporting.LONG_SECONDS", LONG_SECONDS)
     assert not told()
 
 

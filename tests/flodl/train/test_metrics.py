@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.errors import StateError
-from flodl.train.device_values import DeviceValues
 from flodl.train.metrics import (
+    DeviceValues,
     RecordedValues,
     ScalarLog,
     collecting,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ import torch
 
 from flodl.monitor import EpochMetrics, Timeline
 from flodl.train import RunDirectory, loop
-from flodl.train.callbacks import Callback, TrainingRun
+from flodl.train.callbacks import Callback, Hooks, TrainingRun
 from flodl.train.observers import epoch_observers
+from flodl.train.observers.best_model import load_best
 from flodl.train.observers.early_stop import EarlyStop
+from flodl.train.observers.ema import WeightAverage
 from flodl.train.observers.epoch_observers import EpochFunction, Marks
 
 from .programs import network, sgd, training
@@ -56,6 +57,14 @@ def test_an_early_stop_alone_reads_nothing_but_the_run() -> None:
     assert run.stopped == "loss stalled over 2 epochs"
 
 
+def test_an_average_of_weights_alone_follows_the_steps() -> None:
+    model = network()
+    average = WeightAverage(model, 0.5)
+    Hooks([average]).call("on_step_end", a_run())
+    assert average.updates == 1
+    assert not Hooks([average]).has("on_barrier")
+
+
 def outcome(folder: Path, order: tuple[int, ...]) -> list[Any]:
     """Train with the observers in an order; return what the run has recorded."""
     plain = epoch_observers.observers_of
@@ -65,24 +74,31 @@ def outcome(folder: Path, order: tuple[int, ...]) -> list[Any]:
         assert len(found) == len(order)
         return iter([found[place] for place in order])
 
+    run = RunDirectory.create(folder)
     with pytest.MonkeyPatch.context() as patch, Timeline() as timeline:
         patch.setattr(loop, "observers_of", ordered)
         trained = (
             training(epochs=3)
             .lr_scheduler(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
             .timeline(timeline)
-            .run_dir(RunDirectory.create(folder))
+            .ema(0.5)
+            .keep_best()
+            .run_dir(run)
             .run()
         )
     history = trained.poll_metrics()
     weights = [tensor.tolist() for tensor in trained.model.state_dict().values()]
+    best = load_best(run, network()).state_dict()
+    weights += [tensor.tolist() for tensor in best.values()]
     kinds = sorted(event.kind for event in timeline.events if event.kind.startswith("epoch"))
     return [weights, [(one.avg_loss, one.lr) for one in history], kinds]
 
 
-def test_the_order_of_schedule_marks_and_report_is_free(tmp_path: Path) -> None:
+def test_the_order_of_average_saving_schedule_marks_and_report_is_free(tmp_path: Path) -> None:
+    plain = (0, 1, 2, 3, 4)
+    turned = [plain[place:] + plain[:place] for place in plain]
     first, *others = (
-        outcome(tmp_path / "".join(map(str, order)), order) for order in permutations(range(3))
+        outcome(tmp_path / "".join(map(str, order)), order) for order in [*turned, plain[::-1]]
     )
     assert [lr for _, lr in first[1]] == [0.05, 0.025, 0.0125]
     assert others == [first] * 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flodl.train.observers.sample_digests import BYTES, SampleDigests, row_digests
+from flodl.train.observers.digests import SAMPLE_BYTES, SampleDigests, row_digests
 from tests.rows import each_row
 
 
@@ -22,9 +22,9 @@ class Clock:
 def test_each_row_has_a_digest_of_its_values_alone() -> None:
     x, y = torch.randn(5, 3), torch.arange(5)
     found = row_digests([x, y])
-    assert len(found) == 5 * BYTES
+    assert len(found) == 5 * SAMPLE_BYTES
     turned = row_digests([x.flip(0), y.flip(0)])
-    assert turned[:BYTES] == found[-BYTES:]
+    assert turned[:SAMPLE_BYTES] == found[-SAMPLE_BYTES:]
     assert row_digests([x.t().contiguous().t(), y]) == found
     x[3, 1] += 1e-6
     changed = row_digests([x, y])
@@ -37,7 +37,7 @@ def test_each_row_has_a_digest_of_its_values_alone() -> None:
      torch.ones(3, 2, dtype=torch.complex64).conj(), torch.ones(3, 2).requires_grad_()],
 )  # fmt: skip
 def test_every_kind_of_tensor_has_digests(rows: torch.Tensor) -> None:
-    assert len(row_digests([rows])) == 3 * BYTES
+    assert len(row_digests([rows])) == 3 * SAMPLE_BYTES
 
 
 def test_tensors_without_common_rows_have_none() -> None:
@@ -54,7 +54,7 @@ def test_parts_follow_each_other_and_end() -> None:
         parts.append(part)
     assert len(parts) > 2
     assert [first for first, _ in parts] == [
-        sum(len(found) for _, found in parts[:at]) // BYTES for at in range(len(parts))
+        sum(len(found) for _, found in parts[:at]) // SAMPLE_BYTES for at in range(len(parts))
     ]
     assert b"".join(found for _, found in parts) == row_digests([x])
     assert digests.take(1.0) == (1000, b"")

@@ -17,8 +17,14 @@ from fdl.runs.trace_file import order_digest as digest_by_fdl, permutation
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
 from flodl.nn.clip import limited_norm
-from flodl.train.observers.digest_times import FIRST_STEPS, SHARE, DigestTimes
-from flodl.train.observers.digests import HostCopies, order_digest, tensor_hash
+from flodl.train.observers.digests import (
+    FIRST_STEPS,
+    SHARE,
+    DigestTimes,
+    HostCopies,
+    order_digest,
+    tensor_hash,
+)
 from flodl.train.observers.step_trace import StepTrace
 from flodl.train.step.step_values import StepValues
 from tests.rows import each_row

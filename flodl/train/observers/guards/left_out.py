@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from flodl.data import DataLoader
     from flodl.ranks.group import Group
-    from flodl.train.parts import Assembly
+    from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
-    from flodl.train.rank_parts import CountedRate
     from flodl.train.run.resume import Start
 
 

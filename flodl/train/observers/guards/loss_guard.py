@@ -10,7 +10,7 @@ import torch
 
 from flodl.errors import DivergedError
 from flodl.train.observers.checkpoints import non_finite_parameters
-from flodl.train.observers.digest_times import DigestTimes
+from flodl.train.observers.digests import DigestTimes
 from flodl.train.observers.guards.first_non_finite import FirstNonFinite, sentence
 from flodl.train.observers.guards.guard import Setback
 from flodl.train.observers.guards.left_out import LeftOut
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Rewind
     from flodl.train.observers.guards.settings import Guards
     from flodl.train.observers.guards.snapshots import Snapshot
-    from flodl.train.parts import Assembly
+    from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
-    from flodl.train.rank_parts import CountedRate
     from flodl.train.run.resume import Start
     from flodl.train.run.training_state import Position
     from flodl.train.step.base import StepEngine

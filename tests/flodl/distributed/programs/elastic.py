@@ -1,5 +1,6 @@
 """A training whose ranks come and go; it ends when the test asks for that."""
 
+import multiprocessing
 import os
 import sys
 import threading
@@ -81,4 +82,6 @@ def main(_):
 
 
 if __name__ == "__main__":
+    if "STARTS_RANKS" in os.environ:
+        multiprocessing.set_executable(os.environ["STARTS_RANKS"])
     sys.exit(entry(main, None))
