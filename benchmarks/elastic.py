@@ -195,6 +195,12 @@ def train_torchft(folder: Path, lighthouse: str) -> None:
 # --- The ranks, as seen from outside -------------------------------------------------------------
 
 
+def _runs(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 class Ranks:
     """The processes of one measurement."""
 
@@ -263,7 +269,7 @@ class Ranks:
         living = {}
         for file in self.folder.glob("life-*"):
             told = json.loads(file.read_text())
-            if psutil.pid_exists(told["pid"]) and len(self.lives[told["slot"]]) % 2 == 1:
+            if _runs(told["pid"]) and len(self.lives[told["slot"]]) % 2 == 1:
                 living[told["slot"]] = told["pid"]
         if self.way == "elastic":
             # Only ranks that the program has started can write its files: one of them has to stay.

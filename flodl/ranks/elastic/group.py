@@ -50,10 +50,17 @@ _LEAST_EXCHANGE, _TIMES_LONGEST = 5.0, 10.0
 taken. Where ranks only wait for one that evaluates, they meet then, and repeat the exchange."""
 
 _PATIENCE = timedelta(seconds=15)
-"""After so long without an answer, a rank looks whether the lighthouse and the others are there."""
+"""After so long without an answer, a rank looks whether the lighthouse and the others are there.
+
+Not sooner: the lighthouse counts a rank that asks again as one that has come already, and the
+others would wait for it in vain.
+"""
+
+_CONNECT = 10.0
+"""Seconds in which the ranks of a meeting connect; a rank that dies meanwhile lets all wait."""
 
 _MOST_FAILED = 4
-"""Exchanges in a row after whose failure the next one may take longer."""
+"""Failures in a row after which the next exchange or connection may take longer."""
 
 _JOINED = "joined."
 """In the names of the ranks that joined."""
@@ -249,13 +256,16 @@ class ElasticGroup(Group):
         """
         assert self._healing is not None  # noqa: S101 - begun
         while True:
+            self._groups.set_timeout(timedelta(seconds=_CONNECT * 2**self._failed))
             try:
+                if not self._place.answers():
+                    raise ConnectionError
                 with warnings.catch_warnings():
                     # torchft's own; as an error it would look like the loss of a rank.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     self._manager.start_quorum(shrink_only=shrink, timeout=_PATIENCE)
                 break
-            except (TimeoutError, RuntimeError) as error:
+            except (TimeoutError, RuntimeError, ConnectionError) as error:
                 self._manager._quorum_future = None
                 if self._place.answers():
                     if self._entered and self._healing.is_left_out(self.name, self._addresses):
@@ -266,6 +276,7 @@ class ElasticGroup(Group):
                 self.lighthouse_gone = True
                 return False
         if (failed := self._manager.errored()) is not None:
+            self._failed = min(self._failed + 1, _MOST_FAILED)
             problem = failed.original_exception
             self._break_off(problem)
             if isinstance(problem, DistributedError):

@@ -147,7 +147,7 @@ class Healing:
         for address in addresses:
             with contextlib.suppress(httpx2.HTTPError):
                 url = f"{address}/{_MEMBERS}"
-                answer = httpx2.get(url, headers=headers, timeout=_SECONDS, trust_env=False)
+                answer = httpx2.get(url, headers=headers, timeout=1.0, trust_env=False)
                 if name not in answer.raise_for_status().json():
                     return True
         return False

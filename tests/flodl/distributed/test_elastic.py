@@ -164,6 +164,39 @@ def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
 
 
 @pytest.mark.slow
+def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
+    elastic: Elastic,
+) -> None:
+    first = elastic.start("first", RANKS="2")
+    elastic.pid("1")
+    (elastic.folder / "dark").touch()
+    wait_for(lambda: "the lighthouse is gone, through which ranks" in elastic.said(), LONG)
+    wait_for(lambda: "starting all ranks again (1 of 3)" in elastic.said(), LONG)
+    resumed = wait_for(lambda: re.search(r"resumed from .*/last.fdl after", elastic.said()), LONG)
+    assert resumed
+    elastic.more_epochs("1")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert (record["state"], record["restarts"]) == ("complete", 1)
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * record["epochs"]
+
+
+def test_a_rank_ten_times_as_slow_is_not_left_out(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2", PACE_MS="2,20")
+    elastic.more_epochs("1", 6)
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert "of the ranks left" not in elastic.said()
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    fast, slow = proof.rank_samples[0], proof.rank_samples[1]
+    assert 0 < slow < fast
+
+
+@pytest.mark.slow
 def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic: Elastic) -> None:
     first = elastic.start("first", RANKS="3")
     elastic.pid("1")
