@@ -26,8 +26,15 @@ def history(step, **values):
     return field(2, b"".join(item(path, value) for path, value in row.items()))
 
 
-RUN = field(17, field(1, b"abc") + field(3, b"digits") + field(8, b"first") + field(10, b"small")
-            + field(4, item("lr", 0.5) + item("_wandb", {})) + field(17, b"\x08" + varint(900)))  # fmt: skip
+RUN = field(
+    17,
+    field(1, b"abc")
+    + field(3, b"digits")
+    + field(4, item("lr", 0.5) + item("_wandb", {}))
+    + field(8, b"first")
+    + field(10, b"small")
+    + field(17, b"\x08" + varint(900)),
+)
 
 
 def log(folder, *records):
