@@ -59,6 +59,7 @@ class Recording(Record):
         metrics: Metric -> the regular expressions of its value and of its step in the output.
         inside: The project's root in the container of the program; empty without one.
         folder: The folder of the run itself, if it has been chosen as that of a sweep is.
+        track: The tracker to which the program logs: ``mlflow``, ``wandb`` or empty.
     """
 
     runs: str
@@ -66,6 +67,7 @@ class Recording(Record):
     metrics: Mapping[str, tuple[str, str]] = {}
     inside: str = ""
     folder: str = ""
+    track: str = ""
 
 
 class Ranks(Record):
