@@ -7,7 +7,7 @@ import re
 import secrets
 from contextlib import suppress
 
-from fdl.runs.pages.cache import folder
+from fdl.base.cache_folder import cache_folder
 
 _FILE = "page-token"
 
@@ -17,7 +17,7 @@ def page_token() -> str:
 
     Where it cannot be kept, each call gives another token.
     """
-    file = folder() / _FILE
+    file = cache_folder() / _FILE
     with suppress(OSError, ValueError):
         if file.stat().st_mode & 0o077 == 0 or os.name == "nt":
             known = file.read_text(encoding="ascii").strip()
