@@ -8,6 +8,7 @@ import secrets
 from contextlib import suppress
 
 from fdl.base.cache_folder import cache_folder
+from fdl.base.files import put_own
 
 _FILE = "page-token"
 
@@ -25,9 +26,5 @@ def page_token() -> str:
                 return known
     made = secrets.token_urlsafe(16)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f"{_FILE}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(f"{made}\n")
-        fresh.replace(file)
+        put_own(file.parent, file, f"{made}\n".encode(), 0o600)
     return made
