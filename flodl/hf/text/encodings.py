@@ -45,7 +45,7 @@ def batch_of(rows: Sequence[Encoding], pad_id: int | None, *, typed: bool) -> Ba
 
 def mask_of(batch: Batch) -> Tensor:
     """1 for tokens and 0 for padding, int64 ``[B, S]``."""
-    given = batch.get(MASK)
+    given: Tensor | None = batch.get(MASK)
     return torch.ones_like(batch[IDS]) if given is None else (given != 0).to(torch.int64)
 
 

@@ -285,7 +285,7 @@ def match(
         CheckpointFormatError: Two keys of the files get the same name in the module.
         CheckpointMismatchError: Files and module differ more than is allowed.
     """
-    expected: set[str] = set().union(*[slot.keys for slot in slots])
+    expected = {key for slot in slots for key in slot.keys}
     prefix = "" if config is None else config.prefix
     rename: keys.Rename = str if config is None else keys.reconciling(expected, prefix)
     prefix = prefix if keys.is_prefixed(expected, prefix) else ""
