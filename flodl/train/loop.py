@@ -100,14 +100,13 @@ class Loop:
         self.plan, self.group, self.config, self.parts = plan, group, config, parts
         self.model, self.history = parts.model, history
         self.ledger, self.reporter = ledger, reporter
-        self.marks = Marks(plan.timeline)
-        self.hooks = Hooks(plan.callbacks)
+        self.marks, self.hooks = Marks(plan.timeline), Hooks(plan.callbacks)
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self.checkpoints = RankCheckpoints(plan, group, parts, config)
-        self.peers = group_of_all(self.checkpoints.sharing) or group
+        self.peers = group_of_all(self.checkpoints.keeper.sharing) or group
         self._due = DueTimes(
             plan.checkpoint_steps,
             every_step=self.hooks.watches_steps or self.peers.world_size > 1,
@@ -124,7 +123,7 @@ class Loop:
         self._built = len(parts.optimizer.param_groups)
         self._in_order: InOrder | None = None
         self._closing = ExitStack()
-        self._closing.callback(self.checkpoints.close)
+        self._closing.callback(self.checkpoints.keeper.finish)
         self._tell_step = lambda: self.observers.call("on_step_end", self.run)
 
     # --- The whole training --------------------------------------------------------------------
@@ -473,7 +472,8 @@ class Loop:
             self.saving.save()
         message = ""
         if self.peers.leads:
-            message = f"stopped after {self.feed.told_place()}; {self.checkpoints.whereabouts()}"
+            kept = self.checkpoints.keeper.whereabouts()
+            message = f"stopped after {self.feed.told_place()}; {kept}"
         if stops.told:
             end_launcher(self.peers, stops.interrupt)
         stops.leave(message, stops.interrupted_by if self.peers.world_size > 1 else None)
