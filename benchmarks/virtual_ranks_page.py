@@ -334,7 +334,8 @@ def sections(rows: Rows, places: Mapping[str, Sequence[Place]]) -> list[str]:
         *(part for place in small if _shown(place) for part in described(rows, "MLP", place)),
         *(
             part
-            for task in ("ResNet-20", "GPT")
+            for task in places
+            if task != "MLP"
             for place in places[task]
             for part in described(rows, task, place)
         ),
@@ -431,5 +432,12 @@ def counted(rows: Rows) -> str:
     where = sorted({row["where"] for row in rows.rows.values()})
     dates = sorted({row["date"] for row in rows.rows.values()})
     seeds = sum(len(cell_of(row).seeds) for row in rows.rows.values())
+    again = sum("repeats" in row for row in rows.rows.values())
     told = f"{len(rows.rows):,} rows, {seeds:,} trainings, {' and '.join(dates)}; "
-    return told + "; ".join(where) + "."
+    told += "; ".join(where) + "."
+    if again:
+        told += (
+            f" {again:,} of the rows repeat a training whose arithmetic does not depend on the "
+            "times: only the clock ran again."
+        )
+    return told

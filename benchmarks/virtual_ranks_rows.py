@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.virtual_ranks_ways import Cell
+from benchmarks.virtual_ranks_ways import Cell, arithmetic
 
 Row = dict[str, Any]
 
@@ -29,6 +29,7 @@ class Rows:
         self._path = path
         self.rows: dict[str, Row] = {}
         self.validations: dict[str, Row] = {}
+        self._alike: dict[Cell, Row] = {}
         if path is None or not path.exists():
             return
         data = path.read_bytes()
@@ -40,6 +41,11 @@ class Rows:
 
     def __contains__(self, cell: Cell) -> bool:
         return cell.key in self.rows
+
+    def alike(self, cell: Cell) -> Row | None:
+        """Return a training with the same arithmetic on another clock; None without one."""
+        same = arithmetic(cell)
+        return None if same is None else self._alike.get(same)
 
     def add(self, row: Row) -> None:
         """Add a row, also to the file."""
@@ -56,8 +62,11 @@ class Rows:
         """Keep a training, or the latest comparison with real ranks."""
         if "validates" in row:
             self.validations[row["validates"]] = row
-        else:
-            self.rows[cell_of(row).key] = row
+            return
+        cell = cell_of(row)
+        self.rows[cell.key] = row
+        if (same := arithmetic(cell)) is not None:
+            self._alike.setdefault(same, row)
 
 
 def cell_of(row: Row) -> Cell:

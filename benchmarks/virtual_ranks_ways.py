@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.measure import environment
 from benchmarks.virtual_ranks_tasks import TASKS, Order, Task, judged_by
-from benchmarks.virtual_ranks_work import Replicas
+from benchmarks.virtual_ranks_work import Repeated, Replicas
 from flodl.errors import DivergedError
 from flodl.ranks.averaging.outer_optimizer import Nesterov
 from flodl.ranks.planning.elche import ElCheConfig
@@ -163,6 +163,19 @@ def settled(cell: Cell) -> Cell:
     return replace(cell, ranks=1, ratio=1.0, speeds="fixed", exchange="cheap")
 
 
+def arithmetic(cell: Cell) -> Cell | None:
+    """Return the cell with the same batches, gradients and averages, whatever its clock.
+
+    None: the times decide who trains what.
+    """
+    way = WAYS[cell.way]
+    fixed = way.alone or ((way.period or way.policy is Policy.SYNC) and not way.by_speed)
+    if not fixed:
+        return None
+    same = "DDP" if cell.way == "sync" else cell.way  # they differ in when gradients travel
+    return replace(cell, way=same, ratio=1.0, speeds="fixed", exchange="cheap")
+
+
 def cluster_of(cell: Cell) -> Cluster:
     """Return the ranks of a cell: from the fastest to the slowest by equal factors."""
     task = task_of(cell)
@@ -221,6 +234,24 @@ def plan_of(cell: Cell, cluster: Cluster) -> tuple[Cluster, ScheduleConfig]:
         elche=elche, policy=way.policy, epochs=task.epochs, batches_per_epoch=task.batches,
         **settings,
     )  # fmt: skip
+
+
+def repeat(cell: Cell, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a cell whose arithmetic is that of another row, on the cell's clock."""
+    new = {**row, **asdict(cell), **origin(), "repeats": row["commit"]}
+    if "diverged" in row:
+        return new
+    began = time.perf_counter()
+    work = Repeated(task_of(cell), row["looks"])
+    history = simulate(*plan_of(cell, cluster_of(cell)), work=work)
+    if len(work.looks) != len(row["looks"]) or work.averages != row["averages"]:
+        raise AssertionError(f"{cell.key} does not average when the repeated training did")
+    return {
+        **new,
+        "ms": round(history.ms, 1),
+        "looks": [[round(ms), *rest] for ms, *rest in work.looks],
+        "seconds": round(time.perf_counter() - began, 2),
+    }
 
 
 def train(cell: Cell) -> dict[str, Any]:

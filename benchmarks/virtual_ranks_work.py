@@ -29,6 +29,47 @@ LOOKS = 15
 
 
 @final
+class Repeated(Work):
+    """A training that was done before, on another clock: nothing is computed again.
+
+    Only for ways whose arithmetic does not depend on the times.
+
+    Args:
+        task: What was trained.
+        looks: What was seen on the way: time, trained samples, loss and accuracy.
+
+    Attributes:
+        looks: The same with the times of this clock.
+        averages: Number of averages.
+    """
+
+    def __init__(self, task: Task, looks: Sequence[Sequence[float]]) -> None:
+        self._batch, self._left, self._trained = task.batch, list(looks), 0
+        self.looks: list[tuple[float, int, float, float]] = []
+        self.averages = 0
+
+    def train(self, rank: int, number: int) -> None:  # noqa: ARG002
+        """Count a local step."""
+        self._trained += self._batch
+
+    def gradient(self, rank: int, taken: Spans) -> None:  # noqa: ARG002
+        """Count a rank's batch of a shared step."""
+        self._trained += self._batch
+
+    def step(self, ms: float) -> None:
+        """Note when the gradients were averaged."""
+        self.average(ms)
+
+    def average(self, ms: float) -> Sequence[float]:
+        """Note when the parameters were averaged."""
+        self.averages += 1
+        if self._left and self._trained >= self._left[0][1]:
+            _, trained, loss, accuracy = self._left.pop(0)
+            self.looks.append((ms, int(trained), loss, accuracy))
+        return ()
+
+
+@final
 class Replicas(Work):
     """One replica per rank, trained in the order of the clock.
 

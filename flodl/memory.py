@@ -37,20 +37,25 @@ def cuda_peak_reserved_bytes(device: Device = None) -> int:
 
 
 def cuda_reset_peak_stats(device: Device = None) -> None:
-    """Restart the peaks from the current values; does nothing without CUDA."""
-    if torch.cuda.is_available():
+    """Restart the peaks from the current values; does nothing before CUDA is used."""
+    # Before, all peaks are zero, and torch refuses the number of a device.
+    if _is_used():
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def cuda_empty_cache() -> None:
-    """Return unused cached blocks to the driver; does nothing without CUDA."""
-    if torch.cuda.is_available():
+    """Return unused cached blocks to the driver; does nothing before CUDA is used."""
+    if _is_used():
         torch.cuda.empty_cache()
 
 
 def manual_seed(seed: int) -> None:
     """Seed torch's generators: those of the CPU and of all accelerators."""
     torch.manual_seed(seed)
+
+
+def _is_used() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _need_cuda(name: str) -> None:

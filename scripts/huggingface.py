@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from flodl.graph import Graph
 from flodl.hf import (
-    EncodedBatch,
+    BatchEncoding,
     EncoderConfig,
     HeadKind,
     SentenceTransformer,
@@ -132,7 +132,7 @@ def both_layouts(graph: Graph) -> Iterable[bool]:
         yield unpad
 
 
-def reference_inputs(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
+def reference_inputs(enc: BatchEncoding, config: EncoderConfig) -> dict[str, Tensor]:
     """What the reference is given; it counts positions itself."""
     given = inputs_of(enc, config)
     return {name: tensor for name, tensor in given.items() if name != "position_ids"}
@@ -143,7 +143,7 @@ def named_outputs(found: Any) -> Outputs:
     return {name: found[name] for name in _OUTPUTS if found.get(name) is not None}
 
 
-def outputs_of(opened: Opened, enc: EncodedBatch, kind: HeadKind) -> Outputs:
+def outputs_of(opened: Opened, enc: BatchEncoding, kind: HeadKind) -> Outputs:
     """The outputs of a graph by the same names."""
     if kind is HeadKind.BASE:
         found = backbone_outputs(opened.graph, enc)
@@ -158,7 +158,7 @@ def outputs_of(opened: Opened, enc: EncodedBatch, kind: HeadKind) -> Outputs:
 
 
 def gradients(
-    opened: Opened, model: nn.Module, enc: EncodedBatch, kind: HeadKind
+    opened: Opened, model: nn.Module, enc: BatchEncoding, kind: HeadKind
 ) -> tuple[float, float]:
     """How far the gradients of one and the same loss are apart, and the largest of them."""
     for module in (opened.graph, model):

@@ -7,7 +7,8 @@
 A test above 0.9 s gets the mark ``merge``. It loses it below 0.6 s, so that a test in between does
 not move each time. With four processes on two cores, a test takes about twice as long as alone.
 What prepares a test is not counted, because the next test of the file would pay for it; if that
-takes more than 3 s, the whole file gets the mark. A test without a result keeps its line.
+takes more than 3 s, the whole file gets the mark. A test that did not run, or did not pass, keeps
+its line: its time says nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HEAD = """\
 
 
 def measured(files: Iterable[Path]) -> dict[str, float]:
-    """Test -> seconds without what prepares it, and file -> seconds that prepare one of its tests.
+    """Passed test -> seconds without what prepares it; file -> seconds that prepare one test.
 
     Only files that take long to prepare are in it. Of several results, the longest counts.
     """
@@ -40,6 +41,8 @@ def measured(files: Iterable[Path]) -> dict[str, float]:
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
+            if row["result"] != "passed":
+                continue
             test, prepared = row["test"], row["setup"]
             found[test] = max(found.get(test, 0.0), round(row["seconds"] - prepared, 2))
             if prepared > MOST_SECONDS:

@@ -86,7 +86,7 @@ TARGETS = {
         (
             "tests/fdl/manifest",
             "tests/fdl/base/test_secrets.py",
-            *_tests("fdl", "config_show environments"),
+            *_tests("fdl", "config_show environments variables"),
             "tests/fdl/inspect/test_config_set.py",
             "tests/fdl/schema/test_manifest_schema.py",
         ),
@@ -95,7 +95,8 @@ TARGETS = {
         ("fdl/plan/*.py", "fdl/manifest/select/*.py"),
         _tests(
             "fdl",
-            "presets dispatch quoting spelling ranks docker environments heap plan run_arguments",
+            "presets dispatch quoting spelling ranks docker environments heap plan run_arguments "
+            "flodl_programs",
         ),
     ),
     "schedule": Target(
@@ -118,7 +119,10 @@ TARGETS = {
             "flodl/train/run/training_state.py",
             "flodl/train/run/loop_state.py",
         ),
-        _tests("flodl/train", "continuation resume resume_hint kill_resume trainer"),
+        _tests(
+            "flodl/train",
+            "continuation resume resume_hint kill_resume trainer refused_resume torch_schedule",
+        ),
     ),
     "weights": Target(
         ("flodl/hf/weights/*.py",),

@@ -101,6 +101,10 @@ def test_a_long_test_without_a_mark_fails_the_check_and_every_result_is_kept(typ
 def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
     merge_tests = script("merge_tests")
     results = tmp_path / "results.jsonl"
+
+    def ended(test):
+        return "failed" if test.endswith("_failed") else "passed"
+
     rows = [
         ("t/test_a.py::test_long", 1.4, 0.0),
         ("t/test_a.py::test_between", 0.8, 0.0),
@@ -110,9 +114,10 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
         ("t/test_b.py::test_prepares_long", 4.0, 3.9),
         ("t/test_b.py::test_other", 0.1, 0.0),
         ("t/test_c.py::test_any", 0.1, 0.0),
+        ("t/test_e.py::test_failed", 0.1, 0.0),
     ]
     lines = (
-        json.dumps({"test": test, "result": "passed", "seconds": seconds, "setup": setup})
+        json.dumps({"test": test, "result": ended(test), "seconds": seconds, "setup": setup})
         for test, seconds, setup in rows
     )
     results.write_text("\n".join(lines))
@@ -121,6 +126,7 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
         "t/test_a.py::test_is_fast_now": 5.0,
         "t/test_c.py": 6.0,
         "t/test_d.py::test_not_run": 7.0,
+        "t/test_e.py::test_failed": 8.0,
     }
     new = merge_tests.chosen(known, merge_tests.measured([results]))
     assert new == {
@@ -128,11 +134,12 @@ def test_the_list_takes_long_tests_and_lets_fast_ones_go(tmp_path):
         "t/test_a.py::test_was_long": 0.8,
         "t/test_b.py": 3.9,
         "t/test_d.py::test_not_run": 7.0,
+        "t/test_e.py::test_failed": 8.0,
     }
     told = merge_tests.moved(known, new)
     assert "+   1.4 s  t/test_a.py::test_long" in told
     assert "-   6.0 s  t/test_c.py" in told
-    assert told[-1] == "4 lines, 13 s; before 4 lines, 23 s"
+    assert told[-1] == "5 lines, 21 s; before 5 lines, 31 s"
 
 
 def test_every_test_of_the_list_is_there():

@@ -127,6 +127,7 @@ def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):
     assert (said.returncode, said.stdout) == (0, "hello from sh\n")
 
 
+@pytest.mark.slow
 def test_without_torch_flodl_names_the_extra_in_one_line(bare, tmp_path):
     done = run(bare, "python", "-c", "import flodl", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (

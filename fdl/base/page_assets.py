@@ -10,8 +10,13 @@ import base64
 import functools
 import hashlib
 import html
+import json
 from importlib import resources
 from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SCRIPTS = (
     "uplot.js",
@@ -45,15 +50,18 @@ def asset(name: str) -> str:
     return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8")
 
 
-def page(title: str, data: str, *, served: bool = False) -> str:
+def page(title: str, parts: Mapping[str, str], *, served: bool = False) -> str:
     """The page with its data.
 
     Args:
         title: The title of the window.
-        data: JSON, in which every ``<`` is an escape.
+        parts: What the page shows, by name, as JSON.
         served: Whether it reads from the server that it came from.
     """
     shell, _, _ = _parts(served)
+    data = ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items())
+    # `<` begins no tag inside a JSON string when it is written as an escape.
+    data = f"{{{data}}}".replace("<", "\\u003c")
     return shell.substitute(title=html.escape(title), policy=policy(served=served), data=data)
 
 

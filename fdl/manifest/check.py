@@ -244,8 +244,8 @@ def _model(path: Path) -> type[Mapping]:
             if key == step
         )
         model = next(_models(kind))
-        if any(get_origin(one) is dict for one in (kind, *get_args(kind))):
-            # The name of a command, a sweep or a metric.
+        if any(get_origin(one) in (dict, list) for one in (kind, *get_args(kind))):
+            # The name of a command, a sweep or a metric; the place in a list.
             next(steps, None)
     return model
 

@@ -187,6 +187,8 @@ def _texts() -> dict[str, dict[str, str]]:
     for one in ast.parse(inspect.getsource(models)).body:
         if isinstance(one, ast.ClassDef):
             texts = made.setdefault(one.name, {})
+            for base in one.bases:
+                texts |= made.get(ast.unparse(base), {})
             for field, below in pairwise(one.body):
                 match field, below:
                     case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):

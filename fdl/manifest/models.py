@@ -214,8 +214,8 @@ class Metric(Section):
     the values are numbered)."""
 
 
-class Slurm(Section):
-    """Resources that a command asks of a cluster, with ``fdl --on slurm``."""
+class SlurmNodes(Section):
+    """Machines of one kind that a job asks of a cluster."""
 
     partition: str | None = None
     """Partition to run in (default: the cluster's own)."""
@@ -225,8 +225,6 @@ class Slurm(Section):
     """Quality of service (default: the cluster's own)."""
     constraint: str | None = None
     """Features that a node must have, such as `a100` (default: none)."""
-    time: Time | None = None
-    """Time limit, required: minutes, "1:30:00" or "2-12:00:00"."""
     nodes: Count | None = None
     """Machines; several get one torchrun each (default: 1)."""
     gpus: Count | None = None
@@ -235,12 +233,22 @@ class Slurm(Section):
     """Processor cores of each machine (default: the cluster's own)."""
     mem: str | None = None
     """Memory of each machine, such as `32G` (default: the cluster's own)."""
+    extra: dict[str, Any] | None = None
+    """Further options of sbatch, name -> value: `exclude: node7`."""
+
+
+class Slurm(SlurmNodes):
+    """Resources that a command asks of a cluster, with ``fdl --on slurm``."""
+
+    time: Time | None = None
+    """Time limit, required: minutes, "1:30:00" or "2-12:00:00"."""
     setup: list[str] | None = None
     """Lines of shell that run before the command: `module load cuda` (default: none)."""
     requeues: NonNegativeInt | None = None
     """How often a job that reached its time limit is queued again (default: 10)."""
-    extra: dict[str, Any] | None = None
-    """Further options of sbatch, name -> value: `exclude: node7`."""
+    het: list[SlurmNodes] | None = None
+    """Unequal machines in one heterogeneous job. Each entry has its own `nodes`, `gpus`, `cpus`,
+    `mem`, `partition`, …; what it does not set is as in `slurm`."""
 
 
 class HostOf(Section):
@@ -317,6 +325,8 @@ class Command(Mapping):
     """Where the preset's run writes."""
     metrics: Table[Metric] | None = None
     """Metrics that the program prints, besides those of the manifest; a null removes one."""
+    track: Literal["mlflow", "wandb"] | None = None
+    """Tracker to which the program logs; see the same key of the manifest. A null means none."""
     options: dict[str, Any] | None = None
     """Further options of the preset: `model: big` is `--model big`, `fast: true` is `--fast`.
     Mappings become dotted names; a key that begins with `-` is passed unchanged."""
@@ -392,6 +402,9 @@ class Root(Mapping):
     """Folder of the runs, and port of the live page."""
     metrics: Table[Metric] | None = None
     """Metrics that `entry` prints: name -> `{value: REGEX, step: REGEX}`. fdl records them."""
+    track: Literal["mlflow", "wandb"] | None = None
+    """Tracker to which `entry` logs: `mlflow` or `wandb` (default: none). It writes into the run
+    folder, and fdl records its metrics and settings."""
     options: dict[str, Any] | None = None
     """Further options of `entry`: `weight_decay: 0.1` is `--weight-decay 0.1`. Those of a preset
     win."""

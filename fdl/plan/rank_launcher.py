@@ -47,6 +47,7 @@ _FIRST_RANK_S = 1.0
 """After the failure of another rank, so long may rank 0 of this machine fail by itself."""
 _LOOKS_S = 0.1
 _ANSWERS_S = 8.0
+_LOOPBACK = ("127.", "::1")
 _LATE_S = 15.0
 _MOST_S = 600.0
 _LEVEL = "TORCH_CPP_LOG_LEVEL"
@@ -342,14 +343,17 @@ def _meeting_trouble(options: Any) -> str:
         )
     family, where = address[0], address[4]
     is_here = _is_own(family, where)
-    if is_here and not _is_free(family, where) and not _is_launcher(host, int(port)):
+    joins = not is_here or not _is_free(family, where)
+    if is_here and joins and not _is_launcher(host, int(port)):
         return f"port {port} of {host}, where the machines meet, is in use by another program\n" + (
             f"hint: ss -ltnp 'sport = :{port}' names it; or choose another port for `rdzv`"
         )
     if not is_here and (trouble := _wait_for_launcher(where, endpoint)):
         return trouble
-    if NODE not in os.environ and "is_host" not in options.rdzv_conf:
-        options.rdzv_conf = ",".join(filter(None, [options.rdzv_conf, f"is_host={int(is_here)}"]))
+    # torch itself knows a name of the loopback, and joins if another launcher was faster.
+    settled = joins or not str(where[0]).startswith(_LOOPBACK)
+    if NODE not in os.environ and "is_host" not in options.rdzv_conf and settled:
+        options.rdzv_conf = ",".join(filter(None, [options.rdzv_conf, f"is_host={int(not joins)}"]))
     if NODE not in os.environ and not options.local_addr:
         options.local_addr = where[0] if is_here else _own_address(family, where)
     return ""

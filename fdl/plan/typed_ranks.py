@@ -26,6 +26,7 @@ OPTIONS = {
         Parameter("nodes", help="Machines that take part: 2, or 1:2 for one or two"),
         Parameter("rdzv", help="Where the machines meet: host:port of one of them"),
         Parameter("max-restarts", type="int", help="Restarts of all ranks when one is lost"),
+        Parameter("elastic", type="bool", help="Let ranks come and go while the others train on"),
     )
 }
 """Long name -> a flag that fdl itself understands, whether or not the program declares it."""
@@ -130,6 +131,7 @@ def _groups(tokens: list[str]) -> list[tuple[str, str | None, int, int]]:
         name = flag[2:] if flag.startswith("--") else ""
         if name in OPTIONS or name in _MODES:
             follows = not equals and place + 1 < end and not tokens[place + 1].startswith("--")
+            follows = follows and name != "elastic"  # a switch
             count = 2 if follows else 1
             given = text if equals else tokens[place + 1] if follows else None
             found.append((name, given, place, count))
@@ -137,12 +139,14 @@ def _groups(tokens: list[str]) -> list[tuple[str, str | None, int, int]]:
     return found
 
 
-def _value(name: str, text: str | None) -> int | str:
+def _value(name: str, text: str | None) -> int | str | bool:
     """The value of one of fdl's flags.
 
     Raises:
         UsageError: The text is not a value of the flag. The message says which values are.
     """
+    if name == "elastic":
+        return True
     whole = int(text) if _is_whole(text) else None
     if name == "ranks":
         value = "auto" if text == "auto" else whole or None

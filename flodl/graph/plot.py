@@ -54,13 +54,12 @@ def page(
     """
     from flodl.monitor.records import finite, to_json  # a graph needs no monitor until it plots
 
-    form = [
+    curves = [
         {"name": name, "values": [finite(float(value)) for value in values]}
         for name, values in series.items()
     ]
-    write_text(
-        path, page_assets.page(title, to_json({"title": title, "unit": unit, "curves": form}))
-    )
+    parts = {"title": title, "unit": unit, "curves": curves}
+    write_text(path, page_assets.page(title, {name: to_json(part) for name, part in parts.items()}))
 
 
 def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:

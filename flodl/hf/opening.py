@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
 import torch
@@ -30,12 +30,12 @@ from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, class_name, saved_head
+from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.locate import locate
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from flodl.hf.weights.fill import HeadInit, fill
+from flodl.hf.weights.fill import HeadInit, LoadReport, fill
 from flodl.hf.weights.keys import is_start_for, keys_have_pooler
 from flodl.hf.weights.stored import StoredFiles
 from flodl.log import warning
@@ -156,12 +156,35 @@ def open_model(
     checkpoint = locate(src, access_of(asked))
     config = read_config(checkpoint, family, kind, asked)
     kind = kind or saved_head(config)
-    weights = checkpoint.weight_files()
-    stored = StoredFiles(replace(weights, key_mapping=asked.get("key_mapping") or {}))
+    stored = StoredFiles(checkpoint.weight_files(), asked.get("key_mapping"))
     shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
     config = with_head(config, kind, shapes, new_head=asked.get("head_init") == "replace")
-    graph = build(config, pooler=keys_have_pooler(shapes))
-    head_init = asked.get("head_init") or _draws(kind, config, asked, shapes)
+    graph = build(config, kind, pooler=keys_have_pooler(shapes))
+    if _filled(graph, stored, config, kind, asked, checkpoint).untied:
+        config = config.replace(tie_word_embeddings=False)
+    graph.set_source_config(config.to_json_string())
+    return Opened(graph.eval(), config, checkpoint)
+
+
+def _filled(
+    graph: Graph,
+    stored: StoredFiles,
+    config: EncoderConfig,
+    kind: HeadKind,
+    asked: Mapping[str, Any],
+    checkpoint: Checkpoint,
+) -> LoadReport:
+    """Fill a graph as the caller asks, and warn of a head that was drawn without being asked for.
+
+    Who names the classes wants a classifier of them, as in transformers. All heads that find
+    answers are alike, so an encoder is a start for one.
+    """
+    head_init: HeadInit | None = asked.get("head_init")
+    if head_init is None and kind is HeadKind.QA:
+        start = is_start_for(family_of(config).finder, stored.tensors, config.prefix)
+        head_init = "random" if start else None
+    elif head_init is None and kind.labelled:
+        head_init = None if {*map(asked.get, LABEL_FIELDS)} == {None} else "random"
     report = fill(
         graph,
         stored,
@@ -177,10 +200,7 @@ def open_model(
             f"{checkpoint.name}: {', '.join(report.initialised)} are not in the checkpoint and "
             "were drawn: train the model before you use it"
         )
-    if report.untied:
-        config = config.replace(tie_word_embeddings=False)
-    graph.set_source_config(config.to_json_string())
-    return Opened(graph.eval(), config, checkpoint)
+    return report
 
 
 # --- The configuration -------------------------------------------------------------------------
@@ -210,9 +230,10 @@ def read_config(
         _refuse_adapter(checkpoint)
         error = ConfigError if checkpoint.is_local else FileNotFoundOnHub
         raise error(f"{checkpoint.name}: there is no {CONFIG}, which says what the model is")
-    named = LABEL_FIELDS if kind is None or kind.labelled else ()
-    given = {name: (asked or {}).get(name) for name in ("problem_type", *named)}
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {}
+    for name in ("problem_type", *(LABEL_FIELDS if kind is None or kind.labelled else ())):
+        if asked is not None and asked.get(name) is not None:
+            fields[name] = asked[name]
     return (family or AutoConfig).from_json_str(text, origin=origin, fields=fields)
 
 
@@ -254,16 +275,12 @@ def with_head(
     """
     fields: dict[str, Any] = {"architectures": (class_name(config, kind),)}
     if kind.labelled:
-        rows = None if new_head else _classifier_rows(shapes)
-        fields["id2label"] = config.labels_for(rows)
+        rows = shapes.get(_CLASSIFIERS[0]) or shapes.get(_CLASSIFIERS[1])
+        fields["id2label"] = config.labels_for(rows[0] if rows and not new_head else None)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = config.for_masked_lm(legacy=_has_older_decoder(config, shapes))
     return config
-
-
-def _classifier_rows(shapes: Shapes) -> int | None:
-    return next((shapes[key][0] for key in _CLASSIFIERS if shapes.get(key)), None)
 
 
 def _has_older_decoder(config: DebertaV2Config, keys: Iterable[str]) -> bool:
@@ -274,19 +291,6 @@ def _has_older_decoder(config: DebertaV2Config, keys: Iterable[str]) -> bool:
     older = any(key.startswith("cls.predictions.") for key in keys)
     newer = any(key.startswith("lm_predictions.lm_head.") for key in keys)
     return config.legacy if older == newer else older
-
-
-def _draws(
-    kind: HeadKind, config: EncoderConfig, asked: Mapping[str, Any], shapes: Shapes
-) -> HeadInit | None:
-    """Whether a head that the checkpoint lacks is drawn although the caller does not say so.
-
-    Who names the classes wants a classifier of them, as in transformers. All heads that find
-    answers are alike, so an encoder is a start for one.
-    """
-    named = kind.labelled and any(asked.get(name) is not None for name in LABEL_FIELDS)
-    started = kind is HeadKind.QA and is_start_for(family_of(config).finder, shapes, config.prefix)
-    return "random" if named or started else None
 
 
 # --- Arguments ---------------------------------------------------------------------------------
@@ -335,10 +339,13 @@ def settled(
         TypeError: flodl has nothing like an argument; the message says what to do instead.
         ValueError: An argument has a value that flodl does not support, or two contradict.
     """
-    found = {name: value for name, value in options.items() if not _asks_for_nothing(name, value)}
-    for name in found:
+    found = {}
+    for name, value in options.items():
+        if _asks_for_nothing(name, value):
+            continue
         if name in _REFUSED:
             raise TypeError(f"{method}() takes no argument {name!r}: {_REFUSED[name]}")
+        found[name] = value
     _settle_dtype(found)
     check_attention(found.pop("attn_implementation", None))
     if found.pop("ignore_mismatched_sizes", False):
@@ -358,9 +365,13 @@ def _asks_for_nothing(name: str, value: object) -> bool:
 
 
 def _settle_dtype(found: dict[str, Any]) -> None:
-    given = {name: found.pop(name) for name in ("dtype", "torch_dtype") if name in found}
-    kinds = {str(one).removeprefix("torch.") for one in given.values() if one is not None}
-    if len(kinds) > 1:
-        raise ValueError(f"dtype and torch_dtype contradict each other: {given}")
-    if kinds and kinds != {"auto"}:
-        found["dtype"] = next(one for one in given.values() if one is not None)
+    dtype, older = found.pop("dtype", None), found.pop("torch_dtype", None)
+    if None not in (dtype, older) and _plain_name(dtype) != _plain_name(older):
+        raise ValueError(f"dtype and torch_dtype contradict each other: {dtype!r} and {older!r}")
+    dtype = older if dtype is None else dtype
+    if dtype is not None and dtype != "auto":
+        found["dtype"] = dtype
+
+
+def _plain_name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")

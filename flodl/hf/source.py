@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol, final
@@ -66,13 +66,10 @@ class WeightFiles:
     Attributes:
         files: One file, or the shards in the order of their names.
         index: The file that says which tensor is in which shard; None for a single file.
-        key_mapping: Regular expressions for the names of tensors -> what replaces the match. The
-            first that matches a name counts, as in transformers.
     """
 
     files: tuple[Path, ...]
     index: Path | None = None
-    key_mapping: Mapping[str, str] = field(default_factory=dict)
 
 
 class Checkpoint(Protocol):
@@ -281,7 +278,7 @@ def _is_inside(name: str) -> bool:
         name.isprintable()
         and "\\" not in name
         and not PureWindowsPath(name).drive
-        and all(part not in {"", ".", ".."} for part in parts)
+        and {"", ".", ".."}.isdisjoint(parts)
     )
 
 

@@ -7,6 +7,8 @@ each family are in :mod:`flodl.hf.auto`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import torch
@@ -15,11 +17,11 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import DiskFull
+from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
+from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
+from flodl.hf.layers.layout import PLACES, POSITIONS, ChoiceOfLayout
 from flodl.hf.losses import some_at_padding
 from flodl.hf.model_call import ModelOutput, head_values
 from flodl.hf.opening import (
@@ -30,6 +32,9 @@ from flodl.hf.opening import (
     with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
+from flodl.hf.text.encodings import Batch, mask_of
+from flodl.hf.text.files import TokenizerFiles, read_files
+from flodl.hf.text.source import from_files
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ class Head(PretrainedModel):
     ) -> None:
         super().__init__(config, graph)
         self._tokenizer = tokenizer
+        self._files: TokenizerFiles | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -84,7 +90,15 @@ class Head(PretrainedModel):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast | None:
-        """The tokenizer of the model; None if there is none or it could not be read."""
+        """The tokenizer of the model; None if there is none or it could not be read.
+
+        The files of a checkpoint are read when the model is opened. The tokenizer is made of them
+        when it is first asked for, because a large vocabulary takes a second.
+        """
+        if self._tokenizer is None and self._files is not None:
+            with _telling_why():
+                self._tokenizer = PreTrainedTokenizerFast(from_files(self._files), self.config)
+            self._files = None  # only now, because other threads may ask at the same time
         return self._tokenizer
 
     @classmethod
@@ -110,20 +124,10 @@ class Head(PretrainedModel):
         """
         head = cls(opened.config, opened.graph, tokenizer)
         if tokenizer is None:
-            head._read_tokenizer(opened)
+            with _telling_why():
+                need("tokenizers")
+                head._files = read_files(opened.checkpoint)
         return head
-
-    def _read_tokenizer(self, opened: Opened) -> None:
-        from flodl.hf.tokenizer import PreTrainedTokenizerFast
-
-        try:
-            self._tokenizer = PreTrainedTokenizerFast.from_checkpoint(
-                opened.checkpoint, opened.config
-            )
-        except DiskFull:
-            raise
-        except (FlodlError, OSError) as error:
-            print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
     @classmethod
     def from_config(
@@ -151,11 +155,12 @@ class Head(PretrainedModel):
         config = with_head(config, cls.kind, {})
         return config, build(config, device=device)
 
-    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
+    def forward_encoded(self, enc: Batch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
 
         Args:
-            enc: On the device of the model.
+            enc: What a call of the tokenizer returns with ``return_tensors="pt"``; it is copied to
+                the device of the model if it is elsewhere.
             padding: Whether logits at padding are computed too. None leaves it to the model: it
                 computes them to find answers in a text, and otherwise where padding is rare. See
                 :func:`~flodl.hf.encoder_model.set_unpad`.
@@ -164,17 +169,14 @@ class Head(PretrainedModel):
             ``[B, labels]``, ``[B, S, labels]``, ``[B, S, 2]`` or ``[B, S, V]``.
         """
         inputs = inputs_of(enc, self.config)
-        if padding is not None:
-            inputs[PLACES] = self._places(enc, padding)
-        logits: Tensor = self._graph(**inputs)
+        if padding is True:
+            inputs[PLACES] = inputs[IDS].new_empty(0)
+        elif padding is False:
+            choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
+            inputs[PLACES] = choice.worthwhile(mask_of(enc) != 0)
+        device = self.device
+        logits: Tensor = self._graph(**{name: one.to(device) for name, one in inputs.items()})
         return logits
-
-    def _places(self, enc: EncodedBatch, padding: bool) -> Tensor:
-        """The value of the model's input ``places``."""
-        if padding:
-            return enc.input_ids.new_empty(0)
-        choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
-        return choice.worthwhile(enc.attention_mask != 0)
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self._graph.parameters())
@@ -182,28 +184,42 @@ class Head(PretrainedModel):
         return f"{type(self).__name__}({size:,} parameters{labels})"
 
 
-def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
-    """The model's inputs for a batch; RoBERTa counts positions and has one segment.
+@contextmanager
+def _telling_why() -> Iterator[None]:
+    """Print why there is no tokenizer, instead of the error."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except (FlodlError, OSError) as error:
+        print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
+
+
+def inputs_of(enc: Batch, config: EncoderConfig) -> dict[str, Tensor]:
+    """The model's inputs for a batch: segments only if its family reads them.
 
     Args:
         enc: The batch.
         config: Of the model.
 
     Raises:
+        TypeError: There are no ids as a tensor.
         ValueError: The batch has no rows, or its rows have no tokens.
     """
-    rows, width = enc.input_ids.shape
+    ids = enc.get(IDS)
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        raise TypeError(
+            f"a batch needs {IDS} as a tensor [B, S]: call tokenizer(texts, padding=True, "
+            'return_tensors="pt")'
+        )
+    rows, width = ids.shape
     if not rows:
         raise ValueError("the batch has no rows: leave out what was encoded of no texts")
     if not width:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
-    inputs = {"input_ids": enc.input_ids, "attention_mask": enc.attention_mask}
-    family = family_of(config)
-    if config.type_vocab_size and family.reads_segments:
-        inputs["token_type_ids"] = enc.token_type_ids
-    if family.given_positions:
-        inputs["position_ids"] = enc.position_ids
-    return inputs
+    typed = config.type_vocab_size and family_of(config).reads_segments
+    names = (IDS, MASK, TYPES, POSITIONS) if typed else (IDS, MASK, POSITIONS)
+    return {name: enc[name] for name in names if enc.get(name) is not None}
 
 
 class LabelledHead(Head):
@@ -274,9 +290,9 @@ class LabelledHead(Head):
 class LabelsTokens(LabelledHead):
     """A head with a label per token."""
 
-    def compute_loss(self, enc: EncodedBatch, labels: Tensor) -> Tensor:
+    def compute_loss(self, enc: Batch, labels: Tensor) -> Tensor:
         """Run the model and compare with the labels, ``[B, S]``; -100 does not count."""
-        at_padding = self._counts_padding(enc.attention_mask, labels)
+        at_padding = self._counts_padding(mask_of(enc), labels)
         logits = self.forward_encoded(enc, padding=True if at_padding else None)
         return self._loss_of(logits, labels)
 

@@ -51,8 +51,7 @@ from flodl.monitor.sinks import (
 from flodl.monitor.step_files import StepFilesSink as StepFilesSink
 from flodl.monitor.step_progress import StepProgress as StepProgress
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
-from flodl.monitor.timeline import Timeline as Timeline
-from flodl.monitor.timeline_merge import merge_timelines as merge_timelines
+from flodl.monitor.timeline import Timeline as Timeline, merge_timelines as merge_timelines
 from flodl.monitor.timeline_records import (
     EventKind as EventKind,
     IdleGap as IdleGap,

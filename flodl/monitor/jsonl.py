@@ -44,10 +44,7 @@ class JsonlSink(TextFileSink):
 
     def open(self, info: RunInfo) -> None:
         """Begin or continue the file; keep the facts for the next flush."""
-        if not self._opened:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._continue_file()
-            self._opened = True
+        super().open(info)
         form = info.as_json()
         form.pop("svg", None)
         line = _line("run", form)
@@ -77,7 +74,7 @@ class JsonlSink(TextFileSink):
         self._pending.append(_line("finish", summary.as_json()))
         self.flush()
 
-    def _continue_file(self) -> None:
+    def _begin(self) -> None:
         if not self._path.exists():
             replace_text(self._path, "")
             return

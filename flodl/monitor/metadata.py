@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdl.base.masking import KNOWN
-from flodl.monitor.records import finite
+from flodl.monitor.records import RunInfo, finite
 
 _DEEPEST = 32
 
@@ -35,6 +35,24 @@ def read_metadata(source: Mapping[str, Any] | str) -> dict[str, Any]:
             '{"config": {...}, "environment": {...}}'
         )
     return KNOWN.data({str(key): _plain(value, 1) for key, value in source.items()})
+
+
+def without_origins(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a mapping; of a value with an origin, only the value."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            found[name] = value["value"] if "value" in value else without_origins(value)
+        else:
+            found[name] = value
+    return found
+
+
+def config_and_facts(info: RunInfo) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what other trackers show of a run: its configuration, and all else that is known."""
+    facts = without_origins(info.metadata)
+    config = facts.pop("config", None)
+    return config if isinstance(config, dict) else {}, facts
 
 
 def _plain(value: Any, depth: int) -> Any:

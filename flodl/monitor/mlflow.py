@@ -8,15 +8,15 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
 
-from flodl.errors import FlodlError
 from flodl.monitor.media.folder import MediaFolderSink
-from flodl.monitor.media.records import Curves, MediaRecord, areas
+from flodl.monitor.media.records import MediaRecord
+from flodl.monitor.metadata import config_and_facts
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, Status, StepSeries
+from flodl.monitor.sinks import require
 
 _STATUS: Mapping[Status, str] = {
     "complete": "FINISHED",
@@ -55,10 +55,7 @@ class MlflowSink:
     def __init__(
         self, store: str | os.PathLike[str] | None = None, *, experiment: str = "flodl"
     ) -> None:
-        if find_spec("mlflow") is None:
-            raise FlodlError(
-                "MlflowSink needs the package mlflow, which is not installed; pip install mlflow"
-            )
+        require("mlflow", self, "mlflow")
         self._store = None if store is None else os.fspath(store)
         self._experiment = experiment
         self._client: Any = None
@@ -77,7 +74,9 @@ class MlflowSink:
         """Begin the MLflow run at the first call; log the facts that are new."""
         if self._client is None:
             self._begin(info)
-        params, tags = _params(info), _tags(info)
+        config, facts = config_and_facts(info)
+        params = _flat(config, "")
+        tags = {f"flodl.{name}": text for name, text in info.names.items()} | _flat(facts, "")
         fresh = {name: text for name, text in params.items() if f"param {name}" not in self._known}
         self._known.update({f"param {name}": text for name, text in fresh.items()})
         entries = [self._entities.Param(name, text) for name, text in fresh.items()]
@@ -106,11 +105,8 @@ class MlflowSink:
             folder = TemporaryDirectory(prefix="flodl-mlflow-")
             self._media = folder, MediaFolderSink(folder.name)
         self._media[1].media(record)
-        if isinstance(record.content, Curves):
-            word = "auc" if record.kind == "roc" else "average_precision"
-            for name, area in areas(record.content.curves).items():
-                end = "" if name == "area" else f"/{name}"
-                self._add(f"{record.name}/{word}{end}", area, record.step)
+        for name, area in record.areas().items():
+            self._add(name, area, record.step)
 
     def flush(self) -> None:
         """Log the kept metrics and media."""
@@ -166,24 +162,11 @@ class MlflowSink:
         self._pending.append(self._entities.Metric(_name(name), float(value), moment, step))
 
 
-def _params(info: RunInfo) -> dict[str, str]:
-    config = info.metadata.get("config")
-    return _flat(config, "") if isinstance(config, Mapping) else {}
-
-
-def _tags(info: RunInfo) -> dict[str, str]:
-    facts = {name: value for name, value in info.metadata.items() if name != "config"}
-    own = {"flodl.run": info.run, "flodl.label": info.label, "flodl.hash": info.hash}
-    return {**{name: text for name, text in own.items() if text}, **_flat(facts, "")}
-
-
 def _flat(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Return dotted name -> text; for a value with an origin, only the value."""
+    """Return dotted name -> text."""
     found: dict[str, str] = {}
     for key, value in content.items():
         name = _name(f"{prefix}{key}")
-        if isinstance(value, Mapping) and "value" in value:
-            value = value["value"]  # noqa: PLW2901 - MLflow does not get the origin
         if isinstance(value, Mapping) and value:
             found.update(_flat(value, f"{prefix}{key}."))
         else:

@@ -150,8 +150,7 @@ class Monitor(MediaMethods):
                 )
             )
             self._history.append(record)
-            for delivery in self._deliveries:
-                delivery.record(record)
+            self._tell("record", record)
         self._print(lambda terminal: terminal.record(record))
 
     def log_steps(self, series: Sequence[StepSeries]) -> None:
@@ -176,16 +175,14 @@ class Monitor(MediaMethods):
                 moment = [last], [self._clock() - self._start]
                 pieces = (dataclasses.replace(pieces[0], clock=moment), *pieces[1:])
                 self._curves.extend(pieces)
-                for delivery in self._deliveries:
-                    delivery.steps(pieces)
+                self._tell("steps", pieces)
 
     def log_ledger(self, seconds: Mapping[str, float]) -> None:
         """Record the seconds by account so far; only the newest call counts."""
         ledger = {str(account): float(taken) for account, taken in seconds.items()}
         with self._lock:
             self._ledger = ledger
-            for delivery in self._deliveries:
-                delivery.ledger(ledger)
+            self._tell("ledger", ledger)
 
     def amend_ledger(self, seconds: Mapping[str, float]) -> None:
         """Write the report pages again with this time ledger, after the end of the run.
@@ -228,8 +225,7 @@ class Monitor(MediaMethods):
         )
         with self._lock:
             self._progress = progress
-            for delivery in self._deliveries:
-                delivery.progress(progress)
+            self._tell("progress", progress)
 
     def restore(self, records: Sequence[EpochRecord]) -> None:
         """Add the epochs of the run that this one continues, before its own epochs.
@@ -246,9 +242,7 @@ class Monitor(MediaMethods):
                 )
             self._history.extend(records)
             self._restored = len(self._history)
-            for delivery in self._deliveries:
-                for record in self._history:
-                    delivery.record(record)
+            self._tell("record", *self._history)
 
     def finish(
         self,
@@ -286,8 +280,7 @@ class Monitor(MediaMethods):
                 status, took, logged, last, dict(self._ledger), KNOWN.texts(best), folder
             )
             deliveries = tuple(self._deliveries)
-            for delivery in deliveries:
-                delivery.finish(summary)
+            self._tell("finish", summary)
         self._load.close()
         self._print(lambda terminal: terminal.finish(summary))
         _join(deliveries, deadline, timeout)
@@ -388,14 +381,17 @@ class Monitor(MediaMethods):
         """
         with self._lock:
             curves = self._curves.snapshot() if hasattr(sink, "steps") else ()
-            media = self._media.records() if hasattr(sink, "media") else ()
-            ledger, progress = self._ledger or None, self._progress
-            delivery = Delivery(
-                sink, self._info, self._history, curves, ledger, progress=progress, media=media
-            )
+            missed: dict[str, Sequence[Any]] = {
+                "open": [self._info],
+                "record": self._history,
+                "steps": [curves] if curves else (),
+                "media": self._media.records() if hasattr(sink, "media") else (),
+                "ledger": [self._ledger] if self._ledger else (),
+                "progress": [self._progress] if self._progress else (),
+                "finish": [self._summary] if self._summary else (),
+            }
+            delivery = Delivery(sink, missed)
             self._deliveries.append(delivery)
-            if self._summary is not None:
-                delivery.finish(self._summary)
             return delivery
 
     def set_metadata(self, metadata: Mapping[str, Any] | str) -> None:
@@ -468,8 +464,7 @@ class Monitor(MediaMethods):
             if self._summary is None:
                 for record in records:
                     self._media.add(record)
-                for delivery in self._deliveries:
-                    delivery.media(records)
+                self._tell("media", *records)
 
     def _eta(self, epoch: int, now: float) -> float | None:
         remaining = self._info.total - epoch - 1
@@ -506,8 +501,12 @@ class Monitor(MediaMethods):
     def _change(self, changes: Callable[[RunInfo], Mapping[str, Any]]) -> None:
         with self._lock:
             self._info = dataclasses.replace(self._info, **KNOWN.texts(dict(changes(self._info))))
-            for delivery in self._deliveries:
-                delivery.inform(self._info)
+            self._tell("open", self._info)
+
+    def _tell(self, name: str, *values: Any) -> None:
+        """Pass values on to all sinks; to be called with the lock held."""
+        for delivery in self._deliveries:
+            delivery.tell(name, *values)
 
     def _follow(
         self, kind: type[HtmlSink] | type[LogSink] | type[CsvSink], path: str | os.PathLike[str]

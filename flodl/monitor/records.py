@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, final, get_args
@@ -59,12 +59,12 @@ class EpochMetrics:
     @property
     def per_rank_batch_share(self) -> tuple[float, ...]:
         """Share of the epoch's batches, by rank; nan if no rank trained any."""
-        return shares_of(self.per_rank)
+        return RankSummary(self.per_rank).shares
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
         """Measurements of each GPU, by rank; empty if there is one rank or no GPU."""
-        return gpu_metrics_of(self.per_rank)
+        return RankSummary(self.per_rank).gpu_metrics
 
     def rank_summary(self) -> RankSummary | None:
         """Return the summary of the ranks for display; None if there is only one."""
@@ -139,18 +139,13 @@ class EpochRecord:
             "metrics": {name: in_json(value) for name, value in self.metrics},
             **self.resources.as_json(),
         }
-        if self.eta is not None:
-            form["eta"] = finite(self.eta)
-        if self.throughput is not None:
-            form["throughput"] = finite(self.throughput)
         if self.ranks is not None:
             form["ranks"] = self.ranks.as_json()
         if self.steps_done is not None:
             form["steps_done"] = self.steps_done
-        if self.lr is not None:
-            form["lr"] = in_json(self.lr)
-        if self.grad_norm is not None:
-            form["grad_norm"] = in_json(self.grad_norm)
+        for name, plain in _IF_KNOWN.items():
+            if (value := getattr(self, name)) is not None:
+                form[name] = plain(value)
         return form
 
     @classmethod
@@ -160,20 +155,19 @@ class EpochRecord:
         Raises:
             ValueError: `form` is not such a record.
         """
+        known: dict[str, Any] = {"eta": None}
         try:
+            known |= {name: _number(form[name]) for name in _IF_KNOWN if name in form}
             return cls(
                 epoch=int(form["epoch"]) - 1,
                 total=int(form["total"]),
-                seconds=_or_nan(form["duration"]),
-                metrics=tuple((str(name), _or_nan(at)) for name, at in form["metrics"].items()),
-                eta=_or_nan(form["eta"]) if "eta" in form else None,
+                seconds=_number(form["duration"]),
+                metrics=tuple((str(name), _number(at)) for name, at in form["metrics"].items()),
                 resources=ResourceSample.from_json(form),
-                elapsed=_or_nan(form["elapsed"]),
-                throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
+                elapsed=_number(form["elapsed"]),
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
                 steps_done=int(form["steps_done"]) if "steps_done" in form else None,
-                lr=_or_nan(form["lr"]) if "lr" in form else None,
-                grad_norm=_or_nan(form["grad_norm"]) if "grad_norm" in form else None,
+                **known,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
@@ -206,6 +200,12 @@ class RunInfo:
     def title(self) -> str:
         """The title of a page of the run."""
         return " · ".join(part for part in (self.label or "Training run", self.run) if part)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """``run``, ``label`` and ``hash``, those that are known."""
+        names = {"run": self.run, "label": self.label, "hash": self.hash}
+        return {name: text for name, text in names.items() if text}
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -275,8 +275,10 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+_IF_KNOWN: Mapping[str, Callable[[float], object]] = {
+    "eta": finite, "throughput": finite, "lr": in_json, "grad_norm": in_json
+}  # fmt: skip
+"""Fields of an epoch that are in its JSON form if they are known, and their form."""
 
 
 def to_json(form: object) -> str:
@@ -388,12 +390,18 @@ class RankSummary:
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of the batches of each rank; all nan if there were no batches."""
-        return shares_of(self.per_rank)
+        total = sum(rank.batches for rank in self.per_rank)
+        return tuple(rank.batches / total if total else math.nan for rank in self.per_rank)
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
         """Measurements of each GPU, by rank; ranks on CPUs are left out."""
-        return gpu_metrics_of(self.per_rank)
+        shares = self.shares
+        return tuple(
+            GpuMetrics(each.device_index, rank, each.throughput, shares[rank], each.samples)
+            for rank, each in enumerate(self.per_rank)
+            if each.device_index is not None
+        )
 
     def text(self, seconds: float) -> str:
         """Return ``share 71/29  anchor 10  wait 4%``.
@@ -436,22 +444,6 @@ class RankSummary:
             anchor=None if form["anchor"] is None else int(form["anchor"]),
             counts=tuple(int(count) for count in form["counts"]),
         )
-
-
-def shares_of(per_rank: tuple[RankMetrics, ...]) -> tuple[float, ...]:
-    """Return the share of the batches of each rank; nan if no rank trained any."""
-    total = sum(rank.batches for rank in per_rank)
-    return tuple(rank.batches / total if total else math.nan for rank in per_rank)
-
-
-def gpu_metrics_of(per_rank: tuple[RankMetrics, ...]) -> tuple[GpuMetrics, ...]:
-    """Return the measurements of each GPU, by rank; ranks on CPUs are left out."""
-    shares = shares_of(per_rank)
-    return tuple(
-        GpuMetrics(each.device_index, rank, each.throughput, shares[rank], each.samples)
-        for rank, each in enumerate(per_rank)
-        if each.device_index is not None
-    )
 
 
 def _number(value: object) -> float:

@@ -141,5 +141,4 @@ def _page(
         "finish": to_json(finish.as_json() if finish else None),
         "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
     }
-    data = ",".join(f'"{name}":{text}' for name, text in parts.items())
-    return page_assets.page(info.title, f"{{{data}}}")
+    return page_assets.page(info.title, parts)

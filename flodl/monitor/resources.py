@@ -7,16 +7,12 @@ read only if the program itself uses CUDA.
 from __future__ import annotations
 
 import sys
-import threading
-import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flodl.host_memory import host_memory_bytes, read_head
-
-POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,7 @@ class GpuSnapshot:
     device: int
     name: str
     util: float | None
-    """Percent, averaged since the last sample; None if the driver does not report it."""
+    """Percent, as the driver averages it; None if the driver does not report it."""
     reserved: int
     total: int
 
@@ -75,7 +71,7 @@ class ResourceSample:
 
 
 class ResourceSampler:
-    """Takes :class:`ResourceSample` values; percentages cover the time since the last one.
+    """Takes :class:`ResourceSample` values; that of the processor covers the time since the last.
 
     Args:
         proc: Folder of the kernel's counters. If it is missing (macOS, Windows), psutil is used if
@@ -85,7 +81,7 @@ class ResourceSampler:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._ticks = self._read_ticks()
-        self._poll: _UtilisationPoll | None = None
+        self._silent: set[int] = set()  # devices whose driver reports no utilisation
         if self._ticks is None:
             _psutil_cpu()  # the first reading only starts the interval
 
@@ -93,12 +89,6 @@ class ResourceSampler:
         """Measure now."""
         used, total = self._memory()
         return ResourceSample(self._cpu(), used, total, self._gpus())
-
-    def close(self) -> None:
-        """Stop the background poll, if one was started."""
-        if self._poll is not None:
-            self._poll.stop()
-            self._poll = None
 
     def _read_ticks(self) -> tuple[int, int] | None:
         """Return (idle, total) clock ticks since boot."""
@@ -132,53 +122,26 @@ class ResourceSampler:
         # Querying an unused CUDA would create a context, which takes memory on every GPU.
         if torch is None or not torch.cuda.is_initialized():
             return ()
-        if self._poll is None:
-            self._poll = _UtilisationPoll(torch.cuda, torch.cuda.device_count())
-            weakref.finalize(self, self._poll.stop)
-        util = self._poll.means()
         found = []
         try:
             for device in range(torch.cuda.device_count()):
                 facts = torch.cuda.get_device_properties(device)
                 reserved = int(torch.cuda.memory_reserved(device))
                 total = int(facts.total_memory)
-                found.append(GpuSnapshot(device, facts.name, util.get(device), reserved, total))
+                util = self._utilisation(torch.cuda, device)
+                found.append(GpuSnapshot(device, facts.name, util, reserved, total))
         except RuntimeError:
             return ()  # a broken device will stop the training itself, with a better message
         return tuple(found)
 
-
-class _UtilisationPoll:
-    """Reads the utilisation of every GPU once a second, on its own thread."""
-
-    def __init__(self, cuda: Any, devices: int) -> None:
-        self._cuda = cuda
-        self._devices = range(devices)
-        self._lock = threading.Lock()
-        self._sums: dict[int, tuple[float, int]] = {}
-        self._stop = threading.Event()
-        threading.Thread(target=self._run, name="flodl-gpu-poll", daemon=True).start()
-
-    def means(self) -> dict[int, float]:
-        """Return the mean per device since the last call; a device without a reading is absent."""
-        with self._lock:
-            sums, self._sums = self._sums, {}
-        return {device: total / count for device, (total, count) in sums.items()}
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for device in self._devices:
-                try:
-                    percent = float(self._cuda.utilization(device))
-                except Exception:  # no NVML, no permission, a lost GPU: all have the same effect
-                    return
-                with self._lock:
-                    total, count = self._sums.get(device, (0.0, 0))
-                    self._sums[device] = total + percent, count + 1
-            self._stop.wait(POLL_SECONDS)
+    def _utilisation(self, cuda: Any, device: int) -> float | None:
+        if device in self._silent:
+            return None
+        try:
+            return float(cuda.utilization(device))
+        except Exception:  # no NVML, no permission, a lost GPU: all have the same effect
+            self._silent.add(device)
+            return None
 
 
 def _psutil_cpu() -> float | None:

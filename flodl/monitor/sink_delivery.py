@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flodl import log
-from flodl.monitor.media.records import MediaRecord
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.sinks import Sink
-from flodl.monitor.step_progress import StepProgress
 from flodl.openmp import use_one_thread
 
 CAPACITY = 4096
@@ -24,6 +21,8 @@ _FLUSH_SHARE = 1 / 20
 _ORDER = ("open", "record", "steps", "media", "ledger", "progress", "finish")
 """The methods of a sink, in the order in which they get what is waiting."""
 
+_QUEUED = frozenset(("record", "steps", "media"))
+
 
 class Delivery:
     """Passes records to one sink through bounded queues and its own daemon thread.
@@ -34,26 +33,13 @@ class Delivery:
 
     Args:
         sink: The receiver.
-        info: Facts of the run so far.
-        history: Records that the sink has missed; delivered first, regardless of the capacity.
-        steps: Step curves that it has missed.
-        ledger: Seconds by account so far; None if there is no ledger.
-        progress: The position of the training, if it is known.
-        media: Media that it has missed.
+        missed: What the sink has missed, by the name of its method; delivered first, regardless of
+            the capacity.
         capacity: Largest number of waiting records, of waiting batches of steps, and of media.
     """
 
     def __init__(
-        self,
-        sink: Sink,
-        info: RunInfo,
-        history: Sequence[EpochRecord] = (),
-        steps: Sequence[StepSeries] = (),
-        ledger: Mapping[str, float] | None = None,
-        *,
-        progress: StepProgress | None = None,
-        media: Sequence[MediaRecord] = (),
-        capacity: int = CAPACITY,
+        self, sink: Sink, missed: Mapping[str, Sequence[Any]], *, capacity: int = CAPACITY
     ) -> None:
         self.sink = sink
         self.dropped = 0
@@ -62,18 +48,12 @@ class Delivery:
         """The exception of the sink, if it was detached because of one."""
         self._changed = threading.Condition()
         self._methods = {name for name in _ORDER if callable(getattr(sink, name, None))}
-        self._room = capacity + len(history)
+        self._room = capacity + len(missed.get("record", ()))
         self._media_bytes = 0
-        missed: dict[str, list[Any]] = {
-            "open": [info],
-            "record": list(history),
-            "steps": [steps] if steps else [],
-            "media": list(media),
-            "ledger": [] if ledger is None else [ledger],
-            "progress": [] if progress is None else [progress],
-        }
         self._waiting = {
-            name: values for name, values in missed.items() if values and name in self._methods
+            name: list(values)
+            for name, values in missed.items()
+            if values and name in self._methods
         }
         self._asked = 0  # number of requested flushes
         self._served = 0  # number of completed ones
@@ -84,33 +64,22 @@ class Delivery:
         named = type(self.sink).__str__ is not object.__str__
         return str(self.sink) if named else type(self.sink).__name__
 
-    def inform(self, info: RunInfo) -> None:
-        """Pass on changed facts; only the newest count."""
-        self._replace("open", info)
+    def tell(self, name: str, *values: Any) -> None:
+        """Pass values on to the method of this name, if the sink has it; returns at once.
 
-    def record(self, record: EpochRecord) -> None:
-        """Pass on one epoch; returns at once."""
-        self._append("record", [record])
-
-    def steps(self, series: Sequence[StepSeries]) -> None:
-        """Pass on pieces of curves, if the sink wants them; returns at once."""
-        self._append("steps", [series])
-
-    def media(self, records: Sequence[MediaRecord]) -> None:
-        """Pass on media, if the sink wants them; returns at once."""
-        self._append("media", records)
-
-    def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Pass on the seconds by account, if the sink wants them; only the newest count."""
-        self._replace("ledger", seconds)
-
-    def progress(self, progress: StepProgress) -> None:
-        """Pass on the position, if the sink wants it; only the newest counts."""
-        self._replace("progress", progress)
-
-    def finish(self, summary: Finish) -> None:
-        """Pass on the end of the run; returns at once, see :meth:`join`."""
-        self._replace("finish", summary)
+        Args:
+            name: ``record``, ``steps`` and ``media`` queue their values; of ``open``, ``ledger``,
+                ``progress`` and ``finish`` only the newest value waits.
+            values: What the method takes, one value for each call.
+        """
+        with self._changed:
+            if not values or name not in self._methods or self._done:
+                return
+            if name in _QUEUED:
+                self._append(name, values)
+            else:
+                self._waiting[name] = [*values]
+            self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
         """Wait until the sink has made everything so far visible; return False on a timeout."""
@@ -125,30 +94,17 @@ class Delivery:
         with self._changed:
             return self._changed.wait_for(lambda: self._done, timeout)
 
-    def _replace(self, name: str, value: object) -> None:
-        """Let one value wait, instead of an older one of its kind."""
-        with self._changed:
-            if name in self._methods and not self._done:
-                self._waiting[name] = [value]
-                self._changed.notify_all()
-
     def _append(self, name: str, values: Sequence[Any]) -> None:
         """Let values wait behind those of their kind, as far as there is room."""
-        if name not in self._methods or not values:
-            return
-        with self._changed:
-            if self._done:
-                return
-            queue = self._waiting.setdefault(name, [])
-            for value in values:
-                is_heavy = name == "media" and self._media_bytes > MEDIA_CAPACITY
-                if len(queue) >= self._room or is_heavy:
-                    self.dropped += 1
-                    continue
-                queue.append(value)
-                if name == "media":
-                    self._media_bytes += value.size
-            self._changed.notify_all()
+        queue = self._waiting.setdefault(name, [])
+        for value in values:
+            is_heavy = name == "media" and self._media_bytes > MEDIA_CAPACITY
+            if len(queue) >= self._room or is_heavy:
+                self.dropped += 1
+                continue
+            queue.append(value)
+            if name == "media":
+                self._media_bytes += value.size
 
     def _run(self) -> None:
         use_one_thread()  # the other cores belong to the training

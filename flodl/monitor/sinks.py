@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
@@ -19,6 +20,7 @@ from fdl.base.units import (
     printable,
 )
 from flodl import log
+from flodl.errors import FlodlError
 from flodl.monitor.records import EpochRecord, Finish, RunInfo
 from flodl.monitor.resources import ResourceSample
 
@@ -74,11 +76,24 @@ class TerminalSink(Sink):
             log.msg(lambda: "  " + _joined(told, _room()))
 
 
+def require(package: str, sink: object, install: str) -> None:
+    """Raise an error that says what to install if a package is missing.
+
+    Raises:
+        FlodlError: The package is not installed.
+    """
+    if find_spec(package) is None:
+        raise FlodlError(
+            f"{type(sink).__name__} needs the package {package}, which is not installed; "
+            f"pip install {install}"
+        )
+
+
 class TextFileSink:
     """A sink that keeps lines and appends them to a file at each flush.
 
     Args:
-        path: File to write.
+        path: File to write; missing folders are created.
     """
 
     flush_seconds = 0.0
@@ -90,6 +105,16 @@ class TextFileSink:
 
     def __str__(self) -> str:
         return str(self._path)
+
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - only some files contain the facts
+        """Begin the file at the first call."""
+        if not self._opened:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._begin()
+            self._opened = True
+
+    def _begin(self) -> None:
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Append the kept lines."""
@@ -106,12 +131,8 @@ class LogSink(TextFileSink):
         path: File to write; an existing one is replaced, missing folders are created.
     """
 
-    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the log contains no facts
-        """Begin the file."""
-        if not self._opened:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self._path, "# flodl training log\n")
-            self._opened = True
+    def _begin(self) -> None:
+        replace_text(self._path, "# flodl training log\n")
 
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch's line for the next flush."""
@@ -124,7 +145,7 @@ class LogSink(TextFileSink):
 
 
 @final
-class CsvSink:
+class CsvSink(TextFileSink):
     """One row per epoch; the columns are the union over all epochs.
 
     ``epoch`` counts from 1. ``duration_s`` is in seconds, memory in bytes, percentages are of all
@@ -138,26 +159,16 @@ class CsvSink:
         path: File to write; an existing one is replaced, missing folders are created.
     """
 
-    flush_seconds = 0.0
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._opened = False
+        super().__init__(path)
         self._columns: dict[str, None] = {}  # in order of appearance
         self._ranks = 0
         self._records: list[EpochRecord] = []
         self._written = 0
         self._stale = True
 
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the table contains only measurements
-        """Begin the file with a heading."""
-        if not self._opened:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self.flush()
-            self._opened = True
+    def _begin(self) -> None:
+        self.flush()
 
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch for the next flush."""

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 
 from flodl.monitor.resources import ResourceSample, ResourceSampler
+from flodl.monitor.sampling import LoadSampler, Ticker
 
 PERIOD_SECONDS = 0.25
 
@@ -17,18 +18,17 @@ class LoadAverage:
     rest of the work at the end of an epoch. A call here takes a few microseconds.
 
     Args:
-        sampler: Measures the machine; it belongs to this object from now on.
+        sampler: Measures the machine.
         period: Seconds between two readings.
     """
 
     def __init__(
-        self, sampler: ResourceSampler | None = None, *, period: float = PERIOD_SECONDS
+        self, sampler: LoadSampler | None = None, *, period: float = PERIOD_SECONDS
     ) -> None:
         self._sampler = sampler or ResourceSampler()
         self._period = period
         self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ticker: Ticker | None = None
         self._readings = _Means()
         self._answer = ResourceSample()
 
@@ -37,7 +37,7 @@ class LoadAverage:
 
         The first call measures at once, over the time since this object was made.
         """
-        if self._thread is None:
+        if self._ticker is None:
             return self._start()
         with self._lock:
             readings, self._readings = self._readings, _Means()
@@ -46,7 +46,7 @@ class LoadAverage:
 
     def newest(self) -> ResourceSample:
         """Return the newest reading; the mean of :meth:`take` does not change."""
-        if self._thread is None:
+        if self._ticker is None:
             return self._start()
         with self._lock:
             return self._readings.newest or self._answer
@@ -59,18 +59,13 @@ class LoadAverage:
 
     def close(self) -> None:
         """Stop reading."""
-        self._closed.set()
-        self._sampler.close()
+        if self._ticker is not None:
+            self._ticker.stop()
 
     def _start(self) -> ResourceSample:
         self._answer = self._sampler.sample()
-        self._thread = threading.Thread(target=self._run, name="flodl-load", daemon=True)
-        self._thread.start()
+        self._ticker = Ticker(self.read, self._period, name="flodl-load", wait=self._period)
         return self._answer
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._period):
-            self.read()
 
 
 class _Means:

@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-from flodl.errors import FlodlError
 from flodl.monitor.media.records import MediaRecord
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.sinks import require
 from flodl.monitor.tensorboard_media import markdown_table, write_media
 
 
@@ -34,14 +33,9 @@ class TensorBoardSink:
     flush_seconds = 1.0
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        if find_spec("tensorboard") is None:
-            raise FlodlError(
-                "TensorBoardSink needs the package tensorboard, which is not installed; "
-                "pip install 'flodl[tensorboard]'"
-            )
+        require("tensorboard", self, "'flodl[tensorboard]'")
         self._folder = Path(folder)
         self._writer: Any = None
-        self._proto: Any = None
         self._started = 0.0
         self._elapsed = 0.0
         self._texts: dict[str, str] = {}
@@ -53,7 +47,6 @@ class TensorBoardSink:
         """Begin the event file at the first call; write the facts that have changed."""
         if self._writer is None:
             # Imported in the sink's own thread, so that training does not wait for it.
-            self._proto = import_module("tensorboard.compat.proto.event_pb2")
             writer = import_module("torch.utils.tensorboard").SummaryWriter
             self._writer = writer(log_dir=str(self._folder))
             self._started = info.started.timestamp()
@@ -100,18 +93,13 @@ class TensorBoardSink:
         self._writer.close()
 
     def _add(self, tag: str, step: int, value: float) -> None:
-        """Write one number, without the checks and conversions of `add_scalar`."""
-        event = self._proto.Event()
-        event.summary.value.add(tag=tag, simple_value=value)
-        self._writer.file_writer.add_event(event, step, self._started + self._elapsed)
+        self._writer.add_scalar(tag, value, step, walltime=self._started + self._elapsed)
 
 
 def _facts(info: RunInfo) -> Iterator[tuple[str, str]]:
     """Title and Markdown of the facts about the run."""
-    rows = {"run": info.run, "label": info.label, "hash": info.hash}
-    known = {name: text for name, text in rows.items() if text}
-    if known:
-        yield "run", markdown_table(("fact", "value"), list(known.items()))
+    if info.names:
+        yield "run", markdown_table(("fact", "value"), list(info.names.items()))
     for title, content in info.metadata.items():
         if isinstance(content, Mapping):
             rows = {name: _shown(value) for name, value in content.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from flodl.monitor.media.records import (
     MediaRecord,
     Table,
     Text,
-    areas,
 )
-
-Summary: TypeAlias = Any
 
 _MOST_CLASSES = 50
 _CELL = 16
@@ -34,14 +31,16 @@ def write_media(writer: Any, record: MediaRecord, walltime: float) -> None:
     """Write one record with a ``SummaryWriter`` of torch.
 
     An image, a histogram and a precision-recall curve have their own dashboards. A text, a table
-    and a confusion matrix are Markdown; the matrix is also an image. An ROC curve is an image; the
-    areas are scalars.
+    and a confusion matrix are Markdown; the matrix is also an image. Areas are scalars. There is no
+    dashboard for an ROC curve, so only its area is written.
     """
     content, tag, step = record.content, record.name, record.step
     if isinstance(content, Image):
-        _add(writer, _image(tag, content), step, walltime)
+        _add_image(writer, record, content, walltime)
     elif isinstance(content, Histogram):
-        _add(writer, _histogram(tag, content), step, walltime)
+        facts = (content.low, content.high, content.count, content.total, content.squares)
+        bins = (content.edges()[1:], list(map(float, content.counts)))
+        writer.add_histogram_raw(tag, *facts, *bins, step, walltime=walltime)
         if odd := content.nan + content.positive_infinite + content.negative_infinite:
             writer.add_scalar(f"{tag}/not_finite", odd, step, walltime=walltime)
     elif isinstance(content, Text):
@@ -50,7 +49,7 @@ def write_media(writer: Any, record: MediaRecord, walltime: float) -> None:
         cells = [[_shown(cell) for cell in row] for row in content.rows]
         writer.add_text(tag, markdown_table(content.columns, cells), step, walltime=walltime)
     elif isinstance(content, ConfusionMatrix):
-        _add(writer, _image(tag, _picture(content)), step, walltime)
+        _add_image(writer, record, _picture(content), walltime)
         if len(content.classes) <= _MOST_CLASSES:
             rows = [
                 [name, *map(str, row)]
@@ -69,15 +68,10 @@ def markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def _curves(writer: Any, record: MediaRecord, content: Curves, walltime: float) -> None:
-    word = "auc" if record.kind == "roc" else "average_precision"
-    for name, area in areas(content.curves).items():
-        tag = f"{record.name}/{word}" + ("" if name == "area" else f"/{name}")
+    for tag, area in record.areas().items():
         writer.add_scalar(tag, area, record.step, walltime=walltime)
-    if record.kind == "roc":
-        _add(writer, _image(record.name, _roc_picture(content.curves)), record.step, walltime)
-        return
     for curve in content.curves:
-        if curve.positives:
+        if record.kind == "pr" and curve.positives:
             tag = record.name + (f"/{curve.name}" if curve.name else "")
             numbers = _pr_numbers(curve)
             writer.add_pr_curve_raw(
@@ -96,31 +90,14 @@ def _pr_numbers(curve: Curve) -> Any:
     )
 
 
-def _add(writer: Any, summary: Summary, step: int, walltime: float) -> None:
-    writer.file_writer.add_summary(summary, step, walltime)
-
-
-def _new_summary() -> Summary:
-    return import_module("tensorboard.compat.proto.summary_pb2").Summary()
-
-
-def _image(tag: str, image: Image) -> Summary:
-    summary = _new_summary()
-    value = summary.value.add(tag=tag)
+def _add_image(writer: Any, record: MediaRecord, image: Image, walltime: float) -> None:
+    """Write a PNG file as it is, which `add_image` cannot do."""
+    summary = import_module("tensorboard.compat.proto.summary_pb2").Summary()
+    value = summary.value.add(tag=record.name)
     value.image.height, value.image.width = image.height, image.width
     value.image.colorspace = image.channels
     value.image.encoded_image_string = image.png
-    return summary
-
-
-def _histogram(tag: str, histogram: Histogram) -> Summary:
-    summary = _new_summary()
-    value = summary.value.add(tag=tag).histo
-    value.min, value.max, value.num = histogram.low, histogram.high, histogram.count
-    value.sum, value.sum_squares = histogram.total, histogram.squares
-    value.bucket_limit.extend(histogram.edges()[1:])
-    value.bucket.extend(map(float, histogram.counts))
-    return summary
+    writer.file_writer.add_summary(summary, record.step, walltime)
 
 
 def _picture(matrix: ConfusionMatrix) -> Image:
@@ -129,35 +106,8 @@ def _picture(matrix: ConfusionMatrix) -> Image:
     light, dark = np.array([255.0, 255.0, 255.0]), np.array([20.0, 50.0, 140.0])
     colours = light + np.sqrt(shares)[:, :, None] * (dark - light)
     size = _CELL if len(matrix.classes) <= 4 * _MOST_CLASSES else 1
-    return _of(np.kron(colours.astype(np.uint8), np.ones((size, size, 1), np.uint8)))
-
-
-def _roc_picture(curves: Sequence[Curve], size: int = 320) -> Image:
-    """Return the curves as lines: false positive rate to the right, true positive rate up."""
-    pixels = np.full((size, size, 3), 255, np.uint8)
-    for at in range(size):
-        pixels[size - 1 - at, at] = 200
-    for number, curve in enumerate(curves):
-        x, y = np.asarray(curve.x), np.asarray(curve.y)
-        if not (np.isfinite(x).all() and np.isfinite(y).all()):
-            continue
-        places = np.linspace(0, 1, 8 * size)
-        path = np.r_[0.0, np.cumsum(np.hypot(np.diff(x), np.diff(y)))] / max(
-            1e-12, float(np.hypot(np.diff(x), np.diff(y)).sum())
-        )
-        right = (np.interp(places, path, x) * (size - 2)).astype(int)
-        up = (np.interp(places, path, y) * (size - 2)).astype(int)
-        for shift in (0, 1):
-            pixels[size - 1 - up - shift, right + shift] = _COLOURS[number % len(_COLOURS)]
-    return _of(pixels)
-
-
-_COLOURS = ((47, 95, 208), (209, 87, 11), (11, 128, 96), (168, 50, 157), (128, 100, 0))
-
-
-def _of(pixels: Any) -> Image:
-    height, width, channels = pixels.shape
-    return Image(encode_png(pixels), width, height, channels)
+    pixels = np.kron(colours.astype(np.uint8), np.ones((size, size, 1), np.uint8))
+    return Image(encode_png(pixels), pixels.shape[1], pixels.shape[0], 3)
 
 
 def _verbatim(text: str) -> str:

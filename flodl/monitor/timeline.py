@@ -6,23 +6,25 @@ GPUs above the epochs, exchanges and averagings of the same time.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Self, TypeAlias, TypeVar, final
 
-from flodl.monitor.resources import ResourceSample
-from flodl.monitor.timeline_analysis import idle_gaps, summarize
-from flodl.monitor.timeline_files import (
-    TimelineContent,
-    read_json,
-    write_csv,
-    write_html,
-    write_json,
-)
+from fdl.base import page_assets
+from fdl.base.files import write_text
+from flodl.errors import DataError
+from flodl.monitor.records import finite, to_json
+from flodl.monitor.resources import ResourceSample, ResourceSampler
+from flodl.monitor.sampling import BusyMeter, LoadSampler, Ticker
+from flodl.monitor.timeline_analysis import idle_gaps, of_rank, summarize
+from flodl.monitor.timeline_csv import csv_text
 from flodl.monitor.timeline_records import (
     EventKind,
     IdleGap,
@@ -30,8 +32,8 @@ from flodl.monitor.timeline_records import (
     TimelineSample,
     TimelineSummary,
 )
-from flodl.monitor.timeline_sampling import BusyMeter, FineSampler, LoadSampler, Ticker
-from flodl.monitor.timeline_store import SampleStore
+
+_KEPT = 1_000_000
 
 
 @final
@@ -45,10 +47,10 @@ class Timeline:
         poll_interval_ms: Time between two samples.
         clock: Seconds that never decrease; the timeline begins when it is created.
         sampler: Measures the machine, like :class:`~flodl.monitor.resources.ResourceSampler`.
-            None uses that class and reads the utilisation of GPUs at every sample.
+            None uses that class.
         max_samples: Largest number of samples kept, and of events; the oldest are dropped. A sample
-            takes about 90 bytes and 32 more per GPU. The default keeps a day at ten samples a
-            second in 100 MB.
+            is kept as its line of JSON, about 140 bytes and 60 more per GPU. The default keeps a
+            day at ten samples a second in 140 MB.
         rank: The rank of this timeline, if a training has several; it is in every record.
 
     Attributes:
@@ -66,7 +68,7 @@ class Timeline:
         *,
         clock: Callable[[], float] = time.monotonic,
         sampler: LoadSampler | None = None,
-        max_samples: int = 1_000_000,
+        max_samples: int = _KEPT,
         rank: int | None = None,
     ) -> None:
         for name, value in (
@@ -85,7 +87,8 @@ class Timeline:
         self._end_ms = 0.0  # used while the clock does not run
         self._sampler = sampler
         self._lock = threading.Lock()
-        self._samples = SampleStore(max_samples)
+        self._samples: deque[str] = deque(maxlen=max_samples)
+        self._names: dict[int, str] = {}  # of the GPUs, which the lines do not repeat
         self._events: deque[TimelineEvent] = deque(maxlen=max_samples)
         self._running = threading.Lock()  # guards starting and stopping
         self._ticker: Ticker | None = None
@@ -95,13 +98,15 @@ class Timeline:
         cls, samples: Iterable[TimelineSample], events: Iterable[TimelineEvent] = ()
     ) -> Timeline:
         """Return a timeline of existing records; they are sorted by time."""
-        content = TimelineContent(SampleStore(), [], 0.0)
-        content.samples.extend(sorted(samples, key=lambda sample: sample.t_ms))
-        content.events.extend(sorted(events, key=lambda event: event.t_ms))
-        moments = [event.t_ms for event in content.events[-1:]]
-        moments += [sample.t_ms for sample in content.samples]
-        content.total_ms = max(moments, default=0.0)
-        return cls._from_content(content)
+        moments = sorted(samples, key=lambda sample: sample.t_ms)
+        happened = sorted(events, key=lambda event: event.t_ms)
+        made = cls(max_samples=max(_KEPT, len(moments), len(happened)))
+        for sample in moments:
+            made._append(sample)
+        made._events.extend(happened)
+        ends = [event.t_ms for event in happened[-1:]] + [one.t_ms for one in moments[-1:]]
+        made._begin, made._end_ms = None, max(ends, default=0.0)
+        return made
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Timeline:
@@ -111,16 +116,27 @@ class Timeline:
             OSError: The file cannot be read.
             DataError: The file is not a timeline.
         """
-        return cls._from_content(read_json(path))
-
-    @classmethod
-    def _from_content(cls, content: TimelineContent) -> Timeline:
-        room = max(1_000_000, len(content.samples), len(content.events))
-        timeline = cls(max_samples=room)
-        timeline._begin, timeline._end_ms = None, content.total_ms
-        timeline._samples = content.samples.copy(room)
-        timeline._events.extend(content.events)
-        return timeline
+        try:
+            form = json.loads(Path(path).read_bytes())
+            names = {int(device): str(name) for device, name in form.get("devices", {}).items()}
+            made = cls.from_samples(
+                (TimelineSample.from_json(one, names) for one in form["samples"]),
+                map(TimelineEvent.from_json, form["events"]),
+            )
+            made._end_ms = float(form["total_ms"])
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise DataError(
+                f"{os.fspath(path)} is not a timeline ({type(error).__name__}: {error}); "
+                "give a file that Timeline.save_json wrote"
+            ) from error
+        return made
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,12 +155,10 @@ class Timeline:
         with self._running:
             if self._ticker is not None:
                 return
-            if self._sampler is None:
-                self._sampler = FineSampler()
+            sampler = self._sampler = self._sampler or ResourceSampler()
             with self._lock:
                 if self._begin is None:  # continue where the records end
                     self._begin = self._clock() - self._end_ms / 1000
-            sampler = self._sampler
             self._ticker = Ticker(
                 lambda: self._tick(sampler), self._poll_ms / 1000, name="flodl-timeline"
             )
@@ -156,13 +170,9 @@ class Timeline:
         continues.
         """
         with self._running:
-            if self._ticker is None:
-                return
-            self._ticker.stop()
-            self._ticker = None
-            if isinstance(self._sampler, FineSampler):
-                self._sampler.close()
-                self._sampler = None
+            if self._ticker is not None:
+                self._ticker.stop()
+                self._ticker = None
 
     def event(self, kind: EventKind | str, **fields: object) -> None:
         """Record an event now; see :class:`EventKind` for the fields.
@@ -191,8 +201,8 @@ class Timeline:
     def samples(self) -> list[TimelineSample]:
         """The samples held now, oldest first."""
         with self._lock:
-            held = self._samples.copy()
-        return list(held)
+            lines, names = list(self._samples), dict(self._names)
+        return [TimelineSample.from_json(json.loads(line), names) for line in lines]
 
     @property
     def events(self) -> list[TimelineEvent]:
@@ -213,21 +223,23 @@ class Timeline:
             min_ms: Shorter gaps are left out.
             rank: The rank whose samples to use, in a timeline of several; None uses the first.
         """
-        moments = ((one.t_ms, one.util(device)) for one in self._content().samples.of(rank))
+        moments = ((one.t_ms, one.util(device)) for one in of_rank(self.samples, rank))
         return idle_gaps(moments, threshold_pct, min_ms)
 
     def summary(self) -> TimelineSummary:
         """Return a summary of the timeline in a few numbers."""
-        content = self._content()
-        return summarize(content.samples, content.events, content.total_ms)
+        return summarize(self.samples, self.events, self._now_ms())
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON for :meth:`load`.
+        """Write everything as JSON for :meth:`load`; every record has its own line.
+
+        It is ``{"total_ms", "devices": {index: name}, "samples": […], "events": […]}``. Missing
+        folders are created, also by the other methods that write.
 
         Raises:
             OSError: The file cannot be written; an existing one stays.
         """
-        write_json(path, self._content())
+        write_text(path, self._as_json() + "\n")
 
     def save_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table in order of time: one row per sample and per event.
@@ -237,7 +249,7 @@ class Timeline:
         Raises:
             OSError: The file cannot be written; an existing one stays.
         """
-        write_csv(path, self._content())
+        write_text(path, csv_text(self.samples, self.events, sorted(self._names)))
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> None:
         """Write the swimlanes as one page that needs only a browser.
@@ -245,22 +257,33 @@ class Timeline:
         Raises:
             OSError: The file cannot be written; an existing one stays.
         """
-        write_html(path, self._content(), title=title)
+        parts = {"title": to_json(title), "timeline": self._as_json()}
+        write_text(path, page_assets.page(title, parts))
 
     def _now_ms(self) -> float:
         if self._begin is None:
             return self._end_ms
         return round((self._clock() - self._begin) * 1000, 3)
 
-    def _content(self) -> TimelineContent:
+    def _as_json(self) -> str:
         with self._lock:
-            return TimelineContent(self._samples.copy(), list(self._events), self._now_ms())
+            lines, events = list(self._samples), list(self._events)
+            devices = {str(device): name for device, name in sorted(self._names.items())}
+        samples = ",\n".join(lines)
+        happened = ",\n".join(to_json(event.as_json()) for event in events)
+        return (
+            f'{{"total_ms":{to_json(finite(self._now_ms()))},"devices":{to_json(devices)},\n'
+            f'"samples":[\n{samples}],\n"events":[\n{happened}]}}'
+        )
+
+    def _append(self, sample: TimelineSample) -> None:
+        self._names.update({gpu.device: gpu.name for gpu in sample.gpus})
+        self._samples.append(to_json(sample.as_json()))
 
     def _tick(self, sampler: LoadSampler) -> None:
         load = sampler.sample()
         with self._lock:
-            sample = _sample(self._now_ms(), load, self.rank, self.busy.percent())
-            self._samples.append(sample)
+            self._append(_sample(self._now_ms(), load, self.rank, self.busy.percent()))
 
 
 def _sample(
@@ -272,3 +295,46 @@ def _sample(
     # More digits would only be measurement noise, and make the files larger.
     cpu = None if load.cpu is None else round(load.cpu, 2)
     return TimelineSample(t_ms, cpu, ram, load.gpus, rank, busy)
+
+
+_Record = TypeVar("_Record", TimelineSample, TimelineEvent)
+
+Part: TypeAlias = Timeline | str | os.PathLike[str]
+"""A timeline, or a file from :meth:`Timeline.save_json`."""
+
+
+def merge_timelines(parts: Sequence[Part], offsets_ms: Sequence[float] | None = None) -> Timeline:
+    """Return one timeline with the records of several, in order of time.
+
+    Its zero is that of the first part, or the earliest record if that is before it.
+
+    Args:
+        parts: One per rank. A record without a rank gets the position of its part as rank.
+        offsets_ms: Offset for each part: added to its times, it gives the times of the first part.
+            None adds nothing. :func:`flodl.ranks.launch.clock_offsets.clock_offsets` measures them.
+
+    Raises:
+        ValueError: The number of offsets is not the number of parts.
+        OSError: A file cannot be read.
+        DataError: A file is not a timeline.
+    """
+    offsets = [0.0] * len(parts) if offsets_ms is None else [float(one) for one in offsets_ms]
+    if len(offsets) != len(parts):
+        raise ValueError(f"{len(parts)} timelines need as many offsets, got {len(offsets)}")
+    samples: list[TimelineSample] = []
+    events: list[TimelineEvent] = []
+    for place, (part, offset) in enumerate(zip(parts, offsets, strict=True)):
+        timeline = part if isinstance(part, Timeline) else Timeline.load(part)
+        samples += [_moved(sample, offset, place) for sample in timeline.samples]
+        events += [_moved(event, offset, place) for event in timeline.events]
+    times = [one.t_ms for one in samples] + [one.t_ms for one in events]
+    early = -min(times, default=0.0)
+    if early > 0:
+        samples = [_moved(sample, early, 0) for sample in samples]
+        events = [_moved(event, early, 0) for event in events]
+    return Timeline.from_samples(samples, events)
+
+
+def _moved(record: _Record, offset_ms: float, place: int) -> _Record:
+    rank = place if record.rank is None else record.rank
+    return dataclasses.replace(record, t_ms=round(record.t_ms + offset_ms, 3), rank=rank)

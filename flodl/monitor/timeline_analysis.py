@@ -16,7 +16,6 @@ from flodl.monitor.timeline_records import (
     TimelineSummary,
     known_util,
 )
-from flodl.monitor.timeline_store import SampleStore
 
 IDLE_BELOW_PCT = 5.0
 """Utilisation below which summaries and the page call a device idle."""
@@ -47,6 +46,19 @@ def happenings(events: Iterable[TimelineEvent]) -> list[list[TimelineEvent]]:
     return list(found.values())
 
 
+def of_rank(samples: Iterable[TimelineSample], rank: int | None = None) -> list[TimelineSample]:
+    """Return the samples of one rank; if there are several, None takes the first.
+
+    Ranks on one machine have all measured the same load, so counting several would be wrong.
+    """
+    held = list(samples)
+    ranks = {sample.rank for sample in held if sample.rank is not None}
+    if rank is None and len(ranks) < 2:
+        return held
+    wanted = min(ranks) if rank is None else rank
+    return [sample for sample in held if sample.rank == wanted]
+
+
 def idle_gaps(
     moments: Iterable[tuple[float, float | None]], threshold_pct: float, min_ms: float
 ) -> list[IdleGap]:
@@ -75,12 +87,12 @@ def idle_gaps(
 
 
 def summarize(
-    samples: SampleStore, events: Sequence[TimelineEvent], total_ms: float
+    samples: Sequence[TimelineSample], events: Sequence[TimelineEvent], total_ms: float
 ) -> TimelineSummary:
     """Compute counts and means; see :class:`TimelineSummary`."""
     seen: Counter[int] = Counter()
     idle: Counter[int] = Counter()
-    for sample in samples.of():
+    for sample in of_rank(samples):
         for gpu in sample.gpus:
             util = known_util(gpu)
             seen[gpu.device] += 1

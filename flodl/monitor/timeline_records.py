@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -112,6 +113,20 @@ class TimelineEvent:
         rank = {} if self.rank is None else {"r": self.rank}
         return {"t": self.t_ms, "k": self.kind.value, **rank, **self.fields_as_json()}
 
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> TimelineEvent:
+        """Read the result of :meth:`as_json`; a null value becomes nan.
+
+        Raises:
+            KeyError, TypeError, ValueError: `form` is something else.
+        """
+        fields = {
+            name: math.nan if value is None else value
+            for name, value in form.items()
+            if name not in ("t", "k", "r")
+        }
+        return cls(float(form["t"]), EventKind(form["k"]), fields, _rank(form))
+
     def fields_as_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         form: dict[str, Any] = {}
@@ -170,6 +185,31 @@ class TimelineSample:
         if self.busy is not None:
             form["busy"] = finite(self.busy)
         return form
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any], names: Mapping[int, str]) -> TimelineSample:
+        """Read the result of :meth:`as_json`.
+
+        Args:
+            form: The JSON form.
+            names: The names of the GPUs by device.
+
+        Raises:
+            KeyError, TypeError, ValueError: `form` is something else.
+        """
+        ram = None if form["ram"] is None else (int(form["ram"][0]), int(form["ram"][1]))
+        gpus = tuple(
+            GpuSnapshot(
+                device=int(gpu["d"]),
+                name=names.get(int(gpu["d"]), ""),
+                util=_optional(gpu["u"]),
+                reserved=int(gpu["va"]),
+                total=int(gpu["vt"]),
+            )
+            for gpu in form["gpus"]
+        )
+        cpu, busy = _optional(form["cpu"]), _optional(form.get("busy"))
+        return cls(float(form["t"]), cpu, ram, gpus, _rank(form), busy)
 
     def util(self, device: int) -> float | None:
         """Return the utilisation of a device in percent; None if it is unknown."""
@@ -266,3 +306,18 @@ def _checked_field(kind: EventKind, name: str, value: object) -> object:
         if what == _NUMBER and isinstance(value, Real):
             return float(value)
     raise ValueError(f"{name} of an event {kind.value!r} must be {what}, not {value!r}")
+
+
+def _rank(form: Mapping[str, Any]) -> int | None:
+    rank = form.get("r")
+    if rank is not None and (type(rank) is not int or rank < 0):
+        raise TypeError(f"{rank!r} is not the number of a rank")
+    return rank
+
+
+def _optional(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +23,10 @@ from flodl.monitor.media.records import (
     MediaRecord,
     Table,
     Text,
-    areas,
 )
+from flodl.monitor.metadata import config_and_facts
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.sinks import require
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -63,10 +63,7 @@ class WandbSink:
         entity: str | None = None,
         mode: Mode | None = None,
     ) -> None:
-        if find_spec("wandb") is None:
-            raise FlodlError(
-                "WandbSink needs the package wandb, which is not installed; pip install wandb"
-            )
+        require("wandb", self, "wandb")
         self._project, self._entity, self._name, self._run_id = project, entity, name, run_id
         self._folder = None if folder is None else os.fspath(folder)
         self._mode = mode
@@ -83,7 +80,9 @@ class WandbSink:
         """Begin or continue the run at the first call; set the configuration that has changed."""
         if self._run is None:
             self._begin(info)
-        config = _config(info)
+        config, facts = config_and_facts(info)
+        if known := info.names | facts:
+            config["flodl"] = known
         fresh = {name: value for name, value in config.items() if self._config.get(name) != value}
         if fresh:
             self._run.config.update(fresh, allow_val_change=True)
@@ -220,12 +219,7 @@ class WandbSink:
             {"x": across, "y": up, "class": "class"},
             {"title": record.name, "x-axis-title": across, "y-axis-title": up},
         )
-        word = "auc" if roc else "average_precision"
-        scalars = {
-            f"{record.name}/{word}" + ("" if name == "area" else f"/{name}"): area
-            for name, area in areas(content.curves).items()
-        }
-        return {record.name: plot, **scalars}
+        return {record.name: plot, **record.areas()}
 
 
 def run_identity(folder: Path) -> str:
@@ -245,23 +239,3 @@ def _has_key(wandb: Any) -> bool:
     except (OSError, NetrcParseError):
         return False
     return known is not None
-
-
-def _config(info: RunInfo) -> dict[str, Any]:
-    config = info.metadata.get("config")
-    found = _plain(config) if isinstance(config, Mapping) else {}
-    facts = {name: value for name, value in info.metadata.items() if name != "config"}
-    own = {"run": info.run, "label": info.label, "hash": info.hash}
-    known = {name: text for name, text in own.items() if text} | _plain(facts)
-    return {**found, "flodl": known} if known else found
-
-
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping whose values have no origins."""
-    found: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            found[name] = value["value"] if "value" in value else _plain(value)
-        else:
-            found[name] = value
-    return found

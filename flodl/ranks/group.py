@@ -16,7 +16,7 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
@@ -107,6 +107,10 @@ class Group(ABC):
     @abstractmethod
     def broadcast_object(self, value: T | None) -> T:
         """Return the object of rank 0."""
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what rank 0 makes; the other ranks do not call the function."""
+        return self.broadcast_object(make() if self.leads else None)
 
     @abstractmethod
     def scatter_objects(self, values: Sequence[T] | None) -> T:

@@ -159,6 +159,10 @@ class Hooks:
                 raise TypeError(f"callback {callback!r}: derive it from flodl.Callback")
         self.watches_steps = self.has("on_step_end")
 
+    def add(self, callback: Callback) -> None:
+        """Call one more callback, after the others."""
+        self._callbacks += (callback,)
+
     def has(self, hook: str) -> bool:
         """Whether a callback overrides a hook."""
         return bool(self._own(hook))

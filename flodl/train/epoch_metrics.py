@@ -120,6 +120,16 @@ class EpochLogs:
         for log in self._open.values():
             log.losses.record = sink
 
+    def pass_on(self) -> None:
+        """Let all losses count as taken, for a sink that begins with the next ones.
+
+        Raises:
+            DivergedError: A loss is not finite.
+        """
+        for log in self._open.values():
+            log.losses.check()
+            log.losses.take()
+
     def keep_for_judge(self) -> None:
         """Keep the losses of all logs from now on until they are judged."""
         self._judged = True

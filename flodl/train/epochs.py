@@ -151,12 +151,9 @@ class Epochs:
             when = f"after epoch {epoch} (counted from 0)"
             last_step = steps.parts.loader.num_batches - 1
             require_finite(steps.parts.model, when, epoch=epoch, step=last_step)
-        found: dict[str, float] | None = None
-        if self._group.leads:
-            found = evaluate(
-                steps.plan.eval_fn,
-                steps.parts.model,
-                steps.checkpoints.averaged(),
-                epoch,
-            )
-        return self._group.broadcast_object(found)
+
+        def evaluated() -> dict[str, float]:
+            averaged = steps.checkpoints.averaged()
+            return evaluate(steps.plan.eval_fn, steps.parts.model, averaged, epoch)
+
+        return self._group.from_first(evaluated)

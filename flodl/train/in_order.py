@@ -116,6 +116,7 @@ class InOrder:
         self._guarding.look(certain=True)
         self._guarding.pause()
         steps.engine.present()
+        steps.engine.end_epoch()
         if (scaler := steps.engine.settings.scaler) is not None:
             scaler.tell_skipped(feed.epoch, optimizer_steps(feed.done, steps.plan.accumulate))
         log.losses.check()

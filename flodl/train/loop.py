@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -38,6 +39,7 @@ from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.member import Member
 from flodl.train.run.resume import Start, undone
 from flodl.train.run.start import start_of
+from flodl.train.run.succession import step_down, take_over
 from flodl.train.saving import Saving
 from flodl.train.step.engine_of_plan import engine_of_plan
 from flodl.train.step.precision import FirstBatch
@@ -60,8 +62,7 @@ class Loop:
     Args:
         plan: What to train.
         group: The ranks.
-        config: How windows are planned, the same on all ranks; None for a process that trains every
-            batch in order.
+        config: How windows are planned; None for a process that trains every batch in order.
         parts: Model, optimizer, loader and the rest.
         reporter: Shows and records progress; on rank 0.
         ledger: The time ledger.
@@ -76,8 +77,7 @@ class Loop:
         hooks: The callbacks of the program.
         observers: What flodl itself does at the same moments, after them.
         checkpoints: Writes the state of all ranks, their samples and the trace.
-        peers: The processes that act after the same step: the ranks, or those that share a sharded
-            model.
+        peers: The processes that act after the same step: ranks, or those of a sharded model.
     """
 
     feed: Feed[Any]
@@ -123,7 +123,6 @@ class Loop:
         self._built = len(parts.optimizer.param_groups)
         self._in_order: InOrder | None = None
         self._closing = ExitStack()
-        self._closing.callback(self.checkpoints.keeper.finish)
         self._tell_step = lambda: self.observers.call("on_step_end", self.run)
 
     # --- The whole training --------------------------------------------------------------------
@@ -202,7 +201,7 @@ class Loop:
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
             self._prepare_epoch, self._worker,
         )  # fmt: skip
-        feed.attend(Member(steps, self.saving))
+        feed.attend(Member(steps, self.saving, partial(take_over, self), partial(step_down, self)))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = start.state.unfinished.seconds
@@ -242,6 +241,7 @@ class Loop:
         """Release the engine, the loader and the files."""
         self.steering.close()
         self._closing.close()
+        self.checkpoints.keeper.finish()
         self.parts.batches.close()
         if self.peers is not self.group:
             self.peers.close()

@@ -105,6 +105,8 @@ class TrainingPlan(DataSettings, ComputeSettings, RecordSettings):
     """``(model, batch) -> loss``."""
     distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
     """How ranks share the work."""
+    whole: TrainingPlan | None = None
+    """On a rank that neither writes nor prints: the plan if it does so one day; else None."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

@@ -111,7 +111,7 @@ def _ranks_to_start(plan: TrainingPlan) -> int:
 @final
 @dataclass(frozen=True)
 class _Result:
-    """The result that rank 0 returns to the process that started it."""
+    """The result that the rank that writes returns to the process that started it."""
 
     state: TrainedState
     average: TrainedState | None
@@ -152,7 +152,7 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
         if isinstance(error, WorkersFailed):
             extend_failure(error, plan.run_dir)
         raise
-    result: _Result = results[0]
+    result: _Result = next(one for one in results.values() if one is not None)
     model = build_model(plan.model_factory, torch.device("cpu"))
     result.state.load_into(model)
     return TrainerHandle(

@@ -167,9 +167,10 @@ def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
     """Return the plan for this rank: only rank 0 prints and writes files."""
     if group.leads:
         return plan
+    whole = None if group.is_fixed else plan
     return replace(
-        plan, monitor=None, live=None, run_dir=None, sinks=(), progress=False, metrics_fn=None,
-        checkpoint_fn=None,
+        plan, whole=whole, monitor=None, live=None, run_dir=None, sinks=(), progress=False,
+        metrics_fn=None, checkpoint_fn=None,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ LONG = [  # they start processes, or measure for seconds
     "trainer_overhead",
     "convergence",
     "ddp",
+    "elastic",
     "fuzz_manifests",
     "gradient_checkpointing",
     "ghost",

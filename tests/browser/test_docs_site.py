@@ -71,7 +71,7 @@ def test_the_build_stops_at_a_broken_link(tmp_path):
 @pytest.mark.slow
 def test_the_search_finds_a_word_without_another_host(site, browser: Browser):
     with docs.serve(site, 0) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         own = f"http://{docs.ADDRESS}:{server.server_port}/"
         browser.open(f"{own}index.html")
         browser.wait_for("document.querySelector('[data-md-component=search-query]')")

@@ -11,6 +11,7 @@ import torch
 
 from flodl.monitor import Monitor
 from flodl.monitor.report import HtmlSink
+from tests.rows import sampled
 
 from .test_report import click, count, overflow, texts, unnamed
 
@@ -206,8 +207,7 @@ def test_a_report_says_what_it_leaves_out(browser, tmp_path):
     assert "this file holds at most 3 KB of media" in note
 
 
-@pytest.mark.parametrize("width", [400, 1400, 2560])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("dark", "width"), sampled((False, True), (400, 1400, 2560)))
 def test_the_panels_fit_every_window(browser, tmp_path, width, dark):
     browser.open(page(tmp_path), width=width, dark=dark)
     assert overflow(browser) <= 0
@@ -237,3 +237,28 @@ def test_a_live_page_shows_media_as_they_come(browser):
     finally:
         monitor.close()
         monitor.finish()
+
+
+PRINTED = """
+addEventListener('beforeprint', () => {
+  window.printed = {
+    dark: ink.dark,
+    empty: page.media.panels.filter(one => !one.body.firstChild).length,
+    wide: [...document.querySelectorAll('.plot')].filter(one => one.scrollWidth > 360).length,
+    drawn: page.charts.filter(one => one.scales).length,
+  };
+})
+"""
+
+
+def test_paper_is_white_and_has_all_media_at_the_width_of_its_columns(browser, tmp_path):
+    browser.open(page(tmp_path), width=390, height=500, dark=True)
+    browser.evaluate(PRINTED)
+    assert browser.evaluate("ink.dark && page.media.panels.some(one => !one.body.firstChild)")
+    pdf = browser.call("Page.printToPDF")["data"]
+    assert pdf
+    printed = browser.evaluate("window.printed")
+    assert printed == {"dark": False, "empty": 0, "wide": 0, "drawn": 1}
+    browser.settle()
+    assert browser.evaluate("ink.dark && !document.documentElement.dataset.prints")
+    assert browser.console == []

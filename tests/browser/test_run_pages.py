@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_of(runs: Path, cache: Path) -> Iterator[str]:
     """The address of a page, while it is served."""
     with PageServer(RunsPage(Catalog.of_places([runs], Cache(cache)), "runs/train")) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.url
         finally:
@@ -86,6 +86,7 @@ def test_curves_are_overlaid_over_steps_epochs_and_time(served):
     assert served.console == []
 
 
+@pytest.mark.slow
 def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
     served.evaluate("document.getElementById('log-x').click()")
     served.settle()
@@ -131,6 +132,7 @@ def test_a_metric_that_is_not_searched_leaves_and_comes_back_with_the_zoom(serve
     assert served.console == []
 
 
+@pytest.mark.slow
 def test_the_text_box_of_a_chart_stays_inside_of_it_on_a_phone(served):
     served.resize(400, 900)
     served.wait_for(f"{CHART}.width < 400 && {DRAWN}")
@@ -268,6 +270,7 @@ def test_settings_are_set_against_results(served):
     assert "seed 0" in served.evaluate("page.scatter.area.getAttribute('aria-valuetext')")
 
 
+@pytest.mark.slow
 def test_the_axes_of_the_scatter_have_names_and_times_have_units(served):
     served.evaluate(
         "window.written = []; const original = CanvasRenderingContext2D.prototype.fillText;"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from flodl.monitor.resources import GpuSnapshot
-from flodl.monitor.timeline import Timeline
-from flodl.monitor.timeline_merge import merge_timelines
+from flodl.monitor.timeline import Timeline, merge_timelines
 from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
 
 from .chromium import Browser
@@ -308,6 +307,7 @@ def test_holes_and_single_samples_are_drawn(browser, tmp_path):
     assert browser.console == []
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_samples_keep_their_peaks_and_draw_little(browser, tmp_path):
     samples = [
         TimelineSample(100.0 * i, 99.0 if i == 54_321 else 20.0 + i % 7) for i in range(100_000)

@@ -653,6 +653,8 @@ def test_a_name_of_an_overlay_that_is_close_to_a_command_is_warned_about(project
         "quik: {run: echo deliberate}",
         "gpu2: {training: {epochs: 1}}",
         "short: {training: {epochs: 1}}",
+        # Two edits of four letters make another word.
+        "quit: {training: {epochs: 1}}",
         "quick: {training: {epochs: 1}}",
     ],
 )

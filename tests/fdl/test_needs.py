@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests import fork_server
 from tests.fdl.terminal import PATIENCE
 
 CHAIN = {
@@ -424,13 +425,11 @@ def test_two_calls_at_once_leave_whole_records(project, fdl):
     names = [f"t{number}" for number in range(6)]
     entries = "\n".join(f"  {name}: {{run: 'true', inputs: in}}" for name in names)
     folder = project({"fdl.yml": "commands:\n" + entries, **{f"in/{n}": "x" for n in range(50)}})
-    calls = [
-        subprocess.Popen([sys.executable, "-m", "fdl", name], cwd=folder, stderr=subprocess.PIPE)
-        for name in names * 2
-    ]
+    calls = [fork_server.start("-m", "fdl", name, cwd=folder, abrupt=True) for name in names * 2]
     for call in calls:
-        _, err = call.communicate(timeout=PATIENCE)
-        assert (call.returncode, b"warning" in err) == (0, False)
+        with call:
+            _, err = call.communicate(timeout=PATIENCE)
+        assert (call.returncode, "warning" in err) == (0, False)
     for one in (folder / ".fdl/state").iterdir():
         json.loads(one.read_text())
     assert all(" skipped: " in told(fdl(name))[0] for name in names)

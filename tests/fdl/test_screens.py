@@ -114,7 +114,14 @@ def test_the_screen_shows_what_the_picture_does(gallery, name):
         assert picture == file.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(EVERYTHING.keys() - {"list"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        # All pages of built-in commands are written in one way.
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("built-in") else ())
+        for name in sorted(EVERYTHING.keys() - {"list"})
+    ],
+)
 def test_a_pipe_gets_the_same_words_without_colour(gallery, fdl, name):
     done = fdl(*EVERYTHING[name].split(), cwd=place(gallery, name), env=QUIET)
     _, raw = screen.typed(

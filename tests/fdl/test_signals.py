@@ -158,7 +158,12 @@ def test_a_normal_exit_kills_nobody(job):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGTERM", "SIGINT")]
+    ("first", "second"),
+    [
+        ("SIGTERM", "SIGTERM"),
+        pytest.param("SIGINT", "SIGTERM", marks=pytest.mark.slow),
+        ("SIGTERM", "SIGINT"),
+    ],
 )
 def test_the_second_signal_kills(job, first, second):
     fdl = job("exec python hold.py deaf SIGTERM SIGINT", "deaf")
@@ -244,10 +249,10 @@ SLEEPER = {"fdl.yml": SLEEPERS, "swept/fdl.yml": 'entry: sh -c "sleep 600; true"
     [
         # fdl, its watcher, and the job.
         (["plain"], 3),
-        (["shell"], 4),
+        pytest.param(["shell"], 4, marks=pytest.mark.slow),
         # The last process has no environment, so it is found by its parent.
         (["bare"], 3),
-        (["chain"], 3),
+        pytest.param(["chain"], 3, marks=pytest.mark.slow),
         (["--jobs", "2", "plain", "shell"], 8),
         (["swept", "--each", "lr=1,2"], 5),
     ],
@@ -334,15 +339,15 @@ commands:
     [
         ("SIGTERM", ["n"]),
         ("SIGINT", ["n"]),
-        ("SIGHUP", ["n"]),
+        pytest.param("SIGHUP", ["n"], marks=pytest.mark.slow),
         ("SIGTERM", ["--jobs", "1", "a", "further"]),
-        ("SIGINT", ["--jobs", "1", "a", "further"]),
+        pytest.param("SIGINT", ["--jobs", "1", "a", "further"], marks=pytest.mark.slow),
         ("SIGHUP", ["--jobs", "1", "a", "further"]),
         ("SIGTERM", ["--jobs", "2", "n"]),
         ("SIGTERM", ["train", "--each", "lr=1,2"]),
         ("SIGTERM", ["swept", "--each", "lr=1,2"]),
-        ("SIGINT", ["swept", "--each", "lr=1,2"]),
-        ("SIGHUP", ["swept", "--each", "lr=1,2"]),
+        pytest.param("SIGINT", ["swept", "--each", "lr=1,2"], marks=pytest.mark.slow),
+        pytest.param("SIGHUP", ["swept", "--each", "lr=1,2"], marks=pytest.mark.slow),
         ("SIGTERM", ["plan", "--try", "train"]),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from fdl.cli.entry import main
 from tests.fdl.batch.stand_in import installed
+from tests.rows import each_row
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes every kind of file of Linux")
@@ -111,7 +112,7 @@ def listed(fdl, *words):
 
 
 @pytest.mark.usefixtures("hostile")
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ["list"],
@@ -124,7 +125,6 @@ def listed(fdl, *words):
         ["tail", GOOD],
         ["tag", GOOD, "kept"],
     ],
-    ids=" ".join,
 )
 def test_a_command_about_runs_finds_those_that_can_be_read(fdl, words):
     assert GOOD in listed(fdl, "runs", *words) + "".join(words[1:2] if words[0] != "list" else "")

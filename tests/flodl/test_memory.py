@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -38,14 +39,19 @@ def test_without_a_device_letting_go_of_memory_does_nothing(
     called: list[str] = []
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: called.append(name))
-    memory.cuda_empty_cache()
-    memory.cuda_reset_peak_stats()
+    for available in (False, True):  # a device that nobody has used yet
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+        memory.cuda_empty_cache()
+        memory.cuda_reset_peak_stats(0)
     assert called == []
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_tensor_on_the_device_is_seen_in_the_peaks() -> None:
+    torch.empty(1, device="cuda")
+    gc.collect()  # tensors of earlier tests must not be freed between the two looks
     memory.cuda_empty_cache()
     memory.cuda_reset_peak_stats()
     before = memory.cuda_peak_active_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests import fork_server
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -159,6 +161,8 @@ def test_the_live_page_is_a_frame(cell):
 
 
 def test_two_ranks_train_functions_and_classes_of_cells(cell):
+    python = fork_server.torch_program(os.environ)  # ranks do not import torch each time
+    cell(f"import multiprocessing\nmultiprocessing.set_executable({python!r})")
     shown = cell("handle = trainer(2, 'ranks').device('cpu').ranks(2).run()\nhandle")
     assert shown.error is None
     assert "complete · epoch 2 of 2" in shown.data["text/html"]

@@ -58,6 +58,7 @@ class Plot {
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.note = element("p", { className: "plot-note", hidden: true });
     this.area = element("div", { className: "plot", tabIndex: 0, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
+    this.area.plot = this;
     this.head = element("div", { className: "chart-head" }, this.title);
     this.foot = element("p", { className: "plot-foot" });
     this.card = element("article", { className: "card chart" }, this.head, this.area, this.foot);
@@ -70,6 +71,12 @@ class Plot {
       this.resized?.();
       this.draw();
     }).observe(this.area);
+  }
+
+  /** Draw at once in the width that there is now. */
+  fit() {
+    this.width = this.area.clientWidth;
+    this.redraw();
   }
 
   /** Say why there is nothing to see; an empty text shows the drawing. */
@@ -95,6 +102,11 @@ class Plot {
     const frame = this.area.getBoundingClientRect();
     return [event.clientX - frame.left, event.clientY - frame.top];
   }
+}
+
+/** How the curve of this number looks among those of its chart. */
+function lookOf(index) {
+  return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
 }
 
 /** A line of the text box: a colour, a name, a value. */

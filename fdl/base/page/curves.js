@@ -66,7 +66,6 @@ class LineChart extends Chart {
   }
 
   redraw() {
-    this.width ||= this.area.clientWidth;
     this.height = this.width > WIDE_PIXELS ? 300 : 240;
     const { shown } = this;
     const lines = shown.flatMap((one) => [...this.#ranksOf(one), this.#line(one)]);
@@ -136,8 +135,7 @@ class LineChart extends Chart {
   }
 
   look(name) {
-    const index = this.series.findIndex((one) => one.name === name);
-    return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
+    return lookOf(this.series.findIndex((one) => one.name === name));
   }
 
   /** The drawn points: a row of heads, and a row for each point. */

@@ -178,8 +178,11 @@ function stored(use) {
   }
 }
 
-/** Let a button change the theme; `changed()` is called after each change, also one of the system. */
-function startTheme(made, changed) {
+/**
+ * Let a button change the theme; `changed()` is called after each change, also one of the system.
+ * Paper is white and narrow: before the page prints, it becomes so, and `prints(on)` is called.
+ */
+function startTheme(made, changed, prints) {
   const names = ["auto", "light", "dark"];
   const tell = () => {
     ink.forget();
@@ -195,6 +198,16 @@ function startTheme(made, changed) {
   const kept = stored((store) => store.getItem("flodl-theme"));
   apply(names.includes(kept) ? kept : "auto");
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+  addEventListener("beforeprint", () => {
+    prints(true);
+    Object.assign(document.documentElement.dataset, { theme: "light", prints: "yes" });
+    tell();
+  });
+  addEventListener("afterprint", () => {
+    prints(false);
+    delete document.documentElement.dataset.prints;
+    apply(made.dataset.now);
+  });
   made.addEventListener("click", () => {
     const next = names[(names.indexOf(made.dataset.now) + 1) % names.length];
     apply(next);

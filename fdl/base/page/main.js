@@ -30,7 +30,11 @@ class Page {
 
   begin() {
     this.curves = new CurvesPanel(this);
-    startTheme(place("theme"), () => this.repaint());
+    const changed = () => {
+      this.repaint();
+      for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
+    };
+    startTheme(place("theme"), changed, (on) => this.print(on));
   }
 
   /** Let all charts count what the reader chose, else what there is. */
@@ -101,6 +105,11 @@ class RunPage extends Page {
     this.#showCurves();
     this.media.repaint();
     this.timeline?.repaint();
+  }
+
+  /** On paper there are also the media that nobody has scrolled to. */
+  print(on) {
+    if (on) for (const panel of this.media.panels) panel.seen(true);
   }
 
   #showCurves() {
@@ -289,6 +298,10 @@ class RunsPage extends Page {
     this.show();
   }
 
+  print(on) {
+    this.table.whole = on;
+  }
+
   open(run) {
     showDetails((this.#details = run));
     if (!place("details-box").open) place("details-box").showModal();
@@ -386,7 +399,11 @@ class LonePage extends Page {
       this.chart = new LineChart(content.title, this.focus);
       place("charts").append(this.chart.card);
     }
-    startTheme(place("theme"), () => this.repaint());
+    const changed = () => {
+      this.repaint();
+      for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
+    };
+    startTheme(place("theme"), changed, (on) => this.print(on));
   }
 
   changed() {}

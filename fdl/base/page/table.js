@@ -6,11 +6,14 @@ const ROWS_AROUND = 8;
 const [FIRST_SETTINGS, FIRST_METRICS] = [6, 3];
 const SIDE_BY_SIDE = 6;
 const VALUES_SHOWN = 12;
+const ROWS_ON_PAPER = 1000;
 
 class RunTable {
   #order = [];
   #columns = [];
   #first = -1;
+  /** Whether rows are elements that are not in view, too: a page that prints does not scroll. */
+  whole = false;
 
   constructor(page) {
     this.page = page;
@@ -108,8 +111,8 @@ class RunTable {
   }
 
   #fill(anew = false) {
-    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - ROWS_AROUND);
-    const count = Math.ceil((this.scroll.clientHeight || 400) / ROW_HEIGHT) + 2 * ROWS_AROUND;
+    const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - ROWS_AROUND);
+    const count = this.whole ? ROWS_ON_PAPER : Math.ceil((this.scroll.clientHeight || 400) / ROW_HEIGHT) + 2 * ROWS_AROUND;
     if (!anew && first === this.#first) return;
     this.#first = first;
     const focused = this.body.contains(document.activeElement) ? [document.activeElement.closest("tr")?.dataset.id, document.activeElement.className] : null;

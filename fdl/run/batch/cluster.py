@@ -1,6 +1,6 @@
 """Jobs on a SLURM cluster: submit them, follow them, cancel them.
 
-submitit writes the batch file and calls ``sbatch``
+submitit writes the batch file, but for unequal machines, and calls ``sbatch``
 (https://github.com/facebookincubator/submitit). It would learn from ``sacct`` how a job is, which
 not every cluster has and which is told late, so fdl asks ``squeue`` itself.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.signals import handled, interrupt
+from fdl.run.batch import unequal
 from fdl.run.batch.queue import FOLDER, GONE, OVER, Record, States, new_folder, remember
 
 if TYPE_CHECKING:
@@ -89,8 +90,11 @@ class Cluster:
         """
         self.folder = new_folder(self._root)
         slurm, core = self._submitit.slurm.slurm, self._submitit.core
-        executor = slurm.SlurmExecutor(self.folder, max_num_timeout=self._settings.requeues)
-        parameters = dict(self._settings.parameters)
+        requeues, parameters = self._settings.requeues, self._settings.parameters
+        if len(self._settings.kinds) > 1:
+            executor = unequal.executor(slurm, self.folder, requeues, self._settings)
+        else:
+            executor = slurm.SlurmExecutor(self.folder, max_num_timeout=requeues)
         if at_once:
             parameters["array_parallelism"] = at_once
         try:

@@ -168,7 +168,13 @@ def _squeue(*words: str) -> list[list[str]] | None:
     done = _run("squeue", "--array", "--noheader", *words)
     if done is None or (done.returncode and "Invalid job id" not in done.stderr):
         return None
-    return [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") > 1]
+    lines = [line.strip().split("|", 2) for line in done.stdout.splitlines()]
+    return [[_job(line[0]), *line[1:]] for line in lines if len(line) > 2]
+
+
+def _job(id: str) -> str:
+    """The number of a job; that of its first component, if its machines differ: ``7+0`` is 7."""
+    return id.removesuffix("+0")
 
 
 def _sacct(numbers: str) -> dict[str, str]:
@@ -176,7 +182,7 @@ def _sacct(numbers: str) -> dict[str, str]:
     lines = [] if done is None else done.stdout.splitlines()
     # "CANCELLED by 1000" names who did it.
     pairs = [line.partition("|") for line in lines]
-    return {id: state.split(" ")[0] for id, _, state in pairs}
+    return {_job(id): state.split(" ")[0] for id, _, state in pairs}
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str] | None:

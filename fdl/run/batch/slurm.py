@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,8 @@ class Settings:
         nodes: How many machines take part.
         requeues: How often a job that reached its time limit is queued again.
         place: Where the settings stand, as ``file:line:column``; empty without any.
-        parameters: The settings as submitit names them.
+        kinds: The settings as submitit names them, for each kind of machine.
+        setup: Lines of shell that run before.
 
     Raises:
         ManifestError: There is no time limit.
@@ -59,24 +60,9 @@ class Settings:
         for one in plan.slurm:
             found.update(one.mapping)
         self.place = origin(plan.slurm[-1], plan.root) if plan.slurm else ""
-        self.nodes = int(_plain(found.get("nodes")) or 1)
         requeues = _plain(found.get("requeues"))
         self.requeues = _REQUEUES if requeues is None else int(requeues)
-        self.parameters: dict[str, Any] = {
-            "job_name": "fdl-" + "-".join(plan.command),
-            "ntasks_per_node": 1,
-            "signal_delay_s": NOTICE_S,
-            # The cluster's own queue goes on with a job whose node has failed.
-            "additional_parameters": {"requeue": True},
-            # A machine that fails would leave the others waiting for it.
-            "srun_args": ["--kill-on-bad-exit=1"],
-        }
-        for key in _SAME:
-            if key in found:
-                self.parameters[key] = str(found[key].value)
-        for key, name in _RENAMED.items():
-            if key in found:
-                self.parameters[name] = found[key].value
+        self.setup = [str(one.value) for one in _plain(found.get("setup")) or ()]
         limit = minutes(found["time"].value) if "time" in found else None
         if limit is None:
             # submitit would take five minutes, which no training expects.
@@ -85,24 +71,43 @@ class Settings:
                 "for the cluster",
                 hint='add it to the manifest: slurm: {time: "4:00:00"}',
             )
-        self.parameters["time"] = ceil(limit)
-        if "setup" in found:
-            self.parameters["setup"] = found["setup"].plain()
-        if "extra" in found:
-            extra = {name: node.value for name, node in found["extra"].mapping.items()}
-            self.parameters["additional_parameters"].update(extra)
+        job = {"job_name": "fdl-" + "-".join(plan.command), "time": ceil(limit)}
+        unequal = [{**found, **one.mapping} for one in _plain(found.get("het")) or ()]
+        self.kinds = [{**job, **_machines(kind)} for kind in unequal or [found]]
+        self.nodes = sum(kind.get("nodes", 1) for kind in self.kinds)
 
-    def flags(self) -> list[str]:
-        """The settings as flags of ``sbatch``, for a dry run."""
-        named = {**self.parameters, **self.parameters["additional_parameters"]}
-        notice = named.pop("signal_delay_s")
-        for key in ("additional_parameters", "setup", "srun_args"):
-            named.pop(key, None)
-        flags = {key.replace("_", "-"): value for key, value in sorted(named.items())}
-        return [
-            *(f"--{key}" if value is True else f"--{key}={value}" for key, value in flags.items()),
-            f"--signal=USR1@{notice}",
-        ]
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What submitit takes, where all machines are equal."""
+        # A machine that fails would leave the others waiting for it.
+        srun = ["--kill-on-bad-exit=1"]
+        setup = {"setup": self.setup} if self.setup else {}
+        return {**self.kinds[0], **setup, "srun_args": srun, "signal_delay_s": NOTICE_S}
+
+    def flags(self) -> list[list[str]]:
+        """The flags of ``sbatch`` for each kind of machine."""
+        return [_flags(kind) for kind in self.kinds]
+
+
+def _machines(found: Mapping[str, Node]) -> dict[str, Any]:
+    """What a job asks for machines of one kind, as submitit names it."""
+    # The cluster's own queue goes on with a job whose node has failed.
+    more: dict[str, Any] = {"requeue": True}
+    if "extra" in found:
+        more |= {name: node.value for name, node in found["extra"].mapping.items()}
+    same = {key: str(found[key].value) for key in _SAME if key in found}
+    renamed = {name: found[key].value for key, name in _RENAMED.items() if key in found}
+    return {"ntasks_per_node": 1, **same, **renamed, "additional_parameters": more}
+
+
+def _flags(kind: Mapping[str, Any]) -> list[str]:
+    named = {**kind, **kind["additional_parameters"]}
+    del named["additional_parameters"]
+    flags = {key.replace("_", "-"): value for key, value in sorted(named.items())}
+    return [
+        *(f"--{key}" if value is True else f"--{key}={value}" for key, value in flags.items()),
+        f"--signal=USR1@{NOTICE_S}",
+    ]
 
 
 def _plain(node: Node | None) -> Any:
@@ -121,7 +126,8 @@ def prepared(step: Step, env: str | None, place: Host, *, forced: bool) -> Step:
 
 def as_text(step: Step) -> str:
     """What a dry run shows: what is submitted, and what the node runs."""
-    submitted = join(["sbatch", *settings_of(step.plan).flags()])
+    flags = " : ".join(join(kind) for kind in settings_of(step.plan).flags())
+    submitted = f"sbatch {flags}"
     return f"{submitted}\n{join(['fdl', *step.words])}\n"
 
 
@@ -248,6 +254,20 @@ def words_of(tokens: Sequence[str], env: str | None, place: Host, *, forced: boo
     if forced:
         flags.append("--force")
     return [*flags, *tokens]
+
+
+def refuse_array(plan: Plan) -> None:
+    """Refuse a sweep as jobs whose machines differ.
+
+    Raises:
+        ManifestError: They differ.
+    """
+    settings = settings_of(plan)
+    if len(settings.kinds) > 1:
+        raise ManifestError(
+            f"{settings.place}: SLURM has no array of jobs whose machines differ (`het`)",
+            hint="type the command once for each value, or ask for equal machines",
+        )
 
 
 def _refuse_twice(steps: Sequence[Step], root: str) -> None:

@@ -123,13 +123,12 @@ class Task:
             os.kill(self._child, number)
 
     def _start(self) -> int:
-        words = list(self.words)
+        words = self.words
         if self.nodes > 1:
             from submitit import JobEnvironment
 
             port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
-            words += ["--nodes", str(self.nodes)]
-            words += ["--rdzv", f"{JobEnvironment().hostnames[0]}:{port}"]
+            words = joining(words, f"{JobEnvironment().hostnames[0]}:{port}", self.nodes)
         environ = {name: text for name, text in os.environ.items() if name not in _OF_THE_TASK}
         environ["PYTHONUNBUFFERED"] = "1"
         # One machine of several records the run.
@@ -144,6 +143,20 @@ class Task:
             setpgroup=0,
             setsigdef=[signal.SIGUSR1, signal.SIGTERM],
         )
+
+
+def joining(words: Sequence[str], meeting: str, count: int) -> list[str]:
+    """The words after ``fdl`` on each of several machines, whose ranks are those of one program.
+
+    Args:
+        words: The command line. What stands behind ``--`` is the program's.
+        meeting: Where they meet, ``host:port``.
+        count: How many machines there are.
+    """
+    if count == 1:
+        return list(words)
+    end = list(words).index("--") if "--" in words else len(words)
+    return [*words[:end], "--nodes", str(count), "--rdzv", meeting, *words[end:]]
 
 
 def _code(status: int) -> int:

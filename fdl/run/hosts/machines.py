@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fdl.base.errors import ManifestError, UsageError
 from fdl.base.light_record import Record
 from fdl.manifest.node import origin
+from fdl.run.batch.task import joining
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from fdl.base.global_flags import Work
     from fdl.manifest.select.project import Project
@@ -144,19 +145,12 @@ def as_text(step: Step, where: Where) -> str:
     """What a dry run shows: the command of each host."""
     lines = []
     for number, one in enumerate(where.hosts):
-        words = shlex.join(["fdl", *of_host(step.words, "HOST:PORT", len(where.hosts))])
+        count = 1 if step.plan.elastic else len(where.hosts)
+        words = shlex.join(["fdl", *joining(step.words, "HOST:PORT", count)])
         gpus = f"CUDA_VISIBLE_DEVICES={devices(one)} " if one.gpus else ""
         sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if where.syncs else ""
         lines.append(f"{sync}{one.typed(f'{gpus}{words}')}  # host {number}: {one.name}\n")
     return "".join(lines)
-
-
-def of_host(words: Sequence[str], meeting: str, count: int) -> list[str]:
-    """The words after ``fdl`` on each of several hosts."""
-    if count == 1:
-        return list(words)
-    end = list(words).index("--") if "--" in words else len(words)
-    return [*words[:end], "--nodes", str(count), "--rdzv", meeting, *words[end:]]
 
 
 def devices(machine: Machine) -> str:

@@ -16,7 +16,7 @@ from fdl.plan.recorded import chosen
 from fdl.plan.redaction import redacted
 from fdl.plan.value import Plan
 from fdl.programs.schema import known
-from fdl.run.batch.slurm import away, refuse, words_of
+from fdl.run.batch.slurm import away, refuse, refuse_array, words_of
 from fdl.run.chain import steps_of, with_gpus
 from fdl.run.execute import confirm, execute
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step, Where
@@ -212,6 +212,8 @@ def begin(
     # A value that the program refuses ends the sweep before its first run.
     tried = [Row(name_of(one), one) for one in search.corners()] if search else rows
     plans = [runs.plan(row, folder / name / row.name) for row in tried]
+    if work.on:
+        refuse_array(plans[0])
     output.warnings(project.untold())
     if dry_run:
         heading = ""

@@ -103,9 +103,11 @@ def whole(title: str, entries: Sequence[Entry], target: Path) -> str:
 
 def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
     content = {"title": title, "version": __version__, **content}
-    # `<` begins no tag inside a JSON string when it is written as an escape.
-    data = KNOWN.text(json.dumps(content, ensure_ascii=False, allow_nan=False))
-    return page_assets.page(f"Runs · {title}", data.replace("<", "\\u003c"), served=served)
+    parts = {
+        name: KNOWN.text(json.dumps(part, ensure_ascii=False, allow_nan=False))
+        for name, part in content.items()
+    }
+    return page_assets.page(f"Runs · {title}", parts, served=served)
 
 
 def _link(entry: Entry, target: Path) -> str | None:

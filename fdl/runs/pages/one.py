@@ -137,10 +137,9 @@ class RunPage:
         texts = listed | {
             name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
         }
-        data = ",".join(f'"{name}":{text}' for name, text in texts.items())
         names = (facts.get("label") or "Training run", facts.get("run"))
         title = " · ".join(str(name) for name in names if name)
-        return page_assets.page(title, f"{{{data}}}".replace("<", "\\u003c"), served=True)
+        return page_assets.page(title, texts, served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
         """The events of a run: its facts, the records behind a place, and what happens then."""

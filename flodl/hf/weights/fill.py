@@ -6,7 +6,6 @@ and converted, and the module is changed only when all of that is done.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,12 +131,13 @@ def fill(
     tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
     compute = wanted or _promoted(tensors.values())
     parts = _parts(matched.fills, tensors)
-    spread = 0.02 if config is None else config.initializer_range
-    drawn = _drawn(matched.drawn, spread, seed, compute)
-    report = _reported(matched, parts, drawn, stored, None if wanted else compute, commit)
-    _place(parts + drawn, compute, None if device is None else known_device(device))
+    if matched.drawn:
+        spread = 0.02 if config is None else config.initializer_range
+        parts += _drawn(matched.drawn, spread, seed, compute)
+    report = _reported(matched, parts, stored, None if wanted else compute, commit)
+    _place(parts, compute, None if device is None else known_device(device))
     _warn_of_non_finite(parts, stored.where)
-    for part in parts + drawn:
+    for part in parts:
         (put_apart if part.is_apart else put)(part.places, part.tensor)
     graph.__dict__["load_report"] = report
     _tell(report, stored.where, config, wanted)
@@ -149,7 +149,6 @@ def fill(
 def _reported(
     matched: Match,
     parts: Sequence[_Part],
-    drawn: Sequence[_Part],
     stored: Stored,
     promoted: torch.dtype | None,
     commit: str | None,
@@ -158,34 +157,44 @@ def _reported(
 
     Args:
         matched: What happens to each tensor.
-        parts: What was read, in its stored types.
-        drawn: What was drawn.
+        parts: What was read, in its stored types, and what was drawn.
         stored: The tensors of the files.
         promoted: The type that mixed types are widened to; None if the caller named a type.
         commit: The commit of the files.
     """
-    dtypes = {part.key: stored.tensors[part.source].dtype for part in parts if part.source}
+    loaded, initialised, untied = [], [], []
+    renamed: dict[str, str] = {}
+    tied: dict[str, str] = {}
+    stored_dtypes: dict[str, str] = {}
+    dtypes: Counter[str] = Counter()
+    for part in parts:
+        for place in part.places:
+            if place.key != part.key:
+                tied[place.key] = part.key
+        if part.source is None:
+            initialised.append(part.key)
+            continue
+        loaded.append(part.key)
+        dtype = stored.tensors[part.source].dtype
+        dtypes[dtype] += 1
+        if part.source != part.key:
+            renamed[part.source] = part.key
+        if part.is_apart:
+            untied.append(part.key)
+        if promoted and part.tensor.is_floating_point() and part.tensor.dtype != promoted:
+            stored_dtypes[part.key] = dtype
     return LoadReport(
-        loaded=tuple(part.key for part in parts),
-        renamed={part.source: part.key for part in parts if part.source not in (None, part.key)},
-        tied={
-            place.key: part.key
-            for part in (*parts, *drawn)
-            for place in part.places
-            if place.key != part.key
-        },
-        untied=tuple(part.key for part in parts if part.is_apart),
+        loaded=tuple(loaded),
+        renamed=renamed,
+        tied=tied,
+        untied=tuple(untied),
         ignored=matched.ignored,
         unexpected=matched.unexpected,
-        initialised=tuple(sorted(part.key for part in drawn)),
+        initialised=tuple(sorted(initialised)),
         files=stored.files,
         commit=commit,
-        dtypes=dict(Counter(dtypes.values())),
-        stored_dtypes={
-            part.key: dtypes[part.key]
-            for part in parts
-            if promoted and part.tensor.is_floating_point() and part.tensor.dtype != promoted
-        },
+        dtypes=dict(dtypes),
+        stored_dtypes=stored_dtypes,
     )
 
 
@@ -200,13 +209,14 @@ def _tell(
     report: LoadReport, where: str, config: EncoderConfig | None, wanted: torch.dtype | None
 ) -> None:
     """Say what a user may not expect."""
-    kinds = [str(TORCH_DTYPES[name]).removeprefix("torch.") for name in report.dtypes]
     declared = None if config is None or wanted is not None else config.dtype
-    if declared is not None and len(kinds) == 1 and kinds[0] in _FLOATS and kinds[0] != declared:
-        warning(
-            f"the configuration says {declared} and the weights are stored as {kinds[0]}, which "
-            "they stay; give dtype= to convert them"
-        )
+    if declared is not None and len(report.dtypes) == 1:
+        kind = str(TORCH_DTYPES[next(iter(report.dtypes))]).removeprefix("torch.")
+        if kind in _FLOATS and kind != declared:
+            warning(
+                f"the configuration says {declared} and the weights are stored as {kind}, which "
+                "they stay; give dtype= to convert them"
+            )
     if report.ignored:
         verbose(f"{where}: not needed: {_first(report.ignored)}")
     if report.unexpected:
@@ -275,71 +285,70 @@ def match(
         CheckpointFormatError: Two keys of the files get the same name in the module.
         CheckpointMismatchError: Files and module differ more than is allowed.
     """
-    expected = frozenset(key for slot in slots for key in slot.keys)
-    rename: keys.Rename = str if config is None else keys.reconciling(expected, config.prefix)
-    prefixed = config is not None and keys.is_prefixed(expected, config.prefix)
-    prefix = config.prefix if config is not None and prefixed else ""
+    expected: set[str] = set().union(*[slot.keys for slot in slots])
+    prefix = "" if config is None else config.prefix
+    rename: keys.Rename = str if config is None else keys.reconciling(expected, prefix)
+    prefix = prefix if keys.is_prefixed(expected, prefix) else ""
     arranged = keys.arrange(stored.tensors, rename)
     wrong = _Disagreements()
     fills, drawn = [], []
-    used: set[str] = set()
+    unused = dict(arranged)
     for slot in slots:
         sources = _sources(slot, arranged, config)
-        used.update(sources.values())
+        for name in sources:
+            unused.pop(name, None)
         is_head = not keys.is_encoder_key(slot.name, prefix)
-        bad = _other_shapes(slot, sources, stored.tensors)
+        shapes, dtypes = _disagreements(slot, sources, stored.tensors)
         if is_head and (
-            (not sources and head_init in ("random", "replace")) or (bad and head_init == "replace")
+            (not sources and head_init in ("random", "replace"))
+            or (shapes and head_init == "replace")
         ):
             drawn.append(slot)
         elif not sources:
             wrong.missing.append(slot.name)
-        elif bad:
-            wrong.shapes += bad
+        elif shapes:
+            wrong.shapes += shapes
         else:
-            wrong.dtypes += _bad_dtypes(slot, sources, stored.tensors)
+            wrong.dtypes += dtypes
             fills.append(Fill(slot, sources))
-    unused = {name: source for name, source in arranged.items() if source not in used}
-    ignored = {s for name, s in unused.items() if allow_unused and keys.is_harmless(name, expected)}
-    others = {name: source for name, source in unused.items() if source not in ignored}
-    if wrong.missing or wrong.shapes or wrong.dtypes or (others and not allow_unused):
-        raise _mismatch(stored.where, wrong, others, prefix, known=config is not None)
-    return Match(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(others.values())))
+    harmless = [n for n in unused if keys.is_harmless(n, expected)] if allow_unused else []
+    ignored = [unused.pop(name) for name in harmless]
+    if wrong.missing or wrong.shapes or wrong.dtypes or (unused and not allow_unused):
+        raise _mismatch(stored.where, wrong, unused, prefix, known=config is not None)
+    return Match(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(unused.values())))
 
 
 def _sources(
     slot: Slot, arranged: Mapping[str, str], config: EncoderConfig | None
 ) -> dict[str, str]:
-    found = {key: arranged[key] for key in slot.keys if key in arranged}
+    found = {}
+    for key in slot.keys:
+        if key in arranged:
+            found[key] = arranged[key]
     if found or config is None:
         return found
-    others = keys.other_names(slot.name, tied=config.tie_word_embeddings)
-    return next(({name: arranged[name]} for name in others if name in arranged), {})
+    for name in keys.other_names(slot.name, tied=config.tie_word_embeddings):
+        if name in arranged:
+            return {name: arranged[name]}
+    return {}
 
 
-def _other_shapes(
+def _disagreements(
     slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
-) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+) -> tuple[list[tuple[str, Sequence[int], Sequence[int]]], list[tuple[str, str]]]:
+    """Sources of another shape; weights that are not floats, counters or masks of another type."""
+    shapes: list[tuple[str, Sequence[int], Sequence[int]]] = []
+    dtypes: list[tuple[str, str]] = []
     expected = tuple(slot.tensor.shape)
-    return [
-        (name, expected, tensors[source].shape)
-        for name, source in sources.items()
-        if tensors[source].shape != expected
-    ]
-
-
-def _bad_dtypes(
-    slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
-) -> Iterable[tuple[str, str]]:
-    """Weights that are not floats, and counters or masks of another type."""
+    floats = slot.tensor.is_floating_point()
     for name, source in sources.items():
-        dtype = tensors[source].dtype
-        if slot.tensor.is_floating_point():
-            fits = dtype in FLOATS
-        else:
-            fits = TORCH_DTYPES.get(dtype) == slot.tensor.dtype
-        if not fits:
-            yield name, dtype
+        stored = tensors[source]
+        if stored.shape != expected:
+            shapes.append((name, expected, stored.shape))
+        kind = TORCH_DTYPES.get(stored.dtype)
+        if not (stored.dtype in FLOATS if floats else kind == slot.tensor.dtype):
+            dtypes.append((name, stored.dtype))
+    return shapes, dtypes
 
 
 def _mismatch(
@@ -380,13 +389,42 @@ class _Part:
 
 def _promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
     """The type that holds every value of all tensors; None if none of them is of floats."""
-    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    return functools.reduce(torch.promote_types, dtypes) if dtypes else None
+    found = None
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
+    return found
 
 
 def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
-    """Split the slots whose names have different values in the files."""
-    different = [_different(f, tensors) for f in fills]
+    """What fills each slot; slots whose names have different values in the files are split."""
+    tied = [one for one in fills if len(one.slot.places) > 1 or len(one.sources) > 1]
+    shares = _shares_of(tied, tensors) if tied else {}
+    parts = []
+    read: set[str] = set()
+    for one in fills:
+        places = one.slot.places
+        for share, source, is_apart in shares.get(one.slot.name) or [(places, _main(one), False)]:
+            # Parameters must not share memory: an optimizer would change both through one of them.
+            tensor = tensors[source].clone() if source in read else tensors[source]
+            read.add(source)
+            key = one.slot.name if share is places else primary([place.key for place in share])
+            parts.append(_Part(key, share, source, tensor, is_apart))
+    return parts
+
+
+def _main(one: Fill) -> str:
+    """The key of the file for the name the slot is saved by, else the only key."""
+    return one.sources.get(one.slot.name, next(iter(one.sources.values())))
+
+
+_Share = tuple[tuple[Place, ...], str, bool]
+"""Places that hold one tensor, its key in the files, and whether they shared a parameter."""
+
+
+def _shares_of(tied: Sequence[Fill], tensors: Mapping[str, Tensor]) -> dict[str, list[_Share]]:
+    """The shares of slots with several names, by the names of the slots."""
+    different = [_different(one, tensors) for one in tied]
     split = {name for names in different for name in names if not keys.is_bias_alias(name)}
     if split:
         warning(
@@ -395,26 +433,10 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
         )
     # In no model of the reference is only the weight untied, so the bias goes with it.
     split |= {bias for name in split if (bias := keys.decoder_bias(name)) is not None}
-    parts = []
-    read: set[str] = set()
-    for f, names in zip(fills, different, strict=True):
-        for places, source in _shares(f, names, split):
-            # Parameters must not share memory: an optimizer would change both through one of them.
-            tensor = tensors[source].clone() if source in read else tensors[source]
-            read.add(source)
-            is_apart = len(places) < len(f.slot.places) and places[0].key in split
-            key = f.slot.name if len(places) == len(f.slot.places) else _saved_by(places)
-            parts.append(_Part(key, places, source, tensor, is_apart))
-    return parts
-
-
-def _saved_by(places: Sequence[Place]) -> str:
-    return primary([place.key for place in places])
-
-
-def _main(one: Fill) -> str:
-    """The key of the file for the name the slot is saved by, else the only key."""
-    return one.sources.get(one.slot.name, next(iter(one.sources.values())))
+    return {
+        one.slot.name: _shares(one, names, split)
+        for one, names in zip(tied, different, strict=True)
+    }
 
 
 def _different(one: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -435,22 +457,19 @@ def _same(left: Tensor, right: Tensor) -> bool:
     return same_bytes(left, right)
 
 
-def _shares(
-    one: Fill, different: Sequence[str], split: set[str]
-) -> list[tuple[tuple[Place, ...], str]]:
-    """The groups of places of one slot, each with the key of the file that fills it."""
+def _shares(one: Fill, different: Sequence[str], split: set[str]) -> list[_Share]:
     places, main = one.slot.places, _main(one)
     together = tuple(place for place in places if place.key not in split)
     if together and len(together) < len(places):
         apart = [place for place in places if place.key in split]
         return [
-            (together, main),
-            *(((place,), one.sources.get(place.key, main)) for place in apart),
+            (together, main, False),
+            *(((place,), one.sources.get(place.key, main), True) for place in apart),
         ]
     if different:  # two biases: the reference adds that of the output layer
         warning(f"{different[0]} differs from {one.slot.name}, to which it is tied: it is used")
         main = one.sources[different[0]]
-    return [(places, main)]
+    return [(places, main, False)]
 
 
 def _drawn(
@@ -476,7 +495,7 @@ def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.devi
 
 
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
-    found = [part.key for part in parts if _is_non_finite(part.tensor)]
+    found = [part.key for part in parts if part.source and _is_non_finite(part.tensor)]
     if found:
         more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
         warning(

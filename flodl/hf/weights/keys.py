@@ -18,16 +18,17 @@ _BIAS_ALIASES = {
     for name in _DECODERS
     if name.endswith(".decoder")
 }
+_NAMES_OF_BIASES = {name: alias for alias, name in _BIAS_ALIASES.items()}
 _WORD_TABLES = {
-    f"{table}.weight": tuple(
+    one.table: tuple(
         dict.fromkeys(
             f"{name}.weight"
-            for one in FAMILIES.values()
-            if one.table == table
-            for name in one.decoders
+            for other in FAMILIES.values()
+            if other.table == one.table
+            for name in other.decoders
         )
     )
-    for table in {one.table: None for one in FAMILIES.values()}
+    for one in FAMILIES.values()
 }
 """The tables of words, each with the names of output layers that may share it."""
 _WEIGHT_ALIASES = frozenset(f"{name}.weight" for name in _DECODERS)
@@ -75,12 +76,13 @@ def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
         key: A key of the model, other than an alias of the word table.
         tied: Whether the output layer uses the word table.
     """
-    if key in _BIAS_ALIASES:
-        return (_BIAS_ALIASES[key],)
-    for table, aliases in _WORD_TABLES.items():
-        if tied and f".{key}".endswith(f".{table}"):
+    bias = _BIAS_ALIASES.get(key) or _NAMES_OF_BIASES.get(key)
+    if bias is not None:
+        return (bias,)
+    for table, aliases in _WORD_TABLES.items() if tied else ():
+        if f".{key}".endswith(f".{table}.weight"):
             return aliases
-    return tuple(alias for alias, name in _BIAS_ALIASES.items() if name == key)
+    return ()
 
 
 def is_prefixed(keys: Iterable[str], prefix: str) -> bool:
@@ -107,9 +109,13 @@ def reconciling(expected: Collection[str], prefix: str) -> Rename:
         prefix: The prefix of the family: ``bert``.
     """
     start = prefix + "."
-    known = {*expected, *(name for key in expected for name in other_names(key, tied=True))}
-    below = {_top(key.removeprefix(start)) for key in expected if key.startswith(start)}
-    tops = {_top(key) for key in expected}
+    known = set(expected)
+    below, tops = set(), set()
+    for key in expected:
+        known.update(other_names(key, tied=True))
+        tops.add(_top(key))
+        if key.startswith(start):
+            below.add(_top(key.removeprefix(start)))
 
     def rename(key: str) -> str:
         key = modern_key(key)

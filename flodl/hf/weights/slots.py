@@ -54,9 +54,8 @@ def slots_of(module: nn.Module) -> list[Slot]:
     for path, owner in module.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
         passing = owner._non_persistent_buffers_set
-        kept = {name: buffer for name, buffer in owner._buffers.items() if name not in passing}
-        for name, tensor in (owner._parameters | kept).items():
-            if tensor is None:
+        for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+            if tensor is None or name in passing:
                 continue
             if nn.parameter.is_lazy(tensor):
                 raise ValueError(f"{prefix}{name} has no shape yet: run the module once first")

@@ -80,6 +80,8 @@ class StoredFiles:
 
     Args:
         weights: The files, and the index of the shards.
+        key_mapping: Regular expressions for the names of tensors -> what replaces the match. The
+            first that matches a name counts, as in transformers.
 
     Raises:
         CheckpointFormatError: A file is broken, a shard is missing, two shards hold one key, or
@@ -87,8 +89,8 @@ class StoredFiles:
         OSError: A file cannot be read.
     """
 
-    def __init__(self, weights: WeightFiles) -> None:
-        self.files = tuple(Path(file) for file in weights.files)
+    def __init__(self, weights: WeightFiles, key_mapping: Mapping[str, str] | None = None) -> None:
+        self.files = weights.files
         self.where = str(weights.index or ", ".join(map(str, self.files)))
         self.tensors: dict[str, StoredTensor] = {}
         self._owner: dict[str, Path] = {}
@@ -96,9 +98,11 @@ class StoredFiles:
             self._add(path, weights.index)
         if weights.index is not None:
             _check_index(weights.index, self._owner)
-        # Name for the model -> name in the file.
-        self._names = _renamed(self.tensors, weights.key_mapping)
-        self.tensors = {name: self.tensors[key] for name, key in self._names.items()}
+        self._names: Mapping[str, str] = {}
+        if key_mapping:
+            # Name for the model -> name in the file.
+            self._names = _renamed(self.tensors, key_mapping)
+            self.tensors = {name: self.tensors[key] for name, key in self._names.items()}
 
     def _add(self, path: Path, index: Path | None) -> None:
         try:
@@ -123,12 +127,13 @@ class StoredFiles:
         safetensors = need("safetensors", "hf-offline")
         by_file: dict[Path, list[str]] = {}
         for name in keys:
-            by_file.setdefault(self._owner[self._names[name]], []).append(name)
+            by_file.setdefault(self._owner[self._names.get(name, name)], []).append(name)
         tensors: dict[str, Tensor] = {}
         for path, names in by_file.items():
             try:
                 with safetensors.safe_open(path, framework="pt") as file:
-                    tensors.update((name, file.get_tensor(self._names[name])) for name in names)
+                    for name in names:
+                        tensors[name] = file.get_tensor(self._names.get(name, name))
             except safetensors.SafetensorError as error:
                 raise CheckpointFormatError(f"{path} cannot be read: {error}") from None
         return tensors
@@ -178,7 +183,17 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     with path.open("rb") as file:
         size = path.stat().st_size
         length = _header_length(file.read(PREFIX_BYTES), size, str(path))
-        return _parsed(file.read(length), size - PREFIX_BYTES - length, str(path))
+        raw, body = file.read(length), size - PREFIX_BYTES - length
+    try:
+        return _tensors(raw, body)
+    except ValueError as error:  # covers broken JSON, broken UTF-8 and the checks here
+        raise CheckpointFormatError(
+            f"{path} is not a sound safetensors file: {error}; fetch or save it again"
+        ) from None
+    except RecursionError:
+        raise CheckpointFormatError(
+            f"{path} is not a safetensors file: header nested too deep"
+        ) from None
 
 
 def _header_length(prefix: bytes, size: int, where: str) -> int:
@@ -193,19 +208,6 @@ def _header_length(prefix: bytes, size: int, where: str) -> int:
             f"bytes and the header alone claims {length:,}; fetch or save it again"
         )
     return length
-
-
-def _parsed(raw: bytes, body: int, where: str) -> dict[str, StoredTensor]:
-    try:
-        return _tensors(raw, body)
-    except ValueError as error:  # covers broken JSON, broken UTF-8 and the checks here
-        raise CheckpointFormatError(
-            f"{where} is not a sound safetensors file: {error}; fetch or save it again"
-        ) from None
-    except RecursionError:
-        raise CheckpointFormatError(
-            f"{where} is not a safetensors file: header nested too deep"
-        ) from None
 
 
 def _tensors(raw: bytes, body: int) -> dict[str, StoredTensor]:

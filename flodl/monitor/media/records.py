@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -231,18 +230,21 @@ class MediaRecord:
             return len(self.content.png) * 4 // 3 + 200
         return len(self.json)
 
-    def label(self) -> str:
-        """Return ``step 300, epoch 2``."""
-        return f"step {self.step}" + ("" if self.epoch is None else f", epoch {self.epoch + 1}")
+    def areas(self) -> dict[str, float]:
+        """Return the areas under curves as metrics: ``NAME/auc``, or of classes ``NAME/auc/CLASS``.
 
-
-def areas(curves: Sequence[Curve]) -> dict[str, float]:
-    """Return the area of every class, and their mean as ``mean`` if there are several."""
-    found = {curve.name or "area": curve.area for curve in curves}
-    defined = [area for area in found.values() if finite(area) is not None]
-    if len(curves) > 1 and defined:
-        found["mean"] = sum(defined) / len(defined)
-    return found
+        Several classes have their mean as ``NAME/auc/mean``. Those of precision-recall curves are
+        called ``average_precision``. Other media have none.
+        """
+        if not isinstance(self.content, Curves):
+            return {}
+        name = f"{self.name}/{'auc' if self.kind == 'roc' else 'average_precision'}"
+        curves = self.content.curves
+        found = {f"{name}/{one.name}" if one.name else name: one.area for one in curves}
+        defined = [area for area in found.values() if finite(area) is not None]
+        if len(curves) > 1 and defined:
+            found[f"{name}/mean"] = sum(defined) / len(defined)
+        return found
 
 
 def _plain(cell: Cell) -> Cell:

@@ -41,11 +41,26 @@ from flodl.ranks.group import Done, Group, Pending
 if TYPE_CHECKING:
     T = TypeVar("T")
 
-_EXCHANGE = timedelta(seconds=60)
-"""How long an exchange may take; it ends sooner if a rank dies, and this ends one that hangs."""
+_FIRST_EXCHANGE = 60.0
+"""Seconds that the first exchange may take. One with a dead rank ends at once, so this ends only
+one with a rank that hangs or is out of reach."""
+
+_LEAST_EXCHANGE, _TIMES_LONGEST = 5.0, 10.0
+"""Later ones may take at least so many seconds, and so many times what the longest average has
+taken. Where ranks only wait for one that evaluates, they meet then, and repeat the exchange."""
 
 _PATIENCE = timedelta(seconds=15)
-"""After so long without an answer, a rank looks whether the lighthouse is still there."""
+"""After so long without an answer, a rank looks whether the lighthouse and the others are there.
+
+Not sooner: the lighthouse counts a rank that asks again as one that has come already, and the
+others would wait for it in vain.
+"""
+
+_CONNECT = 10.0
+"""Seconds in which the ranks of a meeting connect; a rank that dies meanwhile lets all wait."""
+
+_MOST_FAILED = 4
+"""Failures in a row after which the next exchange or connection may take longer."""
 
 _JOINED = "joined."
 """In the names of the ranks that joined."""
@@ -66,6 +81,10 @@ class _Present:
     """Exchanges of small values that it has completed."""
     at_window: bool
     """Whether it has come to exchange a window; else it repeats an exchange of small values."""
+    address: str
+    """Where it answers other ranks."""
+    longest: float
+    """Seconds of the longest exchange of a window that it has completed; 0 if there was none."""
 
 
 @final
@@ -83,6 +102,8 @@ class ElasticGroup(Group):
 
     Attributes:
         members: The name of each rank.
+        succeed: Called if this rank is to write files and print from now on.
+        step_down: Called if the others have gone on without this rank, which writes no more then.
         lighthouse_gone: Whether the lighthouse did not answer any more at the last meeting.
     """
 
@@ -105,10 +126,14 @@ class ElasticGroup(Group):
         number = f"{rank:06d}" if rank is not None else f"{_JOINED}{time.time_ns():020d}"
         self.name = f"{restart:04d}.{number}"
         self.members: tuple[str, ...] = (self.name,)
+        self._addresses: list[str] = []
         self.lighthouse_gone = False
         self._place, self._starters = place, starters
-        self._leader = self.name if rank == 0 else None
+        self._leader = self.name if rank == 0 else ""
+        self.succeed: Callable[[], object] = lambda: None
+        self.step_down: Callable[[], object] = lambda: None
         self._done, self._last = 0, b""
+        self._longest, self._failed = 0.0, 0
         self._together = self._entered = False
         self._counted = (0, 1)
         self._stream = rank if rank is not None else time.time_ns()
@@ -119,7 +144,7 @@ class ElasticGroup(Group):
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes files and prints: rank 0 of those that the program started."""
+        """Whether this rank writes files and prints: the lowest that the program started."""
         return self._leader == self.name
 
     @property
@@ -156,14 +181,15 @@ class ElasticGroup(Group):
         def receive(file: str) -> None:
             self._received = Path(file)
 
-        self._groups = torchft.ProcessGroupGloo(timeout=_EXCHANGE)
+        connecting = timedelta(seconds=_FIRST_EXCHANGE)
+        self._groups = torchft.ProcessGroupGloo(timeout=connecting)
         self._manager = torchft.Manager(
             pg=self._groups,
             load_state_dict=receive,
             state_dict=offered,
             min_replica_size=1,
             use_async_quorum=False,
-            timeout=_EXCHANGE,
+            timeout=connecting,
             connect_timeout=_PATIENCE,
             rank=0,
             world_size=1,
@@ -187,7 +213,7 @@ class ElasticGroup(Group):
             A file with the state of the training if this rank has none or an older one.
 
         Raises:
-            DistributedError: This rank cannot take part, or the rank that writes files is gone.
+            DistributedError: This rank cannot take part, or no rank is left that can write files.
         """
         self._received = None
         while not self.lighthouse_gone:
@@ -219,6 +245,7 @@ class ElasticGroup(Group):
     def commit(self) -> None:
         """Count a window as exchanged: this rank has its result."""
         self._manager.should_commit()
+        self._failed = 0
 
     def _count(self, *, shrink: bool) -> bool:
         """Let torchft find the ranks that live; return False if there is no lighthouse any more.
@@ -227,22 +254,29 @@ class ElasticGroup(Group):
             RankLost: One of them has died since.
             DistributedError: This rank is refused.
         """
+        assert self._healing is not None  # noqa: S101 - begun
         while True:
+            self._groups.set_timeout(timedelta(seconds=_CONNECT * 2**self._failed))
             try:
+                if not self._place.answers():
+                    raise ConnectionError
                 with warnings.catch_warnings():
                     # torchft's own; as an error it would look like the loss of a rank.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     self._manager.start_quorum(shrink_only=shrink, timeout=_PATIENCE)
                 break
-            except (TimeoutError, RuntimeError) as error:
+            except (TimeoutError, RuntimeError, ConnectionError) as error:
                 self._manager._quorum_future = None
                 if self._place.answers():
+                    if self._entered and self._healing.is_left_out(self.name, self._addresses):
+                        raise self.left_out() from error
                     continue
                 if not self._entered:
                     raise self._no_lighthouse() from error
                 self.lighthouse_gone = True
                 return False
         if (failed := self._manager.errored()) is not None:
+            self._failed = min(self._failed + 1, _MOST_FAILED)
             problem = failed.original_exception
             self._break_off(problem)
             if isinstance(problem, DistributedError):
@@ -255,6 +289,14 @@ class ElasticGroup(Group):
             self.rank, self.world_size = self._counted
         return True
 
+    def left_out(self) -> DistributedError:
+        """Write no more, and return the error for a rank without which the others have gone on."""
+        self.step_down()
+        return DistributedError(
+            "this rank was out of reach, and the others have gone on without it; started again, it "
+            "joins them"
+        )
+
     def _no_lighthouse(self) -> DistributedError:
         return DistributedError(
             f"the lighthouse {self._place.lighthouse} does not answer: the training has ended, or "
@@ -263,22 +305,33 @@ class ElasticGroup(Group):
 
     def _tell(self, *, at_window: bool) -> list[_Present]:
         """Compare with the others, and bring those up to date that lack the newest values."""
-        mine = _Present(self.name, self._done, at_window)
+        assert self._healing is not None  # noqa: S101 - begun
+        address = self._healing.metadata()
+        mine = _Present(self.name, self._done, at_window, address, self._longest)
         ranks: list[_Present] = [pickle.loads(one) for one in self._all_gather(pickle.dumps(mine))]  # noqa: S301
+        self._longest = max(one.longest for one in ranks)
         newest = max(one.done for one in ranks)
         if any(one.done != newest for one in ranks):
             last = self._all_gather(self._last)
             source = next(at for at, one in enumerate(ranks) if one.done == newest)
             self._last, self._done = last[source], newest
-        self.members = tuple(one.name for one in ranks)
-        if self._leader is None and _JOINED not in self.members[0]:
-            self._leader = self.members[0]
-        if self._leader is not None and self._leader != self.members[0]:
-            raise DistributedError(
-                "the rank that writes the files of the training is gone; the training continues "
-                "from its last checkpoint when it is started again"
-            )
+        self.members = self._healing.members = tuple(one.name for one in ranks)
+        self._addresses = [one.address for one in ranks if one.name != self.name]
+        if self._leader not in self.members:
+            self._follow(self.members[0])
         return ranks
+
+    def _follow(self, first: str) -> None:
+        """Let the lowest rank write files and print, because the one before is gone."""
+        if _JOINED not in first:
+            self._leader = first
+            if self.leads and self._entered:
+                self.succeed()
+        elif self._entered:
+            raise DistributedError(
+                "all ranks that the program started are gone, and only they can write the files of "
+                "the training; started again, it continues from its last checkpoint"
+            )
 
     def _break_off(self, error: Exception) -> None:
         """Leave the connections of an exchange that failed, so that nobody waits for this rank."""
@@ -344,6 +397,13 @@ class ElasticGroup(Group):
         """Return the object of the first rank."""
         return self.gather_objects(value)[0]  # type: ignore[return-value]
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what the first rank makes; if it dies, the next one makes it again."""
+        while True:
+            found = self.gather_objects([make()] if self.leads else [])
+            if (made := next(filter(None, found), None)) is not None:
+                return made[0]
+
     def scatter_objects(self, values: Sequence[T] | None) -> T:
         """Return this rank's part."""
         parts: Sequence[T] = self.broadcast_object(values)
@@ -364,6 +424,7 @@ class ElasticGroup(Group):
             return Done(tensor)
         options: Any = AllreduceOptions()
         options.reduceOp = ReduceOp.MAX if maximum else ReduceOp.SUM
+        options.timeout = self._limit()
         with self._with_others():
             work = self._groups.allreduce([tensor], options)
         return _Sum(self, work, tensor)
@@ -401,9 +462,16 @@ class ElasticGroup(Group):
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         rows = [torch.empty_like(tensor) for _ in range(self._counted[1])]
+        options: Any = AllgatherOptions()
+        options.timeout = self._limit()
         with self._with_others():
-            self._groups.allgather([rows], [tensor], AllgatherOptions()).wait()
+            self._groups.allgather([rows], [tensor], options).wait()
         return rows
+
+    def _limit(self) -> timedelta:
+        """Return how long an exchange may take; twice as long after each that has failed."""
+        usual = max(_TIMES_LONGEST * self._longest, _LEAST_EXCHANGE)
+        return timedelta(seconds=(usual if self._longest else _FIRST_EXCHANGE) * 2**self._failed)
 
     @contextmanager
     def _with_others(self) -> Iterator[None]:
@@ -412,11 +480,15 @@ class ElasticGroup(Group):
         Raises:
             RankLost: It has failed.
         """
+        began = time.perf_counter()
         try:
             yield
         except (RuntimeError, AssertionError) as error:
+            self._failed = min(self._failed + 1, _MOST_FAILED)
             self._break_off(error if isinstance(error, RuntimeError) else RuntimeError(str(error)))
             raise RankLost(str(error)) from error
+        if self._together:  # else it may have waited for rank 0, which evaluates or writes
+            self._longest = max(self._longest, time.perf_counter() - began)
 
 
 @final

@@ -8,12 +8,13 @@ own.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,13 @@ from flodl.ranks.signature import Signature, difference
 
 _STATE = "state"
 _SIGNATURE = "signature"
+_MEMBERS = "members"
+
+_SECONDS = 10.0
+"""How long a request for a state waits until the state is there."""
+
+_TRIES = 6
+"""Requests in a row of which the last one ends a rank that joins."""
 
 
 @final
@@ -34,13 +42,18 @@ class Healing:
         host: Address on which to serve.
         token: Secret of the run.
         signature: What has to be the same on all ranks.
+
+    Attributes:
+        members: The ranks at the latest meeting, by name.
     """
 
     def __init__(self, host: str, token: str, signature: Signature) -> None:
         # As another rank receives it.
         self._token, self._signature = token, json.loads(json.dumps(signature))
         self._folder = tempfile.TemporaryDirectory(prefix="flodl-heal-")
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._failed = 0
+        self.members: Sequence[str] = ()
         self._step, self._file = -1, Path()
         self._server = ThreadingHTTPServer((host, 0), _handler(self))
         self._server.daemon_threads = True
@@ -66,12 +79,13 @@ class Healing:
         timeout: timedelta,  # noqa: ARG002
     ) -> None:
         """Serve a state to ranks that are behind, until :meth:`disallow_checkpoint`."""
-        with self._lock:
+        with self._changed:
             self._step, self._file = step, Path(state_dict["user"]["default"])
+            self._changed.notify_all()
 
     def disallow_checkpoint(self) -> None:
         """Serve no state any more: this rank changes its own now."""
-        with self._lock:
+        with self._changed:
             self._step = -1
 
     def recv_checkpoint(
@@ -84,7 +98,8 @@ class Healing:
         """Fetch the state of a training from another rank.
 
         Raises:
-            DistributedError: This rank does not train the same, or the other rank is gone.
+            DistributedError: This rank does not train the same, or no rank can be reached.
+            ConnectionError: The other rank is gone; another one may have the state.
         """
         import httpx2
 
@@ -114,13 +129,28 @@ class Healing:
                     for piece in body.raise_for_status().iter_bytes(1 << 20):
                         file.write(piece)
         except httpx2.HTTPError as error:
-            raise DistributedError(
-                f"the state of the training cannot be read from {metadata}: {error}"
-            ) from error
+            self._failed += 1
+            told = f"the state of the training cannot be read from {metadata}: {error}"
+            kind = ConnectionError if self._failed < _TRIES else DistributedError
+            raise kind(told) from error
+        self._failed = 0
         return {
             "user": {"default": str(target)},
             "torchft": {"step": step, "batches_committed": 0},
         }
+
+    def is_left_out(self, name: str, addresses: Sequence[str]) -> bool:
+        """Whether a rank at one of the addresses has met others, and not the rank of this name."""
+        import httpx2
+
+        headers = {"Authorization": f"Bearer {self._token}"}
+        for address in addresses:
+            with contextlib.suppress(httpx2.HTTPError):
+                url = f"{address}/{_MEMBERS}"
+                answer = httpx2.get(url, headers=headers, timeout=1.0, trust_env=False)
+                if name not in answer.raise_for_status().json():
+                    return True
+        return False
 
     def shutdown(self, wait: bool = True) -> None:  # noqa: ARG002 - torchft's interface
         """Stop serving."""
@@ -134,8 +164,11 @@ class Healing:
             return 403, b"another token"
         if path == f"/{_SIGNATURE}":
             return 200, json.dumps(self._signature).encode()
-        with self._lock:
-            known = self._step >= 0 and path == f"/{_STATE}/{self._step}"
+        if path == f"/{_MEMBERS}":
+            return 200, json.dumps(self.members).encode()
+        with self._changed:
+            # The rank that joins may ask before this one has written its state.
+            known = self._changed.wait_for(lambda: path == f"/{_STATE}/{self._step}", _SECONDS)
             return (200, self._file) if known else (404, b"no such state")
 
 

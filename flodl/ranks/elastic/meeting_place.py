@@ -12,20 +12,25 @@ from typing import Any, Self, final
 from urllib.parse import urlsplit
 
 from flodl.errors import DistributedError
+from flodl.ranks.group import CONTROL_TIMEOUT
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 
 BIND_VARIABLE = "FLODL_LIGHTHOUSE"
-"""``HOST:PORT`` on which the lighthouse of a training listens; only this host by default."""
+"""``HOST:PORT`` on which the lighthouse of a training listens; only this host by default.
+
+``HOST:PORT#TOKEN`` gives the token as well, for a launcher that starts the other ranks itself.
+"""
 
 HEARTBEAT_MS = 1000
 """A rank whose heartbeat is missing for so long counts as dead; torchft sends ten in this time."""
 
-JOIN_MS = 300_000
+JOIN_MS = round(CONTROL_TIMEOUT.total_seconds() * 1000)
 """How long the lighthouse waits for living ranks after the first has arrived.
 
-It has to be longer than a window of the slowest rank: a rank that is left out would be copied from
-another one, and what it has trained would be lost. Only a rank that hangs makes the others wait so
-long, because dead ranks have no heartbeat.
+It has to be longer than a window of the slowest rank, and than an evaluation on rank 0: a rank that
+is left out loses what it has trained. Nobody has measured these times when the lighthouse starts.
+Only a rank that lives and never comes makes the others wait so long, because ranks that are dead or
+out of reach have no heartbeat.
 """
 
 
@@ -83,9 +88,9 @@ class MeetingPlace:
         return cls(f"http://{parts.netloc}", token)
 
     @classmethod
-    def at(cls, host: str, port: int) -> Self:
-        """Return a new meeting place with a fresh token."""
-        return cls(f"http://{host}:{port}", secrets.token_urlsafe(16))
+    def at(cls, host: str, port: int, token: str = "") -> Self:
+        """Return a new meeting place; with a fresh token, unless one is given."""
+        return cls(f"http://{host}:{port}", token or secrets.token_urlsafe(16))
 
     @property
     def text(self) -> str:
@@ -131,7 +136,8 @@ def lighthouse(environ: Mapping[str, str], min_ranks: int) -> tuple[Any, Meeting
         DistributedError: torchft is not installed, or the address cannot be used.
     """
     coordination = load_torchft().coordination
-    host, _, port = (environ.get(BIND_VARIABLE) or "127.0.0.1:0").rpartition(":")
+    given, _, token = (environ.get(BIND_VARIABLE) or "127.0.0.1:0").partition("#")
+    host, _, port = given.rpartition(":")
     try:
         server = coordination.LighthouseServer(
             bind=f"{host}:{int(port)}",
@@ -146,4 +152,4 @@ def lighthouse(environ: Mapping[str, str], min_ranks: int) -> tuple[Any, Meeting
             "HOST:PORT of this host"
         ) from error
     # Its own address has the name of the host, which others may not know.
-    return server, MeetingPlace.at(host, int(server.address().rpartition(":")[2]))
+    return server, MeetingPlace.at(host, int(server.address().rpartition(":")[2]), token)

@@ -57,7 +57,7 @@ class ElasticLaunch:
         """Call a function in new processes; return its results by rank, without lost ranks.
 
         Raises:
-            LaunchError: The rank that writes files has failed, or one failed before its first step.
+            LaunchError: One failed before its first step, or all that could write the files did.
         """
         server, place = lighthouse(os.environ, self.min_ranks)
         log.msg(f"  other hosts join with {JOIN_VARIABLE}={place.text}")
@@ -117,6 +117,7 @@ def _started(args: tuple[Any, ...], environ: dict[str, str], folder: Path) -> PC
 def _wait(running: dict[int, PContext], folder: Path) -> dict[int, Any]:
     """Wait until all ranks have ended; remove them from ``running``."""
     results: dict[int, Any] = {}
+    lost: dict[int, ProcessFailure] = {}
     while running:
         for rank, process in list(running.items()):
             ended = process.wait(timeout=0)
@@ -126,12 +127,18 @@ def _wait(running: dict[int, PContext], folder: Path) -> dict[int, Any]:
             if not ended.failures:
                 results[rank] = ended.return_values[0]
                 continue
-            failure: ProcessFailure = ended.failures[0]
-            has_begun = any_begun(folder)
-            reached = any((folder / str(rank)).glob("**/reached"))
-            if rank == 0 or not has_begun:
-                raise LaunchError(rank, failure, reached=reached, has_begun=has_begun)
-            if 0 not in results:
-                log.warning(f"rank {rank} ended with {cause_of(failure)[0]}; the others train on")
+            lost[rank] = ended.failures[0]
+            if not any_begun(folder):
+                raise _failure(rank, lost[rank], folder)
+            if running and not results:
+                told = cause_of(lost[rank])[0]
+                log.warning(f"rank {rank} ended with {told}; the others train on")
         time.sleep(MONITOR_SECONDS)
+    if lost and all(result is None for result in results.values()):
+        raise _failure(*lost.popitem(), folder)
     return results
+
+
+def _failure(rank: int, failure: ProcessFailure, folder: Path) -> LaunchError:
+    reached = any((folder / str(rank)).glob("**/reached"))
+    return LaunchError(rank, failure, reached=reached, has_begun=any_begun(folder))

@@ -183,6 +183,7 @@ class SampleLedger:
     def __init__(self, path: str | os.PathLike[str], facts: LedgerFacts) -> None:
         self._path = Path(path)
         self._length, self._chain = len(MAGIC), _first_chain()
+        self._behind: tuple[dict[str, Any], bytes] | None = None
         try:
             self._path.write_bytes(MAGIC)
         except OSError as error:
@@ -223,6 +224,7 @@ class SampleLedger:
         ledger = cls.__new__(cls)
         ledger._path = Path(path)
         ledger._length, ledger._chain = length, bytes.fromhex(digest)
+        ledger._behind = None
         try:
             if source is not None:
                 _copy_start(origin, ledger._path, length)
@@ -232,6 +234,33 @@ class SampleLedger:
         if facts is not None and facts != contents.facts_at(length):
             ledger.state_facts(facts)
         return ledger
+
+    @classmethod
+    def follow(cls, path: str | os.PathLike[str], mark: Mapping[str, Any]) -> SampleLedger:
+        """Follow a ledger that another process writes: give this object the same records.
+
+        Args:
+            path: The file; nothing is written to it before :meth:`take_over`.
+            mark: The result of :meth:`mark` there.
+        """
+        ledger = cls.__new__(cls)
+        ledger._path = Path(path)
+        ledger._length, ledger._chain = mark["length"], bytes.fromhex(mark["digest"])
+        ledger._behind = dict(mark), b""
+        return ledger
+
+    def take_over(self) -> None:
+        """Write the ledger from now on: the other process is lost.
+
+        That process may have been lost before or while it wrote the last record.
+
+        Raises:
+            RunDirectoryError: The file is not the one that was followed, or cannot be written.
+        """
+        assert self._behind is not None  # noqa: S101 - it followed
+        (mark, record), self._behind = self._behind, None
+        SampleLedger.reopen(self._path, mark)
+        self._write(record, mark["length"])
 
     def state_facts(self, facts: LedgerFacts) -> None:
         """Write facts about the data; they apply to the records that follow.
@@ -263,24 +292,35 @@ class SampleLedger:
         Raises:
             RunDirectoryError: The file cannot be written.
         """
-        try:
-            with self._path.open("r+b") as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise _refused(self._path, error) from error
+        if self._behind is None:
+            try:
+                with self._path.open("r+b") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise _refused(self._path, error) from error
+        return self._place()
+
+    def _place(self) -> dict[str, Any]:
         return {"length": self._length, "digest": self._chain.hex()}
 
     def _add(self, kind: bytes, content: bytes) -> None:
         head = _HEAD.pack(kind, len(content))
         chain = _link(self._chain, head, content)
         record = head + content + chain
+        if self._behind is None:
+            self._write(record, self._length)
+        else:
+            self._behind = self._place(), record
+        self._length, self._chain = self._length + len(record), chain
+
+    def _write(self, record: bytes, length: int) -> None:
+        """Append a record to the file, which has this length."""
         try:
             with self._path.open("r+b", buffering=0) as file:
-                file.seek(self._length)
-                _write_all(file, record, self._length)
+                file.seek(length)
+                _write_all(file, record, length)
         except OSError as error:
             raise _refused(self._path, error) from error
-        self._length, self._chain = self._length + len(record), chain
 
 
 @final

@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, final
 
-from flodl.monitor.timeline import Timeline
-from flodl.monitor.timeline_merge import merge_timelines
+from flodl.monitor.timeline import Timeline, merge_timelines
 from flodl.ranks.launch.clock_offsets import clock_offsets
 from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.epoch_end import call_back

@@ -75,11 +75,13 @@ class RankCheckpoints:
         if start.source is not None and plan.best is not None:
             self.keeper.adopt_best(start.source, start.position.epoch)
         if found.schedule is not None and plan.run_dir is not None and self._group.leads:
-            path = plan.run_dir.path / "samples.ledger"
+            path = plan.run_dir.sample_ledger
             facts = self._facts()
             if found.ledger is None:
                 facts = replace(facts, since=found.schedule.position)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
+        elif plan.whole is not None and (run := plan.whole.run_dir) is not None and found.ledger:
+            self._ledger = SampleLedger.follow(run.sample_ledger, found.ledger)
         self.trace = StepTrace.begin(
             plan,
             self._parts.batches,
@@ -88,6 +90,34 @@ class RankCheckpoints:
             rank=group.rank,
             world_size=group.world_size,
         )
+
+    def take_over(self, plan: TrainingPlan, steps: int) -> None:
+        """Write from now on what another rank has written.
+
+        Args:
+            plan: Names the run directory.
+            steps: Optimizer steps of this rank.
+
+        Raises:
+            RunDirectoryError: The ledger cannot be continued.
+        """
+        self._plan = plan
+        self.keeper.finish()
+        self.keeper = CheckpointKeeper(self._parts.model, plan.run_dir)
+        if self._ledger is not None:
+            self._ledger.take_over()
+        self.trace = StepTrace.begin(
+            plan,
+            self._parts.batches,
+            after=steps,
+            source=None,
+            rank=self._group.rank,
+            world_size=self._group.world_size,
+        )
+
+    def ledger_mark(self) -> dict[str, Any] | None:
+        """Return the mark of the sample ledger; None if this rank has none."""
+        return self._ledger.mark() if self._ledger is not None else None
 
     def check_once(self) -> None:
         """Check after the first step that the training can be saved.
@@ -187,7 +217,7 @@ class RankCheckpoints:
         return {
             "schedule": schedule.as_json(),
             "ranks": ranks,
-            "ledger": self._ledger.mark() if self._ledger is not None else None,
+            "ledger": self.ledger_mark(),
             "outer": outer.state_dict() if outer is not None else {},
             "orders": [
                 self._parts.loader.state_at(*begun) for begun in schedule.unfinished(length)

@@ -58,6 +58,7 @@ class Reporter(Callback):
         monitor: Receives epochs and step values; None for no monitor.
         ledger: The time ledger.
         clock: Monotonic seconds.
+        history: The metrics of the complete epochs.
     """
 
     _engine: StepEngine
@@ -68,8 +69,9 @@ class Reporter(Callback):
         monitor: Monitor | None,
         ledger: TimeLedger,
         clock: Callable[[], float] = time.perf_counter,
+        history: Sequence[EpochMetrics] = (),
     ) -> None:
-        self._plan = plan
+        self._plan, self._history, self._told_epochs = plan, history, 0
         self._monitor = monitor
         self._ledger = ledger
         self._clock = clock
@@ -80,6 +82,18 @@ class Reporter(Callback):
         self._done: int | None = None
         self.step_values = StepValues() if monitor is not None else None
         """What single steps record for the monitor; None without one."""
+
+    def take_over(self, plan: TrainingPlan) -> Sequence[EpochRecord]:
+        """Report from now on what another rank has reported, and introduce the training again.
+
+        Returns:
+            The records of the epochs so far, without the load of the machine.
+        """
+        self._plan, self._monitor, self._facts = plan, monitor_of(plan), {}
+        past = Monitor(plan.num_epochs, terminal=False)
+        for metrics in self._history[: self._told_epochs]:
+            past.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
+        return past.history
 
     def open(self) -> None:
         """Begin to show on the terminal what the training does."""
@@ -101,6 +115,7 @@ class Reporter(Callback):
             records: The epochs of the run that this run continues.
         """
         self.tell_facts(facts)
+        self._told_epochs = len(self._history)
         if self._monitor is None:
             return
         if self.step_values is not None:
@@ -249,6 +264,7 @@ class Reporter(Callback):
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
         """Report a finished epoch."""
         self.tell_facts(self._engine.report())
+        self._told_epochs = len(self._history)
         self._tell_acts()
         if self._monitor is not None:
             if self.step_values is not None:
@@ -371,12 +387,7 @@ def reported(
         ledger: The time ledger.
         history: The metrics of the complete epochs, which the training extends.
     """
-    monitor = plan.monitor
-    wanted = plan.run_dir is not None or plan.live is not None or plan.sinks
-    if monitor is None and wanted:
-        tells = plan.run_dir is None or plan.run_dir.writes
-        monitor = Monitor(plan.num_epochs, terminal=tells)
-    reporter = Reporter(plan, monitor, ledger)
+    reporter = Reporter(plan, monitor_of(plan), ledger, history=history)
     try:
         reporter.open()
         yield reporter
@@ -384,6 +395,14 @@ def reported(
         reporter.finish(end_state(error), history, error)
         raise
     reporter.finish("complete", history, None)
+
+
+def monitor_of(plan: TrainingPlan) -> Monitor | None:
+    """Return the monitor of a plan, or a new one if something is to be recorded or shown."""
+    wanted = plan.run_dir is not None or plan.live is not None or plan.sinks
+    if plan.monitor is not None or not wanted:
+        return plan.monitor
+    return Monitor(plan.num_epochs, terminal=plan.run_dir is None or plan.run_dir.writes)
 
 
 def _style(plan: TrainingPlan, monitor: Monitor | None) -> Style:

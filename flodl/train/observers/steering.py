@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flodl.train.observers.mailbox import Answer
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+    from flodl.train.run.run_directory import RunDirectory
     from flodl.train.step.learning_rate import SteeredRate
 
 PAGE = "live page"
@@ -78,14 +79,17 @@ class Steering:
         self.announce: Callable[[Mapping[str, Any]], object] = lambda _: None
         self.on_pause: Callable[[float | None], object] = lambda _: None
         self._paused = False
-        run = plan.run_dir
-        self._run = run if run is not None and run.writes else None
-        self._journal = Journal(self._run.path / NAME) if self._run is not None else None
         self._socket: PrivateSocket | None = None
+        self.record_in(plan.run_dir)
         self._announced: Act | None = None
         self._replayed: list[Act] = []
 
     # --- Beginning and end ---------------------------------------------------------------------
+
+    def record_in(self, run: RunDirectory | None) -> None:
+        """Record acts in a run directory from now on, if this rank writes one."""
+        self._run = run if run is not None and run.writes else None
+        self._journal = Journal(self._run.path / NAME) if self._run is not None else None
 
     def open(self) -> None:
         """Begin to listen, if there is a run directory; without a socket, only warn."""

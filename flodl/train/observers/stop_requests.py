@@ -124,7 +124,7 @@ class BetweenSteps:
 
     def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
         """Return the wishes of rank 0; collective."""
-        return self._group.broadcast_object(list(wishes) if self._group.leads else None)
+        return self._group.from_first(lambda: list(wishes))
 
 
 def end_launcher(group: Group, interrupt: InterruptRequest) -> None:
@@ -137,7 +137,7 @@ def end_launcher(group: Group, interrupt: InterruptRequest) -> None:
     launched = detect(os.environ)
     if launched is None or _ELASTIC not in os.environ:
         return
-    if launched.local_rank == 0:
+    if group.leads or launched.local_rank == 0:
         os.kill(os.getppid(), signal.SIGINT)
     limit = time.monotonic() + _PATIENCE
     while not interrupt.requested and time.monotonic() < limit:

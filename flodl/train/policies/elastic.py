@@ -81,6 +81,7 @@ class ElasticFeed(WindowFeed):
     def attend(self, member: Member) -> None:
         """Learn how the state of this rank is read and written."""
         self._member = member
+        self._ranks.succeed, self._ranks.step_down = member.take_over, member.step_down
 
     @property
     def rank(self) -> int:
@@ -180,6 +181,8 @@ class ElasticFeed(WindowFeed):
                 # A rank died before all had the average: take it from one that has it.
                 joined = self._member.take(state)
                 self._offers = {offer["name"]: offer for offer in joined.offers}
+                if ranks.name not in self._offers:
+                    raise ranks.left_out()
                 self.averages += 1
                 return Averaged(0.0, True, 0.0), 0.0
             self._has_met = False

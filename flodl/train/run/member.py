@@ -19,7 +19,7 @@ from flodl.train.epoch_metrics import add_up
 from flodl.train.run.training_state import TrainingState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from flodl.ranks.planning.schedule import ScheduleState
@@ -38,10 +38,19 @@ class Member:
     Args:
         steps: The steps of this rank.
         saving: Knows the state of the loop.
+        take_over: Lets this rank write the files of the training and print.
+        step_down: Lets this rank write no more.
     """
 
-    def __init__(self, steps: Steps, saving: Saving) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        saving: Saving,
+        take_over: Callable[[], object],
+        step_down: Callable[[], object],
+    ) -> None:
         self._steps, self._saving = steps, saving
+        self.take_over, self.step_down = take_over, step_down
 
     def write(self, file: Path, place: Position, schedule: ScheduleState, joined: Joined) -> None:
         """Write the state of this rank for one that joins; only this rank takes part."""
@@ -53,6 +62,7 @@ class Member:
                 "schedule": schedule.as_json(),
                 "rank": asdict(counts),
                 "writes": steps.checkpoints.keeps,
+                "ledger": steps.checkpoints.ledger_mark(),
             }
         }
         captured = TrainingState.capture(steps.parts.parts(extra), place)
@@ -78,7 +88,7 @@ class Member:
         }
 
     def record(self, position: int, offers: Sequence[Mapping[str, Any]]) -> None:
-        """Write the samples of all ranks to the ledger, on the rank that has it."""
+        """Write the samples of all ranks to the ledger, or follow the rank that does."""
         segments = [base64.b64decode(offer["segment"]) for offer in offers]
         self._steps.checkpoints.append_segments(position, segments)
 

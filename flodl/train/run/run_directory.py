@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -299,6 +300,25 @@ class RunDirectory:
             self._restarted = launched.restart > 0
             self._begin_again({**launch_record(launched), "restarts": launched.restart})
         return self
+
+    def take_over(self) -> None:
+        """Write from now on: the rank that has written is lost.
+
+        Raises:
+            RunDirectoryError: ``environment.json`` cannot be read.
+        """
+        try:
+            text = (self.path / "environment.json").read_text(encoding="utf-8")
+            self._environment |= json.loads(text)
+        except (OSError, ValueError) as failure:
+            raise RunDirectoryError(
+                f"cannot read {self.path / 'environment.json'}: {failure}"
+            ) from failure
+        self._writes = True
+
+    def hand_over(self) -> None:
+        """Write no more: another rank does."""
+        self._writes = False
 
     def restart_source(self) -> Path | None:
         """The checkpoint of this run itself, if its ranks had to be started again."""

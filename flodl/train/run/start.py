@@ -77,5 +77,7 @@ def _begin_joined(
         schedule=ScheduleState.from_json(form["schedule"]),
         counts=RankCounts(**{**form["rank"], "local_step": 0, "step": 0}),
         writes=bool(form["writes"]),
+        # A rank that joins later may have no access to the files.
+        ledger=None if group.joins else form["ledger"],
         joined=Joined.from_json(form),
     )

@@ -91,9 +91,9 @@ class SettingMethods:
     def pure_step(self, on: bool = True) -> Self:
         """Declare that a step changes only the model and the optimizer, so it may run on copies.
 
-        This lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few
-        more times, with copies of the model. Do not declare this if ``train_fn`` changes anything else:
-        a queue, a counter, a file, a second model.
+        This lets the engine ``"auto"`` compile the step as well, and repeat it as a CUDA graph on a
+        GPU. Compiling calls ``train_fn`` a few more times, with copies of the model. Do not declare
+        this if ``train_fn`` changes anything else: a queue, a counter, a file, a second model.
         """
 
     def deterministic(self, on: bool = True) -> Self:

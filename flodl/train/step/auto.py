@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsFloat, final
 
 import torch
 from torch import nn
@@ -18,13 +19,14 @@ from flodl.train.step.fused import fused_step
 from flodl.train.step.layout import has_hooks, rows_of_layers
 from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
 from flodl.train.step.onednn import onednn_refusal
+from flodl.train.step.purity import Gain, doubt, gain
 from flodl.train.step.threads import fewer_threads, waited_seconds
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning, thread_words
 
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings
-    from flodl.train.step.live_steps import Steps
+    from flodl.train.step.live_steps import Measured, Steps
     from flodl.train.step.losses import LossLog
 
 
@@ -48,6 +50,8 @@ class AutoPolicy:
         block: Largest number of steps that are measured together.
         short_step: A single thread is tried for steps up to this many seconds.
         compile_seconds: Seconds that compiling is expected to take.
+        autotune_seconds: Seconds that compiling is expected to take if torch tries many kernels.
+        capture_seconds: Seconds that capturing a CUDA graph is expected to take.
         only: The fields of :class:`Tuning` that are tried; None tries all.
     """
 
@@ -58,6 +62,8 @@ class AutoPolicy:
     block: int = 40
     short_step: float = 0.02
     compile_seconds: float = 20.0
+    autotune_seconds: float = 180.0
+    capture_seconds: float = 0.1
     only: frozenset[str] | None = None
 
 
@@ -111,7 +117,7 @@ class AutoEngine(TunedEngine):
     ) -> None:
         super().__init__(model, optimizer, settings)
         self._policy = policy or AutoPolicy()
-        self._steps = self._steps_left = total_steps
+        self._steps, self._first = total_steps, 0
         self._pure = pure
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._notes: dict[str, str] = {}
@@ -124,6 +130,7 @@ class AutoEngine(TunedEngine):
         self._decision: Decision | None = None
         self._source = ""
         self._course: Steps[None] | None = None
+        self._asks_for_gain = self._looked_for_gain = False
 
     @property
     def decided(self) -> bool:
@@ -135,6 +142,9 @@ class AutoEngine(TunedEngine):
         """Train on one batch or on a part of one."""
         if not self._key:
             self._begin(batch)
+        if self._asks_for_gain and closes and parts == 1:
+            self._asks_for_gain = False
+            self._offer(batch)
         if self.tuning != self._stretch:
             self._stretch = self.tuning
             self._stretches.append((self.global_step + 1, str(self.tuning)))
@@ -147,7 +157,6 @@ class AutoEngine(TunedEngine):
         super().step(batch, losses, parts=parts, closes=closes)
         self._clock.end()
         if closes:
-            self._steps_left -= 1
             try:
                 self._course.send(Taken(self._clock.take(), batch))
             except StopIteration:
@@ -181,6 +190,17 @@ class AutoEngine(TunedEngine):
         except ValueError as error:
             log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
 
+    def end_epoch(self) -> None:
+        """After the first whole epoch with a decision, look whether the step could be pure."""
+        verbose = log.enabled(log.Verbosity.VERBOSE)
+        if verbose and not self._pure and self.decided and not self._looked_for_gain:
+            self._looked_for_gain = self._asks_for_gain = True
+
+    def present(self) -> None:
+        """Expect changes, and do not count the time until the next step as part of one."""
+        super().present()
+        self._clock.pause()
+
     def close(self) -> None:
         """Stop trials, and free a graph."""
         self._course = None
@@ -190,8 +210,9 @@ class AutoEngine(TunedEngine):
 
     def _begin(self, batch: Any) -> None:
         """Use a decision that is known for this training, or start the trials."""
+        self._first = self.global_step
         options = f"pure={self._pure}"
-        self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
+        self._key = decision_key(self.model, self.optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
         changed, self._source = "", "checkpoint"
         if known is None or not (known.suits(self._key) and known.holds_for(self._steps)):
@@ -232,6 +253,28 @@ class AutoEngine(TunedEngine):
             self._decision.store()
         log.verbose(f"engine: {self.tuning} from here on ({reason})")
 
+    def _offer(self, batch: Any) -> None:
+        """Print what declaring the step pure would bring, measured on a copy."""
+        budget, policy = self._budget(), self._policy
+        block = max(1, min(policy.block, math.ceil(0.05 / max(self._seconds, 1e-6))))
+        steps = 4 * 6 * (block + 1)
+        reason = doubt(self.model, self.settings.train_fn)
+        if not reason and steps * self._seconds > budget:
+            reason = "the training is too short to measure it"
+        if not reason:
+            compiles = policy.compile_seconds + steps * self._seconds <= budget
+            found = gain(self, batch, compiles=compiles, bar=1 - policy.gain, block=block)
+            if isinstance(found, Gain):
+                before, after = self._seconds * 1e3, self._seconds * found.ratio * 1e3
+                log.verbose(
+                    "engine: a step seems to change only the model and the optimizer; if so, add "
+                    f".pure_step(): {before:.4g} -> {after:.4g} ms per step with {found.tuning}, "
+                    "measured on a copy"
+                )
+                return
+            reason = found
+        log.debug(f"engine: no word about .pure_step(): {reason}")
+
     # --- Trials between steps -----------------------------------------------------------------
 
     def candidates(self) -> list[Candidate]:
@@ -253,6 +296,10 @@ class AutoEngine(TunedEngine):
         if self._pure:
             change = {"compiled": True, "channels_last": False}
             found += [Candidate("compiled", change, self._compile_refusal)]
+        if self._pure and captures_on(self._device):
+            change = {"autotuned": True, "compiled": False, "channels_last": False}
+            refusal = partial(self._compile_refusal, autotunes=True)
+            found += [Candidate("autotuned", change, refusal)]
         only = self._policy.only
         return [one for one in found if only is None or next(iter(one.change)) in only]
 
@@ -281,64 +328,88 @@ class AutoEngine(TunedEngine):
         """Measure a candidate, and return the better tuning."""
         tuning, name, policy = replace(best, **candidate.change), candidate.name, self._policy
         taken = yield
-        budget = policy.cost * self._left() - self._cost
-        if reason := self._too_expensive(tuning, budget) or candidate.refusal(taken.batch):
+        if reason := self._too_expensive(tuning) or candidate.refusal(taken.batch):
             self._notes[name] = reason
             return best
-        if tuning.captured:
-            self.use(tuning)
-            yield  # a plain step, as a capture requires
-            yield  # captures
-        block = min(policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
-        rounds = 5 if self._seconds < 1.0 else 3
-        bar = 1 - policy.gain
-        found = yield from measure(
-            self, best, tuning, bar=bar, block=block, rounds=rounds, budget=budget
-        )
-        self._cost += found.cost
+        found = yield from self._compare(best, tuning)
+        if math.isinf(found.ratio) and tuning.captured and not candidate.change.get("captured"):
+            # Its graph is what failed. Without it, the candidate may still be faster.
+            tuning = replace(tuning, captured=False)
+            found = yield from self._compare(best, tuning)
         if math.isinf(found.ratio):
             self._notes[name] = self.capture_refusal or "the program sets the number of threads"
         else:
             self._notes[name] = f"{found.ratio:.3f}x"
-        if found.ratio + found.noise <= bar:
+        if found.ratio + found.noise <= 1 - policy.gain:
             self._seconds *= found.ratio
             best = tuning
         self.use(best)
         return best
 
-    def _too_expensive(self, tuning: Tuning, budget: float) -> str:
+    def _compare(self, best: Tuning, tuning: Tuning) -> Steps[Measured]:
+        """Measure a tuning beside the best one; add what that has cost."""
+        policy, prepared = self._policy, list[SupportsFloat]()
+        self.use(tuning)
+        if tuning.captured:
+            for _ in range(2):  # a plain step, as a capture requires, and the capture
+                taken = yield
+                prepared.append(taken.seconds)
+        self._cost += sum(max(0.0, float(one) - self._seconds) for one in prepared)
+        block = min(policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
+        found = yield from measure(
+            self,
+            best,
+            tuning,
+            bar=1 - policy.gain,
+            block=block,
+            rounds=5 if self._seconds < 1.0 else 3,
+            budget=self._budget(),
+        )
+        self._cost += found.cost
+        return found
+
+    def _budget(self) -> float:
+        """Return the seconds that trials may still cost."""
+        return self._policy.cost * self._left() - self._cost
+
+    def _too_expensive(self, tuning: Tuning) -> str:
         """Return why a trial would cost too much of the training."""
+        policy, budget = self._policy, self._budget()
         if budget <= 0:
-            return f"the trials have cost {self._policy.cost:.0%} of the training"
-        if tuning.compiled and self._policy.compile_seconds > budget:
+            return f"the trials have cost {policy.cost:.0%} of the training"
+        compiling = policy.autotune_seconds if tuning.autotuned else policy.compile_seconds
+        if (tuning.compiled or tuning.autotuned) and compiling > budget:
             return f"{format_duration(self._left())} left: compiling would not pay"
+        if tuning.captured and policy.capture_seconds > budget:
+            return f"{format_duration(self._left())} left: capturing would not pay"
         return ""
 
     def _fused_refusal(self, _: object) -> str:
         if self.settings.scaler is not None:
             return "a gradient scaler steps the optimizer"
-        kind = type(self._optimizer).__name__
-        return "" if fused_step(self._optimizer) is not None else f"{kind} has no fused step"
+        kind = type(self.optimizer).__name__
+        return "" if fused_step(self.optimizer) is not None else f"{kind} has no fused step"
 
     def _row_refusal(self, _: object) -> str:
-        if has_hooks(self._model):
+        if has_hooks(self.model):
             return "the model has hooks"
-        return "" if rows_of_layers(self._model) else "the model has no row of image layers"
+        return "" if rows_of_layers(self.model) else "the model has no row of image layers"
 
     def _capture_refusal(self, _: object) -> str:
         self.present()
-        return refusal_beside_plain_steps(self._model, self._optimizer, self.settings, self._device)
+        return refusal_beside_plain_steps(self.model, self.optimizer, self.settings, self._device)
 
-    def _compile_refusal(self, batch: Any) -> str:
+    def _compile_refusal(self, batch: Any, *, autotunes: bool = False) -> str:
         self.present()
-        has_state = getattr(self._model, "has_state", None)
+        has_state = getattr(self.model, "has_state", None)
         if callable(has_state) and has_state():
             return "the model keeps state between calls"
-        reason = self.compile(batch)
+        reason = self.compile(batch, autotunes=autotunes)
         self._cost += self.compile_seconds
         return reason
 
     def _decide(self, best: Tuning, at_most: int = 0) -> None:
+        self.drop_other_graphs()
         self._source = "measured"
         self._decision = Decision(
             key=self._key,
@@ -353,7 +424,7 @@ class AutoEngine(TunedEngine):
 
     def _left(self) -> float:
         """Return the seconds that the rest of the run takes with the best tuning so far."""
-        return max(0, self._steps_left) * self._seconds
+        return max(0, self._steps - (self.global_step - self._first)) * self._seconds
 
     def _say(self, best: Tuning) -> None:
         """Print the decision and its measurements; at VERBOSE also what was not tried, and why."""

@@ -123,6 +123,9 @@ class StepEngine(ABC):
     def present(self) -> None:  # noqa: B027 - most engines rely on nothing
         """Expect changes: call it before code outside of a step runs, such as callbacks."""
 
+    def end_epoch(self) -> None:  # noqa: B027 - most engines learn nothing from it
+        """Call this after the last step of an epoch."""
+
     def decision(self) -> Mapping[str, Any]:
         """Return the decision about the steps, as JSON values for a checkpoint."""
         return {}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fdl.base.cache_folder import cache_folder
 from flodl import log
 from flodl.data import Batch
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
-from flodl.train.step.decision import cache_folder
 from flodl.train.step.forward import forward_function
 from flodl.train.step.random_state import generators_kept
 
@@ -30,7 +30,11 @@ _numbers = iter(range(2**62))
 
 
 def compiled_forward(
-    model: nn.Module, settings: StepSettings, *, recompiles: bool = False
+    model: nn.Module,
+    settings: StepSettings,
+    *,
+    recompiles: bool = False,
+    autotunes: bool = False,
 ) -> Forward:
     """Return the training function; its first call compiles it, later calls are fast.
 
@@ -43,6 +47,8 @@ def compiled_forward(
         model: Tells the device; the result also accepts a copy of it.
         settings: The training function and autocast.
         recompiles: Compile again after a change, as often as torch allows.
+        autotunes: Let torch measure many kernels for each operation. Its mode ``reduce-overhead``
+            is not needed: a CUDA graph of the whole step saves more launches.
     """
     # A second run of the same program then finds the compiled code of the first one.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
@@ -62,7 +68,10 @@ def compiled_forward(
     # torch counts compilations per code object and stops after eight, so every engine has its own.
     code = region.__code__.replace(co_name=f"region_{next(_numbers)}")
     own = types.FunctionType(code, globals(), code.co_name, None, region.__closure__)
-    compiled = torch.compile(own, dynamic=False, fullgraph=True, options={"fallback_random": True})
+    options: dict[str, Any] = {"fallback_random": True}
+    if autotunes:
+        options |= {"max_autotune": True, "coordinate_descent_tuning": True}
+    compiled = torch.compile(own, dynamic=False, fullgraph=True, options=options)
 
     # Imported late: the compiler takes seconds to load.
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException

@@ -59,8 +59,18 @@ def place_step_counts(optimizer: Optimizer, *, fused: bool) -> None:
     """
     for parameter, state in optimizer.state.items():
         count = state.get("step")
-        if isinstance(count, Tensor):
+        # Asked first: `to` takes longer than this even where it has nothing to do.
+        if isinstance(count, Tensor) and count.is_cpu is not (parameter.is_cpu or not fused):
             state["step"] = count.to(parameter.device if fused else "cpu")
+
+
+def _has_sparse_gradient(optimizer: Optimizer) -> bool:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            grad = parameter.grad
+            if grad is not None and grad.is_sparse:
+                return True
+    return False
 
 
 @final
@@ -73,8 +83,7 @@ class FusedStep:
     def __call__(self) -> None:
         """Take one step."""
         optimizer = self._optimizer
-        gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-        if any(grad is not None and grad.is_sparse for grad in gradients):
+        if _has_sparse_gradient(optimizer):
             optimizer.step()  # torch has no fused kernel for sparse gradients
             optimizer.zero_grad()
             return

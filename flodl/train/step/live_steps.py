@@ -84,16 +84,16 @@ def measure(
     ratios: list[float] = []
     cost = noise = 0.0
     while True:
-        medians: dict[Tuning, float] = {}
+        found: dict[Tuning, _Block] = {}
         for tuning in (best, candidate) if len(ratios) % 2 else (candidate, best):
-            if engine.tuning != tuning:
-                engine.use(tuning)
-                yield  # do not measure the first step after a change
-            medians[tuning] = yield from median_of_steps(block)
+            engine.use(tuning)
+            found[tuning] = yield from _a_block(block)
             if engine.tuning != tuning:
                 return Measured(math.inf, 0.0, cost)
-        ratios.append(medians[candidate] / medians[best])
-        cost += max(0.0, medians[candidate] - medians[best]) * (block + 1)
+        usual, tried = found[best].median, found[candidate].median
+        ratios.append(tried / usual)
+        cost += max(0.0, tried - usual) * block
+        cost += sum(max(0.0, one.first - usual) for one in found.values())
         median, count = statistics.median(ratios), len(ratios)
         deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
         noise = 2 * 1.2533 * deviation / math.sqrt(count)
@@ -106,6 +106,23 @@ def measure(
             or cost > budget
         ):
             return Measured(median, noise, cost)
+
+
+class _Block(NamedTuple):
+    """Seconds of the first step of a block, and the median of the others.
+
+    The first step begins with an empty queue of the device, and may change the way: it is not
+    compared, but it costs.
+    """
+
+    first: float
+    median: float
+
+
+def _a_block(steps: int) -> Steps[_Block]:
+    first = yield
+    median = yield from median_of_steps(steps)
+    return _Block(float(first.seconds), median)
 
 
 def median_of_steps(steps: int) -> Steps[float]:
@@ -131,6 +148,9 @@ class HostClock:
     def end(self) -> None:
         """End a step or a part of one."""
         self._spent += time.perf_counter() - self._started
+
+    def pause(self) -> None:
+        """Leave out what happens until the next step begins: it is left out anyway."""
 
     def take(self) -> float:
         """Return the seconds of the step that has just ended."""
@@ -168,6 +188,10 @@ class DeviceClock:
 
     def end(self) -> None:
         """End a step or a part of one."""
+
+    def pause(self) -> None:
+        """Leave out what happens until the next step begins."""
+        self._last = None
 
     def take(self) -> SupportsFloat:
         """Return the seconds of the step that has just ended."""

@@ -49,7 +49,11 @@ class TunedEngine(StepEngine):
         settings: The settings of a step.
 
     Attributes:
+        model: As given.
+        optimizer: As given.
         hides_gradients: A captured step is taken even if somebody watches gradients.
+        capture_refusal: Why steps of the last tuning that asked for a CUDA graph have none; empty
+            if no reason is known.
         compile_seconds: What compiling has taken.
         replayed_steps: Steps that were taken by a CUDA graph.
     """
@@ -64,73 +68,77 @@ class TunedEngine(StepEngine):
         self.global_step = self.replayed_steps = 0
         self.tuning = Tuning()
         self.compile_seconds = 0.0
-        self._model = model
-        self._optimizer = optimizer
+        self.model = model
+        self.optimizer = optimizer
         self._plain_forward = forward_function(model, settings)
         self._forward: Forward = self._plain_forward
-        self._compiled_forward: Forward | None = None
+        self._compiled: dict[str, Forward] = {}
         self._update = Update(model, optimizer, settings)
         self._lap = settings.ledger.lap if settings.ledger is not None else None
         self._looked = False
         self._thread_limit: ThreadLimit | None = None
-        self._capturing: Capturing | None = None
-        self._captured_tuning = Tuning()
+        self.capture_refusal = ""
+        self._graphs: dict[Tuning, Capturing] = {}
 
     def use(self, tuning: Tuning) -> None:
         """Use this tuning for the next steps; call it only between two optimizer steps.
 
-        A CUDA graph is left out if :attr:`capture_refusal` has a reason against it.
+        A tuning keeps its CUDA graph, so it is captured once however often tunings alternate. The
+        graph is left out if this tuning cannot be captured; :attr:`capture_refusal` says why.
 
         Raises:
-            ValueError: ``compiled`` before :meth:`compile`.
+            ValueError: ``compiled`` or ``autotuned`` before :meth:`compile`.
         """
-        if self.capture_refusal:
-            tuning = replace(tuning, captured=False)
+        if tuning.captured:
+            self.capture_refusal = self._graph_of(tuning).reason
+            tuning = replace(tuning, captured=not self.capture_refusal)
         before, self.tuning = self.tuning, tuning
-        if tuning.compiled and self._compiled_forward is None:
-            raise ValueError("nothing has been compiled yet")
-        compiled = self._compiled_forward if tuning.compiled else None
-        self._forward = compiled if compiled is not None else self._plain_forward
+        self._forward = self._plain_forward
+        for mode in ("compiled", "autotuned"):
+            if getattr(tuning, mode):
+                if mode not in self._compiled:
+                    raise ValueError("nothing has been compiled yet")
+                self._forward = self._compiled[mode]
         if tuning.threads != before.threads:
             self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
         if tuning.fused != before.fused:
             mine = self._update.step
-            self._update.step = fused_step(self._optimizer) if tuning.fused else None
+            self._update.step = fused_step(self.optimizer) if tuning.fused else None
             if mine is not None:
-                place_step_counts(self._optimizer, fused=False)
-        if tuning.captured or before.captured:
-            self._switch_graph(tuning)
-
-    def _switch_graph(self, tuning: Tuning) -> None:
-        capturing = self._capturing = self._capturing or Capturing(
-            self._model, self._optimizer, self.settings, self._compute, self._update.in_graph
-        )
+                place_step_counts(self.optimizer, fused=False)
         if tuning.captured:
-            if tuning != self._captured_tuning:
-                capturing.drop()
-            self._captured_tuning = tuning
-            capturing.enter()
-        elif not tuning.fused:
-            capturing.leave()
+            self._graph_of(tuning).enter()
+        elif before.captured and not tuning.fused:
+            self._graph_of(before).leave()
 
-    @property
-    def capture_refusal(self) -> str:
-        """Why steps cannot be captured; empty if no reason is known."""
-        return self._capturing.reason if self._capturing is not None else ""
+    def _graph_of(self, tuning: Tuning) -> Capturing:
+        if tuning not in self._graphs:
+            self._graphs[tuning] = Capturing(
+                self.model, self.optimizer, self.settings, self._compute, self._update.in_graph
+            )
+        return self._graphs[tuning]
 
-    def compile(self, batch: Any, *, recompiles: bool = False) -> str:
+    def drop_other_graphs(self) -> None:
+        """Free the CUDA graphs of all tunings that are not in use."""
+        for tuning, graph in self._graphs.items():
+            if tuning != self.tuning:
+                graph.drop()
+
+    def compile(self, batch: Any, *, recompiles: bool = False, autotunes: bool = False) -> str:
         """Compile forward and backward for batches like this one; return why that failed."""
         started = time.perf_counter()
         terminal.status("compiling")
-        forward = compiling.compiled_forward(self._model, self.settings, recompiles=recompiles)
+        forward = compiling.compiled_forward(
+            self.model, self.settings, recompiles=recompiles, autotunes=autotunes
+        )
         reason = ""
         try:
-            compiling.warm(forward, self._model, batch)
+            compiling.warm(forward, self.model, batch)
         except Exception as error:
             reason = compiling.first_line(error)
             log.debug(str(error))
         else:
-            self._compiled_forward = forward
+            self._compiled["autotuned" if autotunes else "compiled"] = forward
         self.compile_seconds = time.perf_counter() - started
         if self._lap is not None:
             self._lap(Account.COMPILE)
@@ -138,8 +146,8 @@ class TunedEngine(StepEngine):
 
     def present(self) -> None:
         """Expect that code outside of the steps changes the model or its optimizer now."""
-        if self._capturing is not None:
-            self._capturing.look_again()
+        for graph in self._graphs.values():
+            graph.look_again()
 
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
@@ -156,8 +164,8 @@ class TunedEngine(StepEngine):
 
     def _by_graph(self, batch: Any, losses: LossLog) -> bool:
         """Take a step by a CUDA graph, if there is one for it or one can be captured."""
-        capturing, update = self._capturing, self._update
-        if capturing is None or (update.watch is not None and not self.hides_gradients):
+        capturing, update = self._graphs[self.tuning], self._update
+        if update.watch is not None and not self.hides_gradients:
             return False
         with capturing.warming() as plain:
             if plain:
@@ -166,7 +174,7 @@ class TunedEngine(StepEngine):
         taken = capturing.step(batch, partial(update.prepare, self.global_step))
         if taken is None:
             if capturing.reason:
-                self.use(replace(self.tuning, captured=False))
+                self.use(self.tuning)  # without its graph from now on
             return False
         loss, norm = taken
         if update.watch is not None:
@@ -183,18 +191,18 @@ class TunedEngine(StepEngine):
 
     def _compute(self, batch: Any) -> Tensor:
         """Run forward and backward; return the loss."""
-        loss = scalar_loss(self._inside(self._forward, self._model, batch))
+        loss = scalar_loss(self._inside(self._forward, self.model, batch))
         self._inside(loss.backward)
         return loss.detach()
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
         if self._looked:
-            loss = self._inside(self._forward, self._model, batch)
+            loss = self._inside(self._forward, self.model, batch)
         else:
             self._looked = True
             forward = partial(self._inside, self._forward)
-            loss = without_backward(forward, self._optimizer)(self._model, batch)
+            loss = without_backward(forward, self.optimizer)(self.model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
         losses.add(loss.detach())
@@ -232,10 +240,9 @@ class TunedEngine(StepEngine):
     def close(self) -> None:
         """Free a graph."""
         self.use(replace(self.tuning, captured=False))
-        if self._capturing is not None:
-            self._capturing.drop()
+        self.drop_other_graphs()
         if self._update.step is not None:
-            place_step_counts(self._optimizer, fused=False)
+            place_step_counts(self.optimizer, fused=False)
 
     def _inside(self, function: Callable[..., T], *args: Any) -> T:
         """Run a half of a step: forward, or backward, in which checkpointing runs forward again."""
@@ -245,7 +252,7 @@ class TunedEngine(StepEngine):
             if self.tuning.onednn:
                 stack.enter_context(routed())
             if self.tuning.channels_last:
-                stack.enter_context(ChannelsLast(self._model))
+                stack.enter_context(ChannelsLast(self.model))
             return function(*args)
 
 

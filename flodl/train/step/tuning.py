@@ -20,6 +20,7 @@ class Tuning:
         onednn: Compute float32 matrix products with oneDNN.
         threads: Threads of an operation; 0 for the number that the user has set.
         compiled: Compute forward and backward with torch.compile.
+        autotuned: The same after torch.compile has tried many kernels, which takes minutes.
         captured: Repeat the whole step as a CUDA graph.
     """
 
@@ -28,6 +29,7 @@ class Tuning:
     onednn: bool = False
     threads: int = 0
     compiled: bool = False
+    autotuned: bool = False
     captured: bool = False
 
     def names(self) -> list[str]:
@@ -38,6 +40,7 @@ class Tuning:
             "onednn": "oneDNN products",
             "threads": thread_words(self.threads),
             "compiled": "compiled",
+            "autotuned": "compiled and autotuned",
             "captured": "CUDA graph",
         }
         return [word for field, word in words.items() if getattr(self, field)]

@@ -19,7 +19,7 @@ def test_uplot_is_the_published_file_with_its_licence():
 
 
 def test_no_script_of_the_page_replaces_a_function_of_another_one():
-    page = page_assets.page("", "{}", served=True)
+    page = page_assets.page("", {}, served=True)
     found = Counter(re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", page, re.M))
     assert len(found) > 200
     assert [name for name, count in found.items() if count > 1] == []

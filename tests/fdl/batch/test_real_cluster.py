@@ -206,3 +206,35 @@ def test_the_scaffold_trains_on_two_nodes(plain_cluster, fdl, tmp_path):
     assert done.exit == 0, done.err
     (record,) = (tmp_path / "demo/runs").glob("**/run.json")
     assert json.loads(record.read_text())["state"] == "complete"
+
+
+SHOWS_NODE = """
+import os, sys
+node = os.environ["SLURMD_NODENAME"]
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", node, flush=True)
+if "--fail" in sys.argv and os.environ["RANK"] == "2":
+    sys.exit(3)
+"""
+UNEQUAL = (
+    "slurm: {cpus: 4, het: [{nodes: 1}, {nodes: 2, cpus: 2}]}\nddp: {ranks: 1, max_restarts: 0}\n"
+)
+
+
+def test_a_job_of_unequal_nodes(real, program, fdl):
+    program(SHOWS_NODE, UNEQUAL)
+    done = fdl("--on", "slurm", "train", env=real.variables, timeout=120)
+    assert done.exit == 0, done.err
+    lines = sorted(line for line in done.out.splitlines() if "of 3 on" in line)
+    assert [line.split()[1] for line in lines] == ["0", "1", "2"], done.out
+    assert len({line.split()[5] for line in lines}) == 3
+    failed = fdl("--on", "slurm", "train", "--", "--fail", env=real.variables, timeout=120)
+    assert failed.exit == 3, failed.err
+
+
+def test_an_interrupt_cancels_all_components_of_a_job(real, program):
+    call = Call(real, program(WAITS, UNEQUAL))
+    call.process.send_signal(signal.SIGINT)
+    code, err = call.ends()
+    assert code == 130, err
+    assert f"canceled job {call.job}" in err
+    wait_for(real.is_idle, 90)

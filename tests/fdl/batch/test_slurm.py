@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import typed
 from tests.waiting import wait_for
 
 COUNTS = """
@@ -34,11 +35,14 @@ time.sleep(60)
 
 def started(words, folder, cluster):
     """A call of fdl that goes on meanwhile."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fdl", "--on", "slurm", *words],
+    line = ("-m", "fdl", "--on", "slurm", *words)
+    process = subprocess.Popen(
+        [sys.executable, *line],
         cwd=folder, env={**os.environ, **cluster, "CI": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+    typed.note(line, folder, os.environ, lambda: (process.poll(), ""))
+    return process
 
 
 def state(cluster, id):
@@ -112,6 +116,31 @@ def test_settings_reach_sbatch_the_nearest_ones_win_and_a_dry_run_shows_them(
     assert lines.index("date") < next(n for n, line in enumerate(lines) if "srun" in line)
 
 
+def test_unequal_machines_are_components_of_one_job(program, slurm):
+    program(
+        COUNTS,
+        "slurm: {time: 10, partition: cpu, cpus: 2, het: [{nodes: 2}, {cpus: 1, mem: 1G}]}\n"
+        "ddp: {ranks: 1}\n",
+    )
+    shown = slurm("--dry-run", "train")
+    assert shown.exit == 0, shown.err
+    first, second = shown.out.splitlines()[0].split(" : ")
+    assert {"--nodes=2", "--cpus-per-task=2", "--partition=cpu", "--time=10"} <= {*first.split()}
+    assert {"--mem=1G", "--cpus-per-task=1", "--partition=cpu", "--time=10"} <= {*second.split()}
+    assert "--nodes" not in second
+    sweep = slurm("train", "--each", "lr=0.1,0.2")
+    assert sweep.exit == 1
+    assert "SLURM has no array of jobs whose machines differ" in sweep.err
+
+
+def test_a_wrong_key_of_unequal_machines_is_named(program, slurm):
+    program(COUNTS, "slurm: {time: 10, het: [{nodes: 2}, {gpu: 1}]}\n")
+    done = slurm("train")
+    assert done.exit == 1
+    assert "train/fdl.yml:2:38: unknown key `slurm.het[1].gpu`" in done.err
+    assert "`gpus`" in done.err
+
+
 def test_what_sbatch_refuses_is_said_with_the_place_of_the_key(program, slurm):
     program(COUNTS, "slurm: {partition: nowhere}\n")
     done = slurm("train")
@@ -181,7 +210,12 @@ def test_an_interrupt_cancels_the_job(program, cluster, number):
     ("event", "code", "said"),
     [
         ("cancel", 1, "job 101 was ended by the cluster: PREEMPTED"),
-        ("forgotten", 1, "job 101 is no longer in the queue, and has left no result"),
+        pytest.param(
+            "forgotten",
+            1,
+            "job 101 is no longer in the queue, and has left no result",
+            marks=pytest.mark.slow,  # it waits until it has asked several times
+        ),
         ("recorded", 130, "job 101 was ended by the cluster: CANCELLED"),
     ],
 )

@@ -126,7 +126,9 @@ def test_several_candidates_are_listed(shell: Shell) -> None:
         assert choice in shell.text
 
 
-@pytest.mark.parametrize("name", SHELLS)
+@pytest.mark.parametrize(
+    "name", [SHELLS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SHELLS[1:])]
+)
 def test_the_working_directory_decides(
     root: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:

@@ -33,8 +33,8 @@ IMPATIENT = replace(QUICK, attempts=1, restarts=0)
 
 
 def some(offsets: list[int]) -> list[object]:
-    """Six of these for every run of the tests; the slow suite has the rest."""
-    return [pytest.param(one, marks=pytest.mark.slow) if n > 5 else one
+    """Three of these for every run of the tests; the slow suite has the rest."""
+    return [pytest.param(one, marks=pytest.mark.slow) if n > 2 else one
             for n, one in enumerate(offsets)]  # fmt: skip
 
 

@@ -55,12 +55,14 @@ def test_a_name_that_does_not_resolve(two: Hosts, project: Make) -> None:
     assert "hint: gone: getent hosts gone" in said
 
 
+@pytest.mark.slow
 def test_a_host_without_a_route(two: Hosts, project: Make) -> None:
     said = refused(two, project(TRAIN), "alpha,10.88.0.1")
     assert "10.88.0.1 from rank 1 ssh there is no route to 10.88.0.1" in said
     assert "hint: 10.88.0.1: ip route get 10.88.0.1" in said
 
 
+@pytest.mark.slow
 def test_another_version_of_a_package(two: Hosts, project: Make, tmp_path: Path) -> None:
     old = tmp_path / "old"
     (old / "torch-1.0.dist-info").mkdir(parents=True)
@@ -80,7 +82,11 @@ def test_another_version_of_a_package(two: Hosts, project: Make, tmp_path: Path)
     ("meeting", "promised"),
     [
         ("gone.invalid:29411", "the name gone.invalid, where the machines meet, does not resolve"),
-        ("10.88.0.1:29411", "there is no route to 10.88.0.1:29411, where the machines meet"),
+        pytest.param(
+            "10.88.0.1:29411",
+            "there is no route to 10.88.0.1:29411, where the machines meet",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_launcher_of_ones_own_says_why_it_cannot_meet_the_others(
@@ -103,6 +109,7 @@ def training(two: Hosts, project: Make) -> Typed:
     return typed
 
 
+@pytest.mark.slow
 def test_a_killed_rank(two: Hosts, training: Typed) -> None:
     for pid in two.pids("beta"):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -116,6 +123,7 @@ def test_a_killed_rank(two: Hosts, training: Typed) -> None:
     wait_for(lambda: not is_left(two, "alpha", "main.py"), 60)
 
 
+@pytest.mark.slow
 def test_a_stalled_rank(two: Hosts, training: Typed) -> None:
     (pid,) = [
         pid

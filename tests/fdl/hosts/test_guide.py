@@ -56,6 +56,7 @@ def test_slurm(plain_cluster: RealCluster, fdl: Fdl, tmp_path: Path) -> None:
     assert sorted(done.out.splitlines()) == promised[2:]
 
 
+@pytest.mark.slow
 def test_a_launcher_of_ones_own(two: Hosts, folder: Path) -> None:
     line, promised = typed_in("A launcher of your own")
     address = two.hosts["alpha"].address

@@ -136,7 +136,10 @@ def test_a_missing_interpreter_is_named(two: Hosts, project: Make) -> None:
     assert "python3 -m venv .venv" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL],
+)
 def test_nothing_survives_on_a_host_when_fdl_ends(
     two: Hosts, project: Make, number: signal.Signals
 ) -> None:

@@ -84,7 +84,9 @@ def test_the_first_failure_stops_the_rest_and_its_exit_code_is_ours(project, fdl
     }
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow), "SIGHUP"]
+)
 def test_a_signal_reaches_every_job_once_and_starts_no_further_one(project, name):
     counting = f"{{run: exec {sys.executable} count.py}}"
     folder = project(

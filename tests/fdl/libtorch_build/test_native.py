@@ -175,7 +175,9 @@ def test_a_failed_build_continues_where_it_stopped(fdl: Fdl, workshop: Workshop)
     assert active.read_text() == "builds/sm80\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_build_leaves_no_process_and_continues(
     workshop: Workshop, tmp_path: Path, fdl: Fdl, number: signal.Signals
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_compiler_that_does_not_know_a_card_is_refused_before_hours_are_lost(
     assert not (workshop.cache() / "build-sm60-sm120.log").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs the CUDA compiler")
 def test_code_of_the_real_compiler_is_found_in_what_was_built(fdl: Fdl, workshop: Workshop) -> None:
     done = build(fdl, workshop, "7.5;8.0+PTX", PATH=os.environ["PATH"], SAMPLE_NVCC="1")
@@ -284,6 +287,7 @@ def test_code_of_the_real_compiler_is_found_in_what_was_built(fdl: Fdl, workshop
     assert "archs=7.5 8.0+PTX\n" in facts
 
 
+@pytest.mark.slow
 def test_sources_of_another_version_replace_those_that_are_there(
     fdl: Fdl, workshop: Workshop
 ) -> None:

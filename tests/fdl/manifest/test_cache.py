@@ -404,3 +404,8 @@ def test_a_secret_in_clear_is_not_copied(root: Path) -> None:
     write(root, "env: {API_KEY: '${KEY}'}\n")
     load_in(root)
     assert cached(root).exists()
+    # From four characters on, a text is masked where it is a whole value.
+    for value, copied in (("abc", True), ("abcd", False)):
+        write(root, f"env: {{API_KEY: {value}}}\n")
+        load_in(root)
+        assert cached(root).exists() is copied, value

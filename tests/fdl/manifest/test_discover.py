@@ -161,6 +161,10 @@ def test_the_keys_in_which_the_example_is_newer_are_named(project: Project, fdl:
             "warning: sub/fdl.yml.example is newer than sub/fdl.yml and differs in training.lr "
             "(line 2), options.new (line 3); take over what you need, then `touch sub/fdl.yml`\n"
         )
+    for count, more in ((5, ""), (6, " and 1 more")):
+        options = ", ".join(f"new{number}: 1" for number in range(count))
+        example.write_text(f"{copy.read_text()}options: {{{options}}}\n")
+        assert f"options.new4 (line 3){more}; take over" in fdl("sub").err
     copy.touch()
     assert fdl("sub").err == ""
     example.write_text("entry: [\n")

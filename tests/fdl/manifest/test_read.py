@@ -246,6 +246,7 @@ TOWER = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in rang
         ('a: "\\0"\n', "1:4", "NUL"),
         ('"a\\0": 1\n', "1:1", "NUL"),
         (f"a: {'9' * 5000}\n", "1:4", "5000 digits"),
+        (f"a: {'9' * 1001}\n", "1:4", "1001 digits"),
         (LAUGHS, "5:8", "more than 20000 values"),
         (TOWER, "100:12", "nested deeper than 100"),
         ("[" * 10_000, "1:101", "nested deeper than 100"),

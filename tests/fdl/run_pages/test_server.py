@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[PageServer]:
     make_runs(tmp_path / "runs", 2, 1000)
     catalog = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache"))
     with PageServer(RunsPage(catalog, HOSTILE)) as made:
-        thread = threading.Thread(target=made.serve_forever)
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         yield made
         made.shutdown()

@@ -188,6 +188,13 @@ def test_a_schema_in_the_manifest_may_hold_the_keys_of_the_contract():
         assert set(row["properties"]) == set(listed.split(", "))
 
 
+def below(model):
+    """The models that inherit from one, at any distance."""
+    for one in model.__subclasses__():
+        yield one
+        yield from below(one)
+
+
 def test_every_key_tells_an_editor_what_it_is_for():
     made = document()
     definitions = {
@@ -196,8 +203,7 @@ def test_every_key_tells_an_editor_what_it_is_for():
         if name not in ("Arguments", "Item", "Settings")
     }
     shown = {"Root": made, **definitions}
-    models = (*Mapping.__subclasses__(), *Section.__subclasses__())
-    sections = {one.__name__: one for one in models if one is not Section}
+    sections = {one.__name__: one for one in below(Mapping) if one is not Section}
     assert set(shown) == set(sections)
     for name, section in sections.items():
         properties = shown[name]["properties"]

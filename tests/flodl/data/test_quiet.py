@@ -7,13 +7,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from flodl.data import BatchDataSet, DataLoader
+from flodl.data import BatchDataSet, DataLoader, streaming
+from flodl.data.transfer import Group, Sent, Transfer
 
 A_MOMENT = 0.001
 N = 12
@@ -130,6 +133,48 @@ def test_what_belongs_to_one_thread_or_fails_is_read_where_it_is_asked_for() -> 
     with pytest.raises(FileNotFoundError, match=r"seven\.png") as caught:
         next(batches)
     assert "read the samples 7" in "".join(caught.value.__notes__)
+
+
+class CopyEngine(Transfer):
+    """Copies on a thread of its own, as a GPU does, and knows which batches have arrived."""
+
+    def __init__(self) -> None:
+        self.copied = [threading.Event() for _ in range(N)]
+        self._thread = ThreadPoolExecutor(1)
+
+    def send(self, batches: Group) -> list[Sent]:
+        return [Sent(batch, self._thread.submit(self._copy, batch)) for batch in batches]
+
+    def receive(self, sent: Sent) -> tuple[Tensor, ...]:
+        copied: tuple[Tensor, ...] = sent.arrival.result()  # type: ignore[union-attr]
+        return copied
+
+    def gather(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        return tensor.index_select(0, rows)
+
+    def group(self, batch_bytes: int, depth: int) -> int:  # noqa: ARG002
+        return 1
+
+    def _copy(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        self.copied[int(batch[0])].set()
+        return tuple(one.clone() for one in batch)
+
+
+@pytest.mark.parametrize("settings", [{}, {"prefetch": 2}])
+def test_reading_copying_and_stepping_overlap(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = CopyEngine()
+    monkeypatch.setattr(streaming, "transfer_to", lambda _: engine)
+    data = Told()
+    for number, (batch,) in enumerate(DataLoader(data, 1, shuffle=False, **settings).epoch(0)):
+        assert batch.tolist() == [number]
+        time.sleep(A_MOMENT)
+        # During this step the next batch arrives, and the one after it is read.
+        if 2 <= number < N - 2:
+            assert engine.copied[number + 1].wait(30), "the next batch was not copied"
+            assert data.begun[number + 2].wait(30), "the one after it was not read"
+    assert data.read == list(range(N))
 
 
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,13 +22,14 @@ from flodl.ranks.group import Group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 from flodl.ranks.signature import signature
 from flodl.train.run.verify import verify_run
+from tests import fork_server, typed
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 from tests.rows import each_row
 from tests.waiting import wait_for
 
 LONG = 200.0
-"""Seconds: up to seven processes import torch, beside the other tests."""
+"""Seconds: seven processes train, beside the other tests."""
 
 PROGRAM = Path(__file__).with_name("programs") / "elastic.py"
 
@@ -44,14 +44,18 @@ class Elastic:
     def start(self, name: str, **environ: str) -> subprocess.Popen[bytes]:
         """Start the program; what it says goes to ``name``."""
         usual = {k: v for k, v in os.environ.items() if not k.startswith(("FLODL", "TORCHELASTIC"))}
+        python = fork_server.torch_program(os.environ)
         with (self.folder / name).open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, PROGRAM],
-                env=usual | {"FOLDER": str(self.folder), **environ},
+                [python, PROGRAM],
+                env=usual | {"FOLDER": str(self.folder), "STARTS_RANKS": python, **environ},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
         self.processes.append(process)
+        typed.note(
+            (str(PROGRAM),), self.folder, os.environ, lambda: (process.poll(), self.said(name))
+        )
         return process
 
     def said(self, name: str = "first") -> str:
@@ -129,6 +133,89 @@ def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> Non
     assert len(proof.rank_samples) == 3 or proof.rank_samples[3] > 0
     record = json.loads((elastic.run / "run.json").read_text())
     assert not record.get("restarts")
+
+
+def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2")
+    elastic.pid("1")
+    elastic.more_epochs("0")
+    os.kill(elastic.pid("0"), signal.SIGKILL)
+    wait_for(lambda: "1 of the ranks left; 1 train on" in elastic.said(), LONG)
+    before = (elastic.run / "last.fdl").stat().st_mtime_ns
+    elastic.more_epochs("1")
+    wait_for(lambda: (elastic.run / "last.fdl").stat().st_mtime_ns > before, LONG)
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert "rank 0 ended with signal SIGKILL; the others train on" in elastic.said()
+    assert elastic.said().count("another one writes now") == 1
+
+    epochs = [int(epoch) for epoch, _, _ in elastic.epochs("1")]
+    assert epochs == list(range(len(epochs)))
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert record["state"] == "complete"
+    assert record["epochs"] == len(epochs)
+    assert not record.get("restarts")
+    rows = (elastic.run / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(row.partition(",")[0]) for row in rows] == [epoch + 1 for epoch in epochs]
+    assert (elastic.run / "model.fdl").is_file()
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * len(epochs)
+
+
+@pytest.mark.slow
+def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
+    elastic: Elastic,
+) -> None:
+    first = elastic.start("first", RANKS="2")
+    elastic.pid("1")
+    (elastic.folder / "dark").touch()
+    wait_for(lambda: "the lighthouse is gone, through which ranks" in elastic.said(), LONG)
+    wait_for(lambda: "starting all ranks again (1 of 3)" in elastic.said(), LONG)
+    resumed = wait_for(lambda: re.search(r"resumed from .*/last.fdl after", elastic.said()), LONG)
+    assert resumed
+    elastic.more_epochs("1")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert (record["state"], record["restarts"]) == ("complete", 1)
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * record["epochs"]
+
+
+def test_a_rank_ten_times_as_slow_is_not_left_out(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2", PACE_MS="2,20")
+    elastic.more_epochs("1", 6)
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert "of the ranks left" not in elastic.said()
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    fast, slow = proof.rank_samples[0], proof.rank_samples[1]
+    assert 0 < slow < fast
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="3")
+    elastic.pid("1")
+    elastic.more_epochs("2")
+    away = elastic.pid("0")
+    os.kill(away, signal.SIGSTOP)
+    wait_for(lambda: "1 of the ranks left; 2 train on" in elastic.said(), LONG)
+    elastic.more_epochs("1")
+    os.kill(away, signal.SIGCONT)
+    wait_for(lambda: "this rank was out of reach" in elastic.said(), LONG)
+    elastic.more_epochs("1")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+
+    record = json.loads((elastic.run / "run.json").read_text())
+    assert record["state"] == "complete"
+    proof = verify_run(elastic.run)
+    assert proof.proven
+    assert proof.samples_once == 240 * record["epochs"]
 
 
 # --- Nobody leaves -----------------------------------------------------------------------------

@@ -241,8 +241,14 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", GROUPS)
-@each_row("name", list(CASES))
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, "with more settings") for kind in GROUPS),
+        # What a signal ends is the plain one.
+        *(pytest.param(kind, "plain", marks=pytest.mark.slow) for kind in GROUPS),
+    ],
+)
 def test_a_training_that_an_error_ended_is_resumed_to_the_bit(
     ranks: Ranks, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -250,7 +256,7 @@ def test_a_training_that_an_error_ended_is_resumed_to_the_bit(
     check_resumed(kind, told)
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", [*GROUPS[:3], pytest.param("sharded", marks=pytest.mark.slow)])
 def test_so_is_one_that_a_signal_ended(ranks: Ranks, tmp_path: Path, kind: str) -> None:
     check_resumed(kind, in_each_group(ranks, kind, resumed, tmp_path, PLAIN, "signal"))
 
@@ -298,9 +304,11 @@ def guarded(
 
 GUARDED = GROUPS[:3]
 """Without a sharded model: no process holds a copy that it could go back to."""
+GUARDED_AT_MERGE = ("alone", pytest.param("sync", marks=pytest.mark.slow), "cadence")
+"""``test_rank_guards.py`` has guards of ranks that share steps."""
 
 
-@pytest.mark.parametrize("kind", GUARDED)
+@pytest.mark.parametrize("kind", GUARDED_AT_MERGE)
 @each_row("value", [float("nan"), float("inf"), 1e6])
 def test_guards_leave_out_a_batch_that_spoils_the_loss(
     ranks: Ranks, tmp_path: Path, kind: str, value: float
@@ -316,7 +324,7 @@ def test_guards_leave_out_a_batch_that_spoils_the_loss(
     assert {"rewind", "skip"} <= set(told[0][2])
 
 
-@pytest.mark.parametrize("kind", GUARDED)
+@pytest.mark.parametrize("kind", GUARDED_AT_MERGE)
 @each_row("name", list(CASES))
 def test_guards_change_no_bit_of_an_undisturbed_training(
     ranks: Ranks, tmp_path: Path, kind: str, name: str

@@ -150,6 +150,31 @@ def test_reopening_cuts_back_to_the_checkpoint_and_goes_on(tmp_path: Path) -> No
     assert path.read_bytes() == (tmp_path / "straight").read_bytes()
 
 
+@each_row("written", [0, 7, None])
+def test_another_process_continues_a_ledger_that_it_has_followed(
+    tmp_path: Path, written: int | None
+) -> None:
+    path = tmp_path / "samples.ledger"
+    first = SampleLedger(path, DEFAULT)
+    second = SampleLedger.follow(path, first.mark())
+    for ledger in (first, second):
+        train_epoch(ledger, DEFAULT, 0, 2)
+    assert first.mark() == second.mark()
+    for ledger in (first, second):
+        train_epoch(ledger, DEFAULT, 1, 2)
+    straight = path.read_bytes()
+    if written is not None:  # the process was lost before or in its last record
+        known = read_ledger(path)
+        whole = max(at for at in range(len(straight)) if known.digest_at(at) is not None)
+        path.write_bytes(straight[: whole + written])
+
+    second.take_over()
+    assert path.read_bytes() == straight
+    train_epoch(second, DEFAULT, 2, 2)
+    contents = read_ledger(path)
+    assert (contents.problems, contents.torn) == ([], 0)
+
+
 def test_a_run_that_continues_another_takes_its_record_along(tmp_path: Path) -> None:
     earlier, path = tmp_path / "earlier", tmp_path / "later"
     ledger = SampleLedger(earlier, DEFAULT)

@@ -106,7 +106,7 @@ def test_a_launcher_of_ones_own_over_two_hosts_is_told_which_file_differs(tmp_pa
         (folder / "net.py").write_text(NET + "# of today\n" * rank)
         told = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "FLODL_HOST": host}
-        told |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONDONTWRITEBYTECODE": "1"}
+        told |= {"GLOO_SOCKET_IFNAME": "lo"}
         env = {**os.environ, **{name: str(value) for name, value in told.items()}}
         programs.append(fork_server.start("train.py", cwd=folder, env=env, torch=True))
     texts = [program.communicate(timeout=60) for program in programs]

@@ -15,6 +15,7 @@ from flodl.ranks.group import Group
 from flodl.ranks.settings import DdpRunConfig
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
+from tests.rows import sampled
 
 
 def network(_: torch.device) -> nn.Module:
@@ -29,13 +30,18 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-3)
 
 
+PRECISE = ((torch.float32, 1e-5), (torch.float64, 1e-10))
+"""How far apart the weights may be."""
+
+
 @pytest.mark.case("distributed", 18)
-@pytest.mark.parametrize("optimizer", [momentum, adam])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+@pytest.mark.parametrize(
+    ("backend", "precise", "optimizer"), sampled(("nccl", "cpu"), PRECISE, (momentum, adam))
+)
 def test_sync_on_two_ranks_equals_one_process_with_the_double_batch(
-    ranks: Ranks, optimizer: Any, dtype: torch.dtype, bound: float, backend: str
+    ranks: Ranks, optimizer: Any, precise: tuple[torch.dtype, float], backend: str
 ) -> None:
+    dtype, bound = precise
     outcomes = ranks(2, train_in_step, optimizer, dtype, backend)
     torch.manual_seed(42)
     model = network(torch.device("cpu")).to(dtype)
@@ -215,7 +221,9 @@ def test_the_learning_rate_is_scaled_by_the_number_of_ranks_or_by_what_they_brin
 
 
 @pytest.mark.case("distributed", 52)
-@pytest.mark.parametrize("policy", ["cadence", "async", "sync"])
+@pytest.mark.parametrize(
+    "policy", ["cadence", pytest.param("async", marks=pytest.mark.slow), "sync"]
+)
 def test_a_rate_drops_when_all_ranks_together_have_consumed_so_many_batches(
     ranks: Ranks, policy: str
 ) -> None:
@@ -251,8 +259,9 @@ def train_scaled(group: Group) -> Outcome:
     return train(group, settings={"lr_scale_ratio": 1.0})
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async", "auto"])
+@pytest.mark.parametrize(
+    ("policy", "scheduled"), sampled(("sync", "cadence", "async", "auto"), (False, True))
+)
 def test_by_default_ranks_use_the_learning_rate_of_one_process(
     ranks: Ranks, policy: str, scheduled: bool
 ) -> None:

@@ -180,7 +180,9 @@ def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
 
 
 @pytest.mark.case("distributed", 49)
-@pytest.mark.parametrize("policy", ["cadence", "async", "sync"])
+@pytest.mark.parametrize(
+    "policy", ["cadence", pytest.param("async", marks=pytest.mark.slow), "sync"]
+)
 def test_what_two_ranks_left_of_an_epoch_is_trained_by_one(
     ranks: Ranks, policy: str, tmp_path: Path
 ) -> None:

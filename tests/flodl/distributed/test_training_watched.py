@@ -94,7 +94,7 @@ def train_until_told(group: Group, policy: str) -> Outcome:
 
 
 @pytest.mark.case("distributed", 65)
-@pytest.mark.parametrize("policy", ["cadence", "async"])
+@pytest.mark.parametrize("policy", ["cadence", pytest.param("async", marks=pytest.mark.slow)])
 def test_metrics_and_timeline_tell_who_trained_how_much(
     ranks: Ranks, policy: str, tmp_path: Path
 ) -> None:

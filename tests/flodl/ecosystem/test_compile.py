@@ -50,7 +50,9 @@ def test_a_stateless_graph_compiles_as_one_piece_for_any_batch_tags_included(bac
 
 @pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("batch", [False, True], ids=["rows", "batch"])
+@pytest.mark.parametrize(
+    "batch", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "batch"]
+)
 def test_a_switch_and_a_conditional_loop_compile_as_one_piece(batch, backend):
     graph = make_branching(batch)
     assert graph.capturable, graph.capturable.reasons

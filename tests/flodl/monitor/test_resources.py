@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -83,14 +84,48 @@ def test_a_gpu_is_not_touched_before_the_program_uses_it():
         assert not torch.cuda.is_initialized()
 
 
+class TwoGpus:
+    """CUDA of a program with two GPUs, of which only the first says how much it is used."""
+
+    def __init__(self):
+        self.asked = []
+
+    def is_initialized(self):
+        return True
+
+    def device_count(self):
+        return 2
+
+    def get_device_properties(self, device):
+        return SimpleNamespace(name=f"GPU {device}", total_memory=8)
+
+    def memory_reserved(self, device):
+        return device + 1
+
+    def utilization(self, device):
+        self.asked.append(device)
+        if device == 1:
+            raise RuntimeError("no NVML")
+        return 42
+
+
+def test_the_use_of_a_gpu_is_in_every_sample_and_a_silent_driver_is_asked_once(monkeypatch):
+    cuda = TwoGpus()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    sampler = ResourceSampler()
+    for _ in range(2):
+        assert sampler.sample().gpus == (
+            GpuSnapshot(0, "GPU 0", 42.0, 1, 8), GpuSnapshot(1, "GPU 1", None, 2, 8)
+        )  # fmt: skip
+    assert cuda.asked == [0, 1, 0]
+
+
 @pytest.mark.gpu
 def test_a_used_gpu_shows_its_memory():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     held = torch.zeros(1 << 20, device="cuda")
-    sampler = ResourceSampler()
-    first = sampler.sample().gpus[0]
-    sampler.close()
+    first = ResourceSampler().sample().gpus[0]
     assert first.name == torch.cuda.get_device_name(0)
     assert held.numel() * 4 <= first.reserved <= first.total

@@ -503,7 +503,7 @@ def test_damaged_files_are_refused_in_one_line_and_harm_nobody(tmp_path, name, c
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
     with PageServer(RunPage(tmp_path)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         paths = ("", "api/series", "api/media", "api/media?kind=image&name=x", "records.jsonl")
         for path in (*paths, "image.png?name=x&step=1", "graph.svg", "timeline.json"):
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)

@@ -256,10 +256,12 @@ def test_changed_facts_reach_the_sinks():
 
 def test_a_slow_sink_drops_and_never_blocks():
     sink = Blocked()
-    delivery = Delivery(sink, info(), [record(0, {}), record(1, {})], capacity=3)
+    delivery = Delivery(
+        sink, {"open": [info()], "record": [record(0, {}), record(1, {})]}, capacity=3
+    )
     assert sink.entered.wait(60)
     for epoch in range(2, 1000):
-        delivery.record(record(epoch, {}))
+        delivery.tell("record", record(epoch, {}))
     assert delivery.dropped > 0
     sink.release.set()
     assert delivery.flush(60)
@@ -287,12 +289,12 @@ def text(name, size=10):
 def test_curves_and_media_that_a_slow_sink_has_no_room_for_are_counted(monkeypatch):
     monkeypatch.setattr("flodl.monitor.sink_delivery.MEDIA_CAPACITY", 1000)
     sink = Everything()
-    delivery = Delivery(sink, info(), [record(0, {})], capacity=3)
+    delivery = Delivery(sink, {"open": [info()], "record": [record(0, {})]}, capacity=3)
     assert sink.entered.wait(60)
     for place in range(10):
-        delivery.steps([StepSeries(f"curve {place}", [0], [1.0])])
-    delivery.media([])
-    delivery.media([text("large", 2000), text("small")])
+        delivery.tell("steps", [StepSeries(f"curve {place}", [0], [1.0])])
+    delivery.tell("media")
+    delivery.tell("media", text("large", 2000), text("small"))
     assert delivery.dropped >= 6 + 1
     sink.release.set()
     assert delivery.flush(60)
@@ -303,24 +305,24 @@ def test_curves_and_media_that_a_slow_sink_has_no_room_for_are_counted(monkeypat
 def test_what_comes_after_the_end_reaches_no_sink():
     sink = Everything()
     sink.release.set()
-    delivery = Delivery(sink, info(), [])
-    delivery.finish(Finish("complete", 1.0, 0, ()))
+    delivery = Delivery(sink, {"open": [info()]})
+    delivery.tell("finish", Finish("complete", 1.0, 0, ()))
     assert delivery.join(60)
     told = list(sink.told)
-    delivery.record(record(0, {}))
-    delivery.steps([StepSeries("loss", [0], [1.0])])
-    delivery.media([text("poem")])
+    delivery.tell("record", record(0, {}))
+    delivery.tell("steps", [StepSeries("loss", [0], [1.0])])
+    delivery.tell("media", text("poem"))
     assert delivery.flush(60)
     assert (sink.told, delivery.dropped) == (told, 0)
 
 
 def test_a_sink_without_curves_and_media_is_not_given_any():
     sink = Recorder()
-    delivery = Delivery(sink, info(), [])
-    delivery.steps([StepSeries("loss", [0], [1.0])])
-    delivery.media([text("poem")])
-    delivery.ledger({"forward": 1.0})
-    delivery.finish(Finish("complete", 1.0, 0, ()))
+    delivery = Delivery(sink, {"open": [info()]})
+    delivery.tell("steps", [StepSeries("loss", [0], [1.0])])
+    delivery.tell("media", text("poem"))
+    delivery.tell("ledger", {"forward": 1.0})
+    delivery.tell("finish", Finish("complete", 1.0, 0, ()))
     assert delivery.join(60)
     assert sink.told == [("open", ""), ("finish", "complete")]
     assert delivery.error is None

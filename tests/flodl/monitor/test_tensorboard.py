@@ -113,6 +113,6 @@ def test_changed_facts_are_added_and_odd_media_are_shown(tmp_path, monitor, read
     assert (text["note/text_summary"], text["seed/text_summary"]) == ("first", "7")
     assert not any(tag.startswith(("empty", "many", "pr")) for tag in text)
     assert text["answers/text_summary"].splitlines()[2:] == ["|  |", "| 0.5000 |"]
-    assert set(found.Tags()["images"]) == {"many", "roc"}
+    assert set(found.Tags()["images"]) == {"many"}
     assert math.isnan(found.Scalars("roc/auc")[0].value)
     assert "w/not_finite" not in found.Tags()["scalars"]

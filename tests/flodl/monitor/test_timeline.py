@@ -317,26 +317,3 @@ def test_this_machine_is_sampled_without_being_told_how():
     host = ResourceSampler().sample()
     (used, total) = timeline.samples[-1].ram
     assert 0 < used < total == host.ram_total
-
-
-def test_a_gpu_that_tells_its_use_only_once_a_second_is_asked_at_every_sample(monkeypatch):
-    import torch
-
-    from flodl.monitor.timeline_sampling import FineSampler
-
-    sampler = FineSampler()
-    rare = ResourceSample(1.0, 2, 3, (gpu(None), gpu(None, device=1)))
-    monkeypatch.setattr(sampler._resources, "sample", lambda: rare)
-    asked = []
-
-    def utilization(device):
-        asked.append(device)
-        if device == 1:
-            raise RuntimeError("no NVML")
-        return 42
-
-    monkeypatch.setattr(torch.cuda, "utilization", utilization)
-    for _ in range(2):
-        assert [one.util for one in sampler.sample().gpus] == [42.0, None]
-    assert asked == [0, 1, 0]
-    sampler.close()

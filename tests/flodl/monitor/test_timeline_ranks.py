@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from flodl.errors import DataError
 from flodl.monitor import RankActivity, Timeline, TimelineEvent, TimelineSample, merge_timelines
 from flodl.monitor.resources import GpuSnapshot, ResourceSample
-from flodl.monitor.timeline_sampling import BusyMeter
+from flodl.monitor.sampling import BusyMeter
 
 
 def gpu(util, device=0):

@@ -141,7 +141,11 @@ def measured(epochs: list[EpochMetrics]) -> list[tuple[int, float, dict[str, flo
 @pytest.mark.parametrize(
     ("program", "cut"),
     [
-        pytest.param(program, cut, id=f"{name}, cut after {cut}")
+        pytest.param(
+            *(program, cut),
+            id=f"{name}, cut after {cut}",
+            marks=() if cut == cuts[0] or program is SIMPLE else pytest.mark.slow,
+        )
         for name, (program, cuts) in PROGRAMS.items()
         for cut in cuts
     ],

@@ -37,7 +37,7 @@ def on(device: str, count: int) -> list[Batch]:
 def train(engine: EagerEngine | TunedEngine, data: list[Batch]) -> None:
     losses = loss_log(torch.device("cpu"), 0)
     for batch in data:
-        engine.step(batch.to(next(engine._model.parameters()).device), losses)
+        engine.step(batch.to(next(engine.model.parameters()).device), losses)
 
 
 def counts(optimizer: torch.optim.Optimizer) -> list[tuple[str, float]]:

@@ -125,7 +125,7 @@ def test_a_step_that_depends_on_the_layout_finds_the_usual_one(
     assert mine[4].seen == [True] * 12
     assert "forward" not in vars(mine)
     assert all(p.is_contiguous() for p in mine.parameters())
-    states = engine._optimizer.state.values()
+    states = engine.optimizer.state.values()
     assert all(value.is_contiguous() for state in states for value in state.values())
     assert parameters_to_vector(mine.parameters()).numel() == 270
 

@@ -46,7 +46,8 @@ KEEP_ALL = AutoPolicy(
 """Tries everything in a few steps, and keeps all of it."""
 
 
-TUNINGS = [field.name for field in dataclasses.fields(Tuning) if field.name != "compiled"]
+PERMITTED = ("compiled", "autotuned")
+TUNINGS = [field.name for field in dataclasses.fields(Tuning) if field.name not in PERMITTED]
 """Every tuning that the engine has. Compiling needs the user's permission."""
 
 UNTIL_DECIDED = 0

@@ -1,7 +1,9 @@
 """A training whose ranks come and go; it ends when the test asks for that."""
 
+import multiprocessing
 import os
 import sys
+import threading
 import time
 from hashlib import blake2b
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 from flodl import Callback, RunDirectory, TensorDataSet, Trainer, entry
+from flodl.ranks.elastic import start
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -42,7 +45,26 @@ def loss(net, batch):
     return (net(batch[0]) - batch[1]).square().mean()
 
 
+def let_the_lighthouse_go_dark():
+    """Stop the first lighthouse of this process once the test asks for that."""
+    servers, make = [], start.lighthouse
+
+    def made(*arguments):
+        server, place = make(*arguments)
+        servers.append(server)
+        return server, place
+
+    def wait():
+        while not (FOLDER / "dark").exists():
+            time.sleep(0.05)
+        servers[0].shutdown()
+
+    start.lighthouse = made
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main(_):
+    let_the_lighthouse_go_dark()
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(240, 4, generator=generator)
     (
@@ -60,4 +82,6 @@ def main(_):
 
 
 if __name__ == "__main__":
+    if "STARTS_RANKS" in os.environ:
+        multiprocessing.set_executable(os.environ["STARTS_RANKS"])
     sys.exit(entry(main, None))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from flodl import log
-from flodl.monitor.resources import GpuSnapshot, ResourceSample, ResourceSampler
+from flodl.monitor.resources import ResourceSample
 
 STOP_SECONDS = 1.0
 """Time that a stop waits for a sampler that does not respond."""
@@ -21,37 +19,6 @@ class LoadSampler(Protocol):
 
     def sample(self) -> ResourceSample:
         """Measure now."""
-
-
-class FineSampler:
-    """A :class:`ResourceSampler` that also reads the GPUs' utilisation at every sample.
-
-    The plain sampler reads it once a second, so most samples of a timeline would lack it.
-    """
-
-    def __init__(self) -> None:
-        self._resources = ResourceSampler()
-        self._silent: set[int] = set()  # devices whose driver reports no utilisation
-
-    def sample(self) -> ResourceSample:
-        """Measure now."""
-        sample = self._resources.sample()
-        gpus = tuple(self._with_utilisation(gpu) for gpu in sample.gpus)
-        return dataclasses.replace(sample, gpus=gpus)
-
-    def close(self) -> None:
-        """Stop the background polling."""
-        self._resources.close()
-
-    def _with_utilisation(self, gpu: GpuSnapshot) -> GpuSnapshot:
-        if gpu.device in self._silent:
-            return gpu
-        torch: Any = sys.modules["torch"]  # loaded: otherwise the sampler finds no GPU
-        try:
-            return dataclasses.replace(gpu, util=float(torch.cuda.utilization(gpu.device)))
-        except Exception:  # no NVML, no permission, a lost GPU: all have the same effect
-            self._silent.add(gpu.device)
-            return gpu
 
 
 class BusyMeter:
@@ -106,13 +73,17 @@ class Ticker:
 
     Args:
         call: The function to call.
-        seconds: Interval between calls; the first call comes at once.
+        seconds: Interval between calls.
         name: Name of the thread.
+        wait: Seconds before the first call.
     """
 
-    def __init__(self, call: Callable[[], None], seconds: float, *, name: str) -> None:
+    def __init__(
+        self, call: Callable[[], None], seconds: float, *, name: str, wait: float = 0.0
+    ) -> None:
         self._call = call
         self._seconds = seconds
+        self._wait = wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -129,12 +100,11 @@ class Ticker:
                 )
 
     def _run(self) -> None:
-        due = time.monotonic()
-        while not self._stop.is_set():
+        due = time.monotonic() + self._wait
+        while not self._stop.wait(due - time.monotonic()):
             try:
                 self._call()
             except Exception as error:
                 log.warning(f"{self._thread.name}: no more samples, training continues: {error!r}")
                 return
             due = max(due + self._seconds, time.monotonic())
-            self._stop.wait(due - time.monotonic())
