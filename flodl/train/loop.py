@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -38,6 +39,7 @@ from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.member import Member
 from flodl.train.run.resume import Start, undone
 from flodl.train.run.start import start_of
+from flodl.train.run.succession import step_down, take_over
 from flodl.train.saving import Saving
 from flodl.train.step.engine_of_plan import engine_of_plan
 from flodl.train.step.precision import FirstBatch
@@ -60,8 +62,7 @@ class Loop:
     Args:
         plan: What to train.
         group: The ranks.
-        config: How windows are planned, the same on all ranks; None for a process that trains every
-            batch in order.
+        config: How windows are planned; None for a process that trains every batch in order.
         parts: Model, optimizer, loader and the rest.
         reporter: Shows and records progress; on rank 0.
         ledger: The time ledger.
@@ -76,8 +77,7 @@ class Loop:
         hooks: The callbacks of the program.
         observers: What flodl itself does at the same moments, after them.
         checkpoints: Writes the state of all ranks, their samples and the trace.
-        peers: The processes that act after the same step: the ranks, or those that share a sharded
-            model.
+        peers: The processes that act after the same step: ranks, or those of a sharded model.
     """
 
     feed: Feed[Any]
@@ -100,14 +100,13 @@ class Loop:
         self.plan, self.group, self.config, self.parts = plan, group, config, parts
         self.model, self.history = parts.model, history
         self.ledger, self.reporter = ledger, reporter
-        self.marks = Marks(plan.timeline)
-        self.hooks = Hooks(plan.callbacks)
+        self.marks, self.hooks = Marks(plan.timeline), Hooks(plan.callbacks)
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
         self._worker = Worker(
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self.checkpoints = RankCheckpoints(plan, group, parts, config)
-        self.peers = group_of_all(self.checkpoints.sharing) or group
+        self.peers = group_of_all(self.checkpoints.keeper.sharing) or group
         self._due = DueTimes(
             plan.checkpoint_steps,
             every_step=self.hooks.watches_steps or self.peers.world_size > 1,
@@ -124,7 +123,6 @@ class Loop:
         self._built = len(parts.optimizer.param_groups)
         self._in_order: InOrder | None = None
         self._closing = ExitStack()
-        self._closing.callback(self.checkpoints.close)
         self._tell_step = lambda: self.observers.call("on_step_end", self.run)
 
     # --- The whole training --------------------------------------------------------------------
@@ -203,23 +201,11 @@ class Loop:
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
             self._prepare_epoch, self._worker,
         )  # fmt: skip
-        feed.attend(Member(steps, self.saving, self._take_over, self._step_down))
+        feed.attend(Member(steps, self.saving, partial(take_over, self), partial(step_down, self)))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = start.state.unfinished.seconds
             self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
-
-    def _take_over(self) -> None:
-        """Do from now on what rank 0 has done; only ranks that come and go need it."""
-        from flodl.train.run.succession import take_over
-
-        take_over(self)
-
-    def _step_down(self) -> None:
-        """Write no more: another rank does."""
-        from flodl.train.run.succession import step_down
-
-        step_down(self)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -255,6 +241,7 @@ class Loop:
         """Release the engine, the loader and the files."""
         self.steering.close()
         self._closing.close()
+        self.checkpoints.keeper.finish()
         self.parts.batches.close()
         if self.peers is not self.group:
             self.peers.close()
@@ -485,7 +472,8 @@ class Loop:
             self.saving.save()
         message = ""
         if self.peers.leads:
-            message = f"stopped after {self.feed.told_place()}; {self.checkpoints.whereabouts()}"
+            kept = self.checkpoints.keeper.whereabouts()
+            message = f"stopped after {self.feed.told_place()}; {kept}"
         if stops.told:
             end_launcher(self.peers, stops.interrupt)
         stops.leave(message, stops.interrupted_by if self.peers.world_size > 1 else None)

@@ -113,13 +113,13 @@ def _train(
     except DivergedError as error:
         scale = loop.rate.steered.scale
         scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
-        told = diverged(error, loop.checkpoints.whereabouts(), scaled)
+        told = diverged(error, loop.checkpoints.keeper.whereabouts(), scaled)
         loop.hooks.tell_exception(loop.run, told)
         raise told from None
     except BaseException as error:
         # First the hint: another signal may end a callback.
         if group.leads and end_state(error) == "interrupted":
-            add_hint(error, plan.run_dir, loop.checkpoints.to_resume(loop.start.source))
+            add_hint(error, plan.run_dir, loop.checkpoints.keeper.to_resume(loop.start.source))
         loop.hooks.tell_exception(loop.run, error)
         raise
     finally:

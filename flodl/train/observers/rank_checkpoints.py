@@ -38,6 +38,7 @@ class RankCheckpoints:
         config: How windows are planned; None for a process that trains all batches in order.
 
     Attributes:
+        keeper: Writes the files, or takes part in that.
         samples: Records which batches this rank trains.
         trace: Records the steps of rank 0.
         unchecked: Whether :meth:`check_once` is still to be called.
@@ -47,7 +48,7 @@ class RankCheckpoints:
         self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig | None
     ) -> None:
         self._plan, self._group, self._parts, self._config = plan, group, parts, config
-        self._keeper = CheckpointKeeper(parts.model, plan.run_dir)
+        self.keeper = CheckpointKeeper(parts.model, plan.run_dir)
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
@@ -60,24 +61,19 @@ class RankCheckpoints:
         """Whether states are kept."""
         return self._writes
 
-    @property
-    def sharing(self) -> tuple[int, ...]:
-        """The processes that hold parts of the model (FSDP); empty if this one holds it all."""
-        return self._keeper.sharing
-
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
         plan, group = self._plan, self._group
         self._label = label
-        self._keeper.check(self._parts.parts({}))
+        self.keeper.check(self._parts.parts({}))
         self._writes = (
-            self._group.broadcast_object(self._keeper.keeps)
+            self._group.broadcast_object(self.keeper.keeps)
             if found.writes is None
             else found.writes
         )
         start = found.start
         if start.source is not None and plan.best is not None:
-            self._keeper.adopt_best(start.source, start.position.epoch)
+            self.keeper.adopt_best(start.source, start.position.epoch)
         if found.schedule is not None and plan.run_dir is not None and self._group.leads:
             path = plan.run_dir.sample_ledger
             facts = self._facts()
@@ -106,8 +102,8 @@ class RankCheckpoints:
             RunDirectoryError: The ledger cannot be continued.
         """
         self._plan = plan
-        self._keeper.finish()
-        self._keeper = CheckpointKeeper(self._parts.model, plan.run_dir)
+        self.keeper.finish()
+        self.keeper = CheckpointKeeper(self._parts.model, plan.run_dir)
         if self._ledger is not None:
             self._ledger.take_over()
         self.trace = StepTrace.begin(
@@ -133,7 +129,7 @@ class RankCheckpoints:
         """
         if self.unchecked:
             self.unchecked = False
-            self._keeper.check(self._parts.parts({}))
+            self.keeper.check(self._parts.parts({}))
 
     def end_trace(self, logs: EpochLogs) -> None:
         """Write what is left of the trace, and close it."""
@@ -195,7 +191,7 @@ class RankCheckpoints:
                 return None
             extra = {KEY: self._of_ranks(ranks, schedule)}
         extra = state.as_json(self._texts) | extra
-        self._keeper.save(self._parts.parts(extra), position, last_values(state.history))
+        self.keeper.save(self._parts.parts(extra), position, last_values(state.history))
         return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
 
     def described(self, state: LoopState) -> LoopState:
@@ -232,29 +228,17 @@ class RankCheckpoints:
         """Save the model that was just evaluated, if it is the best so far."""
         best = self._plan.best
         # Checked on all ranks, so that an unknown metric ends all of them.
-        if best is None or not self._keeper.agreed(best.reached(history)) or not self._group.leads:
+        if best is None or not self.keeper.agreed(best.reached(history)) or not self._group.leads:
             return
         with self.averaged():
-            self._keeper.save_best(Position(len(history), 0, 0), last_values(history))
+            self.keeper.save_best(Position(len(history), 0, 0), last_values(history))
 
     def save_final(self, history: Sequence[EpochMetrics]) -> None:
         """Write the trained model."""
         with self.averaged():
-            self._keeper.save_final(len(history), last_values(history))
+            self.keeper.save_final(len(history), last_values(history))
         if self._ledger is not None and self._plan.run_dir is not None:
             self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
-
-    def whereabouts(self) -> str:
-        """Wait for writes in progress and describe where the last good checkpoint is."""
-        return self._keeper.whereabouts()
-
-    def to_resume(self, source: Path | None) -> Path | None:
-        """Return the checkpoint to continue from, or the one that this training continued."""
-        return self._keeper.to_resume(source)
-
-    def close(self) -> None:
-        """Wait for writes in progress."""
-        self._keeper.finish()
 
     def averaged(self) -> AbstractContextManager[None]:
         """Put the running average of the weights (EMA) into the model, if there is one."""
