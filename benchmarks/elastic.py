@@ -115,9 +115,9 @@ def _model(_device: object = None) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def _data() -> TensorDataSet:
+def _data() -> tuple[Tensor, Tensor]:
     inputs = torch.randn(EPOCH * B, 4, generator=torch.Generator().manual_seed(0))
-    return TensorDataSet(inputs, inputs.sum(1, keepdim=True))
+    return inputs, inputs.sum(1, keepdim=True)
 
 
 def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -135,7 +135,7 @@ def train(folder: Path, way: str) -> None:
     life = Life(folder)
     trainer = (
         Trainer.builder(_model, _optimizer, partial(_loss, life))
-        .dataset(_data())
+        .dataset(TensorDataSet(*_data()))
         .batch_size(B)
         .num_epochs(100_000)
         .engine("eager")
@@ -176,7 +176,7 @@ def train_torchft(folder: Path, lighthouse: str) -> None:
         store_addr="127.0.0.1", store_port=store.port, lighthouse_addr=lighthouse,
         timeout=timedelta(seconds=60),
     )  # fmt: skip
-    inputs, targets = _data()[:]
+    inputs, targets = _data()
     life.begin()
     with LocalSGD(manager, model, optimizer, sync_every=SYNC_EVERY):
         while not (folder / "enough").exists():
@@ -302,7 +302,8 @@ class Ranks:
     @property
     def alive(self) -> bool:
         """Whether the training goes on."""
-        return self._programs[0].poll() is None or self.way == "torchft"
+        running = [program.poll() is None for program in self._programs]
+        return any(running) if self.way == "torchft" else running[0]
 
     def finish(self) -> float:
         """Ask for the end; return when it was there."""
