@@ -304,7 +304,7 @@ class Ranks:
 
     @property
     def alive(self) -> bool:
-        """Whether the training goes on."""
+        """Whether the training continues."""
         running = [program.poll() is None for program in self._programs]
         return any(running) if self.way == "torchft" else running[0]
 
